@@ -1,4 +1,4 @@
-"""Errors for graphs with nodes that no program may have: effects, files, numbers read out of tensors."""
+"""Reject nodes that no program may have: effects, access to files, numbers read out of tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spmdir.torch_interop.ops import OpOverload, schema_of
 from spmdir.torch_interop.schemas import reason_against, require_admitted
 
 
-def calls(module: fx.GraphModule) -> Iterator[fx.Node]:
-    """Yield the calls of a graph and of the graphs that its nodes are given."""
+def iterate_calls(module: fx.GraphModule) -> Iterator[fx.Node]:
+    """Yield the calls of a graph and of its inner graphs."""
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
@@ -28,13 +28,13 @@ _CHECKS = re.compile(r"aten\.(_assert_\w+|sym_constrain_range\w*|_linalg_check_e
 
 
 def reject_effects(module: fx.GraphModule) -> None:
-    """Reject a graph that calls what may not even run on fake tensors, used or not.
+    """Reject a graph with calls that must not run even on fake tensors, whether or not their results are used.
 
     Raises:
-        UnsupportedError: a node opens a file, sends data between ranks, or gives nothing at all, as what prints does;
-            assertions may.
+        UnsupportedError: a node opens a file, sends data between ranks, or returns nothing, as `print` does.
+            Assertions are accepted.
     """
-    for node in calls(module):
+    for node in iterate_calls(module):
         if not isinstance(node.target, OpOverload):
             continue
         reason = reason_against(node.target)
@@ -44,7 +44,7 @@ def reject_effects(module: fx.GraphModule) -> None:
 
 
 def require_admitted_node(node: fx.Node) -> None:
-    """Raise UnsupportedError, located, if no program may call the op of `node`."""
+    """Raise UnsupportedError with a location if programs may not call the op of `node`."""
     try:
         require_admitted(node.target)
     except UnsupportedError as error:
@@ -53,7 +53,7 @@ def require_admitted_node(node: fx.Node) -> None:
 
 
 def reject_numbers(nodes: Iterable[fx.Node]) -> None:
-    """Reject a call that gives a number out of a tensor.
+    """Reject calls that read a number out of a tensor, as `item` does.
 
     Raises:
         UnsupportedError: a node is such a call.
@@ -61,7 +61,8 @@ def reject_numbers(nodes: Iterable[fx.Node]) -> None:
     for node in nodes:
         if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
             raise UnsupportedError(
-                f"'{node.name}' calls {op_name(node.target)}, which reads a number out of a tensor; keep it a tensor, "
-                "since ranks could disagree on it: torch's optimizers do with fused=True, as does spmdir.training_step",
+                f"'{node.name}' calls {op_name(node.target)}, which reads a number out of a tensor; expected a 0-d "
+                "tensor, because ranks could disagree on the number. torch's optimizers keep their step count a tensor "
+                "with fused=True, as does spmdir.training_step",
                 node_location(node),
             )

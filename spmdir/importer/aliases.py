@@ -1,9 +1,9 @@
-"""Find the values of a graph that share memory, by a run on fake tensors, and rewrite writes that torch would lose.
+"""Rewrite writes that torch's functionalization would lose.
 
-To make a graph functional, torch uses the aliases in schemas, and an inverse for each view. Both may be wrong: a
-composite op may return its argument without an alias in its schema, and inverses of some views lose elements or round.
-If a write would be lost, the call is replaced by an op whose schema declares the alias. Otherwise all values of this
-memory become views of one flat tensor.
+A run on fake tensors finds the values that share memory. To make a graph functional, torch uses the aliases in schemas,
+and an inverse for each view. Both may be wrong: a composite op may return its argument without an alias in its schema,
+and the inverses of some views lose elements or round. If a write would be lost, the call is replaced by an op whose
+schema declares the alias. If there is no such op, all values of this memory become views of one flat tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.foreach_ops import Entrywise
 from spmdir.importer.locations import node_location
-from spmdir.importer.running_statistics import written
+from spmdir.importer.running_statistics import written_leaves
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
@@ -31,7 +31,7 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 
 _aten = torch.ops.aten
 
-INVERTED: frozenset[Any] = frozenset({
+INVERTIBLE_VIEWS: frozenset[Any] = frozenset({
     _aten.alias.default, _aten.detach.default, _aten.view.default, _aten._reshape_alias.default,
     _aten.slice.Tensor, _aten.select.int, _aten.transpose.int, _aten.t.default, _aten.permute.default,
     _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.unsqueeze.default,
@@ -39,9 +39,9 @@ INVERTED: frozenset[Any] = frozenset({
     _aten.as_strided.default, _aten.view_as_real.default, _aten.view_as_complex.default, _aten.view.dtype,
     _aten._conj.default, _aten._neg_view.default, _aten.lift_fresh.default,
 })  # fmt: skip
-"""Views through which torch writes exactly."""
+"""View ops with an exact inverse: torch writes through them correctly."""
 
-_DECLARING: dict[Any, Any] = {
+_DECLARING_EQUIVALENTS: dict[Any, Any] = {
     _aten.unsafe_split.Tensor: _aten.split.Tensor,
     _aten.unsafe_split_with_sizes.default: _aten.split_with_sizes.default,
     _aten.unsafe_chunk.default: _aten.chunk.default,
@@ -52,98 +52,105 @@ _DECLARING: dict[Any, Any] = {
 _FILLS = frozenset({_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default})
 """Writes whose result does not depend on the order of elements."""
 
-_INHERITED = ("stack_trace", "nn_module_stack")
+_INHERITED_META = ("stack_trace", "nn_module_stack")
 
 
 @attrs.define(eq=False)
 class _Value:
-    """The tensor of a node.
+    """The tensor of a node. Times are indices of nodes in the run.
 
     Attributes:
-        made: the time at which its node ran; `used`: the time of its last read.
+        created_at: the time at which the node ran.
         root: the first of the values that share its memory according to schemas; None for that value itself.
         is_exact: whether torch writes correctly through the views from the root to this value.
-        last: for an input, its layout after the run, which ops such as `t_` may have changed.
+        final_layout: for an input, its layout after the run. Ops such as `t_` may have changed it.
+        last_read_at: the time of the last read.
     """
 
     node: fx.Node
     layout: Layout
-    made: int
+    created_at: int
     root: _Value | None
     is_exact: bool
-    last: Layout
-    used: float = -1.0
+    final_layout: Layout
+    last_read_at: float = -1.0
 
     @property
-    def group(self) -> _Value:
+    def root_or_self(self) -> _Value:
         return self.root or self
 
 
 @attrs.frozen
 class _Write:
-    """A write to a value by a node. `needs_clone`: it writes through strides that torch cannot use as a second view."""
+    """A write of a node to a value.
+
+    Attributes:
+        needs_clone: whether the node writes through an `as_strided` view of another view, which torch cannot invert.
+    """
 
     value: _Value
-    by: fx.Node
+    writer: fx.Node
     time: int
     needs_clone: bool
 
 
-class _Views(TorchDispatchMode):
-    """Collects the view ops, including those inside composite ops."""
+class _ViewCollector(TorchDispatchMode):
+    """Collects the view ops that run, including those inside composite ops."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: set[Any] = set()
+        self.view_ops: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.is_view:
-            self.found.add(func)
+            self.view_ops.add(func)
         return func(*args, **kwargs or {})
 
 
-class _Run(Entrywise):
+class _AliasTracer(Entrywise):
     """Runs a graph on fake tensors, and records shared memory and writes.
 
     Attributes:
-        values: node → its tensor, also for nodes of inner graphs.
-        groups: memory → its values, in the order of their creation.
-        relaid: (tensor, node) for tensors whose shape, strides or memory the node changed in place.
+        values: node → its tensor, including nodes of inner graphs.
+        groups: storage → its values, in the order of their creation.
+        layout_changes: (tensor, node) for each tensor whose shape, strides or memory the node changed in place.
+        kept_alive: all results. Freed memory could be reused, and would then seem shared.
+        clock: the current time, in a list that inner graphs share.
     """
 
-    def __init__(self, module: fx.GraphModule, outer: _Run | None = None):
+    def __init__(self, module: fx.GraphModule, outer: _AliasTracer | None = None):
         super().__init__(module)
         self.values: dict[fx.Node, _Value] = outer.values if outer else {}
         self.groups: dict[int, list[_Value]] = outer.groups if outer else {}
         self.writes: list[_Write] = outer.writes if outer else []
-        self.relaid: list[tuple[Any, fx.Node]] = outer.relaid if outer else []
-        self.held: list[Any] = outer.held if outer else []
+        self.layout_changes: list[tuple[Any, fx.Node]] = outer.layout_changes if outer else []
+        self.kept_alive: list[Any] = outer.kept_alive if outer else []
         self.clock: list[int] = outer.clock if outer else [0]
-        self._exact: dict[fx.Node, bool] = {}
+        self._is_exact: dict[fx.Node, bool] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         self.clock[0] += 1
         for node in n.all_input_nodes:
             if node in self.values:
-                self.values[node].used = max(self.values[node].used, self.clock[0])
-        with _Views() as views:
+                self.values[node].last_read_at = max(self.values[node].last_read_at, self.clock[0])
+        with _ViewCollector() as collector:
             value = super().run_node(n)
-        self.held.append(value)  # a reference, so that its memory is not reused
+        self.kept_alive.append(value)
         if n.op == "output":
             return value
-        self._exact[n] = views.found <= INVERTED and self._is_composable(n)
-        is_relaid = torch.Tag.inplace_view in getattr(n.target, "tags", ())
-        if is_relaid:
-            self.relaid.append((value, n))
-        for node in () if is_relaid else written(n.target, n.args, n.kwargs):
+        self._is_exact[n] = collector.view_ops <= INVERTIBLE_VIEWS and self._can_write_through(n)
+        changes_layout = torch.Tag.inplace_view in getattr(n.target, "tags", ())
+        if changes_layout:
+            self.layout_changes.append((value, n))
+        for node in () if changes_layout else written_leaves(n.target, n.args, n.kwargs):
             if node in self.values:
                 target = self.values[node]
                 is_first = target.root is None and target.layout.is_line
-                needs_clone = _aten.as_strided.default in views.found and not is_first
+                needs_clone = _aten.as_strided.default in collector.view_ops and not is_first
                 self.writes.append(_Write(target, n, self.clock[0], needs_clone))
         layout = layout_of(value)
         if layout is not None:
-            self._keep(n, layout)
+            self._record_value(n, layout)
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -151,84 +158,86 @@ class _Run(Entrywise):
         if body is None or not isinstance(target, HigherOrderOperator):
             return super().call_function(target, args, kwargs)
         count = len(body.graph.find_nodes(op="placeholder"))
-        return _Run(body, self).run(*args[len(args) - count :])
+        return _AliasTracer(body, self).run(*args[len(args) - count :])
 
-    def _is_composable(self, node: fx.Node) -> bool:
+    def _can_write_through(self, node: fx.Node) -> bool:
         """Return whether torch can write through `node`.
 
-        An `as_strided` must be the first view, of a contiguous tensor.
+        torch inverts an `as_strided` only if it is the first view of a contiguous tensor.
         """
         source = self.values.get(node.args[0]) if node.target is _aten.as_strided.default else None  # type: ignore
         return source is None or (source.root is None and source.layout.is_line)
 
-    def _keep(self, node: fx.Node, layout: Layout) -> None:
-        maker = _maker(node)
+    def _record_value(self, node: fx.Node, layout: Layout) -> None:
+        call = _producing_call(node)
         group = self.groups.setdefault(layout.storage, [])
-        sources = [self.values[a] for a in maker.all_input_nodes if a in self.values]
+        sources = [self.values[a] for a in call.all_input_nodes if a in self.values]
         source = next((s for s in sources if s.layout.storage == layout.storage), None)
-        if source is None and group:  # enters or leaves an inner graph
+        if source is None and group:  # the value enters or leaves an inner graph
             source = next((v for v in reversed(group) if v.layout == layout), None)
-        told = source is not None and _tells(maker)
-        exact = self._exact.get(maker, True) and (source is None or source.is_exact)
-        root = source.group if source and told else None
-        value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or exact, layout)
+        is_declared = source is not None and _declares_aliases(call)
+        is_exact = self._is_exact.get(call, True) and (source is None or source.is_exact)
+        root = source.root_or_self if source and is_declared else None
+        value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or is_exact, layout)
         if node.op == "placeholder":
-            value.used = math.inf  # the caller reads it after the program
+            value.last_read_at = math.inf  # the caller may read it after the program
         group.append(value)
 
 
-def _tells(node: fx.Node) -> bool:
-    """Return whether the schema of the target of a node declares that results share memory with arguments."""
+def _declares_aliases(node: fx.Node) -> bool:
+    """Return whether the schema of a call declares that results share memory with arguments."""
     schema = schema_or_none(node.target)
     return schema is None or any(r.alias_info is not None for r in schema.returns)
 
 
-def with_explicit_aliases(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
+def with_explicit_aliases(module: fx.GraphModule, examples: Sequence[Any]) -> fx.GraphModule:
     """Return `module`, or a copy in which schemas declare all aliases that writes depend on.
 
     Args:
-        held: an example value of each placeholder, with its strides.
+        examples: an example value of each placeholder, with its strides.
 
     Raises:
-        UnsupportedError: the result of a write depends on the order of elements, values of one memory cannot be views
-            of one flat tensor, or the shape or memory of an input changes.
+        UnsupportedError: the result of a write depends on the order of elements, values that share memory cannot be
+            views of one flat tensor, or the shape or memory of an input changes.
     """
-    mode = mode_of_symbols(held)
+    mode = symbolic_fake_mode(examples)
     while True:
         with mode or FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            run = _Run(module)
-            inputs = [like(value) for value in held]
-            run.run(*inputs)
+            tracer = _AliasTracer(module)
+            inputs = [make_empty_like(value) for value in examples]
+            tracer.run(*inputs)
         for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
-            if node in run.values:
-                run.values[node].last = _last_layout(run, node, value)
-        edits, flat = _wanted(run)
-        apart = [write for write in run.writes if write.needs_clone]
-        if not edits and not flat and not apart:
+            if node in tracer.values:
+                tracer.values[node].final_layout = _find_final_layout(tracer, node, value)
+        edits, flattened = _plan_edits(tracer)
+        cloned_writes = [write for write in tracer.writes if write.needs_clone]
+        if not edits and not flattened and not cloned_writes:
             return module
-        module = _edited(module, edits, apart, [(run.groups[storage], by) for storage, by in flat.items()])
+        module = _apply_edits(
+            module, edits, cloned_writes, [(tracer.groups[storage], writer) for storage, writer in flattened.items()]
+        )
 
 
-def mode_of_symbols(held: Sequence[Any]) -> FakeTensorMode | None:
-    """Return the fake mode of the symbolic sizes of `held`; None if no size is symbolic."""
-    fakes = (value for value in held if isinstance(value, FakeTensor))
+def symbolic_fake_mode(examples: Sequence[Any]) -> FakeTensorMode | None:
+    """Return the fake mode of the symbolic sizes of `examples`; None if no size is symbolic."""
+    fakes = (value for value in examples if isinstance(value, FakeTensor))
     return next((value.fake_mode for value in fakes if any(map(is_open, value.shape))), None)
 
 
-def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
-    """Return the layout of the input `node` after the run."""
-    before, after = run.values[node].layout, layout_of(value)
+def _find_final_layout(tracer: _AliasTracer, node: fx.Node, value: Tensor) -> Layout:
+    """Return the layout of the input `node`, whose tensor is `value`, after the run."""
+    before, after = tracer.values[node].layout, layout_of(value)
     if after is not None and before.storage == after.storage and before.has_size_of(after):
         return after
-    by = next(by for tensor, by in reversed(run.relaid) if tensor is value)
+    changer = next(changer for tensor, changer in reversed(tracer.layout_changes) if tensor is value)
     raise UnsupportedError(
-        f"'{by.name}' calls {by.target}, which leaves the input '{node.name}' with another shape or memory than "
-        "it came with; expected inputs to keep theirs: use the op that returns a new tensor, or write to a clone",
-        node_location(by),
+        f"'{changer.name}' calls {changer.target}, which changes the shape or memory of the input '{node.name}'; "
+        "expected inputs to keep both: use the op that returns a new tensor, or write to a clone",
+        node_location(changer),
     )
 
 
-def like(value: Any) -> Any:
+def make_empty_like(value: Any) -> Any:
     """Return an empty tensor with the shape and strides of `value`; `value` itself if it is not a tensor."""
     if not isinstance(value, Tensor):
         return value
@@ -238,144 +247,161 @@ def like(value: Any) -> Any:
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-def _wanted(run: _Run) -> tuple[dict[fx.Node, Call], dict[int, fx.Node]]:
-    """Return (node → call to replace it, memory to flatten → node that writes to it)."""
+def _plan_edits(tracer: _AliasTracer) -> tuple[dict[fx.Node, Call], dict[int, fx.Node]]:
+    """Return (node → call to replace it, storage to flatten → node that writes to it).
+
+    In `y = unsafe_chunk(x, 2)[0]; y.zero_(); return x`, the schema of `unsafe_chunk` does not declare that `y` is a
+    view of `x`, so the returned `x` would lack the zeros. The edit calls `chunk`, which declares it.
+    """
     edits: dict[fx.Node, Call] = {}
-    flat: dict[int, fx.Node] = {}
-    for write in run.writes:
-        value, group = write.value, run.groups[write.value.layout.storage]
-        if value.layout.repeats() and write.by.target not in _FILLS:
+    flattened: dict[int, fx.Node] = {}
+    for write in tracer.writes:
+        value, group = write.value, tracer.groups[write.value.layout.storage]
+        if value.layout.repeats() and write.writer.target not in _FILLS:
             raise UnsupportedError(
-                f"'{write.by.name}' calls {write.by.target} on a view with elements that occur more than once, so that "
-                "its meaning depends on the order of writes; write to a clone, or to the tensor behind the view",
-                node_location(write.by),
+                f"'{write.writer.name}' calls {write.writer.target} on a view with repeated elements, and the result "
+                "depends on the order of writes; expected elements that occur once: write to a clone, or to the base "
+                "of the view",
+                node_location(write.writer),
             )
         if not (value.is_exact and all(v.is_exact for v in group if v.node.target is _aten.as_strided.default)):
-            flat.setdefault(value.layout.storage, write.by)
-        others = (v for v in group if v.group is not value.group and v.made < write.time < v.used)
-        if not any(value.layout.meets(other.layout) for other in others):
+            flattened.setdefault(value.layout.storage, write.writer)
+        hidden_aliases = (
+            v for v in group if v.root_or_self is not value.root_or_self and v.created_at < write.time < v.last_read_at
+        )
+        if not any(value.layout.meets(alias.layout) for alias in hidden_aliases):
             continue
-        for index, untold in enumerate(group):
-            if index and untold.root is None:
-                source = next((v for v in group[:index] if v.layout == untold.layout), None)
-                maker = _maker(untold.node)
+        for index, undeclared in enumerate(group):
+            if index and undeclared.root is None:
+                source = next((v for v in group[:index] if v.layout == undeclared.layout), None)
+                call = _producing_call(undeclared.node)
                 if source is not None:
-                    edits[untold.node] = (_aten.alias.default, (source.node,), {})
-                elif maker.target in _DECLARING:
-                    edits[maker] = (_DECLARING[maker.target], maker.args, maker.kwargs)
+                    edits[undeclared.node] = (_aten.alias.default, (source.node,), {})
+                elif call.target in _DECLARING_EQUIVALENTS:
+                    edits[call] = (_DECLARING_EQUIVALENTS[call.target], call.args, call.kwargs)
                 else:
-                    flat.setdefault(untold.layout.storage, write.by)
-    return edits, flat
+                    flattened.setdefault(undeclared.layout.storage, write.writer)
+    return edits, flattened
 
 
-def _edited(
+def _apply_edits(
     module: fx.GraphModule,
     edits: dict[fx.Node, Call],
-    apart: list[_Write],
-    flat: list[tuple[list[_Value], fx.Node]],
+    cloned_writes: list[_Write],
+    flattened: list[tuple[list[_Value], fx.Node]],
 ) -> fx.GraphModule:
+    """Return a copy of `module` with calls replaced, writes to clones, and flattened memory.
+
+    Args:
+        flattened: (values of one storage, the node that writes to it).
+    """
     graph, copies = fx.Graph(), {}
     returned = graph.graph_copy(module.graph, copies)
-    old = next(node for node in module.graph.nodes if node.op == "output")
-    graph.output(returned).meta = dict(old.meta)
+    old_output = next(node for node in module.graph.nodes if node.op == "output")
+    graph.output(returned).meta = dict(old_output.meta)
     for node, (target, args, kwargs) in edits.items():
         if node not in copies or any(a not in copies for a in pytree.tree_leaves((args, kwargs)) if _is_node(a)):
-            raise _within(node)
+            raise _region_error(node)
         new = copies[node]
         new.target = target
         new.args, new.kwargs = fx.map_arg((args, kwargs), copies.__getitem__)
-    for write in apart:
-        if write.by not in copies:
-            raise _within(write.by)
-        _write_to_clone(graph, copies[write.by], copies[write.value.node])
-    for group, by in flat:
-        _flatten(graph, group, copies, by)
+    for write in cloned_writes:
+        if write.writer not in copies:
+            raise _region_error(write.writer)
+        _write_to_clone(graph, copies[write.writer], copies[write.value.node])
+    for group, writer in flattened:
+        _flatten(graph, group, copies, writer)
     return fx.GraphModule(module, graph)
 
 
-def _write_to_clone(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
-    """Let the in-place op `by` write to a clone of `written`, and copy the clone to `written`."""
-    with graph.inserting_before(by):
-        clone = graph.call_function(_aten.clone.default, (written,), {"memory_format": torch.contiguous_format})
-    by.replace_input_with(written, clone)
-    with graph.inserting_after(by):
-        copy = graph.call_function(_aten.copy_.default, (written, clone))
-    by.replace_all_uses_with(copy)
-    clone.meta, copy.meta = dict(by.meta), dict(by.meta)
+def _write_to_clone(graph: fx.Graph, writer: fx.Node, target: fx.Node) -> None:
+    """Redirect the in-place op `writer` to a clone of `target`, then copy the clone to `target`."""
+    with graph.inserting_before(writer):
+        clone = graph.call_function(_aten.clone.default, (target,), {"memory_format": torch.contiguous_format})
+    writer.replace_input_with(target, clone)
+    with graph.inserting_after(writer):
+        copy = graph.call_function(_aten.copy_.default, (target, clone))
+    writer.replace_all_uses_with(copy)
+    clone.meta, copy.meta = dict(writer.meta), dict(writer.meta)
 
 
-def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.Node], by: fx.Node) -> None:
-    """Make all values of `group` views of one flat tensor, in the order of memory."""
+def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.Node], writer: fx.Node) -> None:
+    """Replace all values of `group` by views of one flat tensor that has its elements in the order of memory."""
     if any(value.node not in copies for value in group):
-        raise _within(by)
+        raise _region_error(writer)
     first = group[0].layout
-    order = _order(group, by)
+    order = _memory_order(group, writer)
     owner = copies[group[0].node]
-    at = owner if owner.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
-    made: set[fx.Node] = set()
+    insertion_point = owner if owner.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
+    new_nodes: set[fx.Node] = set()
 
-    def call(target: Any, *args: Any, of: fx.Node, **kwargs: Any) -> fx.Node:
-        nonlocal at
-        with graph.inserting_after(at):
-            at = graph.call_function(target, args, kwargs)
+    def insert_call(target: Any, *args: Any, origin: fx.Node, **kwargs: Any) -> fx.Node:
+        nonlocal insertion_point
+        with graph.inserting_after(insertion_point):
+            insertion_point = graph.call_function(target, args, kwargs)
         values = fx.map_arg(args, lambda node: node.meta["val"])
-        at.meta = {key: of.meta[key] for key in _INHERITED if key in of.meta}
-        at.meta["val"] = values[0] if is_mutable(at.target) else target(*values, **kwargs)
-        made.add(at)
-        return at
+        insertion_point.meta = {key: origin.meta[key] for key in _INHERITED_META if key in origin.meta}
+        insertion_point.meta["val"] = values[0] if is_mutable(insertion_point.target) else target(*values, **kwargs)
+        new_nodes.add(insertion_point)
+        return insertion_point
 
-    def part(layout: Layout, of: fx.Node) -> fx.Node:
-        return call(_aten.as_strided.default, line, layout.size, layout.stride, layout.offset - first.offset, of=of)
+    def insert_view(layout: Layout, origin: fx.Node) -> fx.Node:
+        strides = layout.size, layout.stride, layout.offset - first.offset
+        return insert_call(_aten.as_strided.default, flat_tensor, *strides, origin=origin)
 
-    line = call(_aten.permute.default, owner, order, of=owner)
-    line = call(_aten.reshape.default, line, [first.count], of=owner)
-    line = call(_aten.clone.default, line, of=owner)
+    flat_tensor = insert_call(_aten.permute.default, owner, order, origin=owner)
+    flat_tensor = insert_call(_aten.reshape.default, flat_tensor, [first.count], origin=owner)
+    flat_tensor = insert_call(_aten.clone.default, flat_tensor, origin=owner)
     for value in group:
         node = copies[value.node]
-        at = at if node is owner else node
-        new = part(value.layout, node)
-        node.replace_all_uses_with(new, lambda user: user not in made)
+        insertion_point = insertion_point if node is owner else node
+        new = insert_view(value.layout, node)
+        node.replace_all_uses_with(new, lambda user: user not in new_nodes)
     (end,) = graph.find_nodes(op="output")
     for value in group:
         if value.node.op == "placeholder":
-            at = end.prev
-            call(_aten.copy_.default, copies[value.node], part(value.last, by), of=by)
+            insertion_point = end.prev
+            insert_call(_aten.copy_.default, copies[value.node], insert_view(value.final_layout, writer), origin=writer)
     for value in reversed(group):
         node = copies[value.node]
-        for unused in dict.fromkeys((node, _maker(node))):
+        for unused in dict.fromkeys((node, _producing_call(node))):
             if unused.op == "call_function" and not unused.users and not is_mutable(unused.target):
                 graph.erase_node(unused)
 
 
-def _order(group: Sequence[_Value], by: fx.Node) -> list[int]:
+def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
+    """Return the dimensions of the first value from the outermost to the innermost in memory.
+
+    Raises:
+        UnsupportedError: the values of `group` cannot be views of one flat tensor.
+    """
     first = group[0].layout
     layouts = [value.layout for value in group]
-    why = None
     if any(layout.is_open for layout in layouts):
-        why = "sizes are symbolic"
+        reason = "symbolic sizes"
     elif any(layout.dtype != first.dtype or layout.is_lazy for layout in layouts):
-        why = "some are of another element type, conjugated or negated"
+        reason = "another element type, or are conjugated or negated"
     elif (order := first.order()) is None or any(v.offset < first.offset or v.last > first.last for v in layouts):
-        why = "its elements do not lie side by side"
+        reason = "gaps between their elements"
     else:
         return order
     raise UnsupportedError(
-        f"'{by.name}' calls {by.target} on memory that other values share in a way that cannot be imported, for "
-        f"{why}; write to a clone, or through slices, transposes and reshapes",
-        node_location(by),
+        f"'{writer.name}' calls {writer.target} on memory shared with values that have {reason}; expected dense views "
+        "of one tensor: write to a clone, or through slices, transposes and reshapes",
+        node_location(writer),
     )
 
 
-def _within(node: fx.Node) -> UnsupportedError:
+def _region_error(node: fx.Node) -> UnsupportedError:
     return UnsupportedError(
-        f"'{node.name}' calls {node.target} in a region with its own graph, on memory that other values share; "
-        "move the write, or the op that shares memory, out of the region",
+        f"'{node.name}' calls {node.target} in an inner graph, on memory shared with other values; "
+        "move the write, or the op that shares the memory, out of the inner graph",
         node_location(node),
     )
 
 
-def _maker(node: Any) -> fx.Node:
-    """Return the call whose result `node` is, or is an item of."""
+def _producing_call(node: Any) -> fx.Node:
+    """Return `node`, or for an item of a tuple the call that returns the tuple."""
     while node.target is operator.getitem:
         node = node.args[0]
     return node

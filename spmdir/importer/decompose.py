@@ -27,7 +27,7 @@ _SAID = ("stack_trace", "nn_module_stack")
 """Metadata that the ops of a decomposition inherit from the node, so that errors name its place."""
 
 
-def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
+def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
     """Return the graph that torch puts in the place of a call, and its placeholders' arguments.
 
     None if some op of it has no rule either, or torch knows nothing simpler. Calls that draw random numbers stay as

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spmdir.importer.running_statistics import Declaring
+from spmdir.importer.running_statistics import StatisticsDeclarer
 from spmdir.torch_interop.decompositions import composite
 from spmdir.torch_interop.ops import overload_name, schema_of
 
@@ -49,7 +49,7 @@ def entrywise(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
     return {op: WRITTEN.get(op) or composite(op) for op in ops}
 
 
-class Entrywise(Declaring):
+class Entrywise(StatisticsDeclarer):
     """Runs a graph with the ops of `WRITTEN` on entries; those that mutate copy the results into what they got."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The nodes of a functional fx graph → ops of the IR."""
+"""Build ops of the IR from the nodes of a functional fx graph."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from spmdir.dialects.size_ops import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, 
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
 from spmdir.importer.canonicalize import REWRITES
-from spmdir.importer.decompose import decomposed, has_rule
+from spmdir.importer.decompose import decompose_node, has_rule
 from spmdir.importer.fx_arguments import Bound, OpSignature, bind, dtype_of, op_name, signature
-from spmdir.importer.liveness import live
+from spmdir.importer.liveness import find_live_nodes
 from spmdir.importer.locations import location_attribute, node_location
-from spmdir.importer.program import is_small, plain_tensor
+from spmdir.importer.program import CONSTANT_BYTES, is_small, plain_tensor
 from spmdir.importer.running_statistics import writes_statistics
-from spmdir.importer.symbolic_sizes import SymbolTable, numbers
+from spmdir.importer.symbolic_sizes import SymbolTable, are_numbers
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.rules.rule_set import default
 from spmdir.torch_interop.bits import flat_bytes
@@ -42,23 +42,23 @@ from spmdir.torch_interop.schemas import is_mutable, is_random, reason_against
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
-"""Higher-order ops that only say how to run their graph; its nodes are imported in their place."""
+"""Higher-order ops that compute the results of their inner graph. The nodes of the graph replace them."""
 
-STATIC_UNLESS: dict[str, Callable[[Bound, fx.Node], bool]] = {
+DATA_DEPENDENT_IF: dict[str, Callable[[Bound, fx.Node], bool]] = {
     "aten.index.Tensor": lambda call, _: any(meta_of(mask.type).dtype in (I1, UI8) for mask in call.operands[1:]),  # type: ignore
     "aten.repeat_interleave.Tensor": lambda call, _: call.arguments.get("output_size") is None,
     "aten.one_hot": lambda call, _: "num_classes" not in call.arguments,
     "aten._ctc_loss": lambda _, node: False,
-    # The second result is a table for the gradient alone, which reads as much of it as there is.
+    # The second result is a table for the gradient, which accepts any size of it.
     "aten._ctc_loss.Tensor": lambda _, node: False,
-    # There are no residuals where the matrix has not full rank.
+    # The residuals are empty if the matrix does not have full rank.
     "aten.linalg_lstsq": lambda _, node: _uses_result(node, 1),
 }
-"""Ops that torch tags as having data-dependent shapes → whether this call has them."""
+"""Op that torch tags as `dynamic_output_shape` → whether the shapes of a call of it depend on data."""
 
 
 def _uses_result(node: fx.Node, index: int) -> bool:
-    """Return whether something uses result `index` of a node of several results."""
+    """Return whether result `index` of a node with several results has users."""
     return any(user.target is not operator.getitem or (user.args[1] == index and user.users) for user in node.users)
 
 
@@ -71,9 +71,9 @@ class GraphBuilder:
     """Builds the ops of one function.
 
     Attributes:
-        ops: what was built, in order.
+        ops: the ops, in order.
         mutations: placeholder → the value that the graph copies into it.
-        is_exact: whether no op is replaced by others, which may round in another way.
+        is_exact: whether no op was decomposed. Decompositions may round differently.
     """
 
     def __init__(
@@ -84,30 +84,30 @@ class GraphBuilder:
         self.missing_rule = missing_rule
         self.symbols = symbols
         self.ops: list[Operation] = []
-        self._sizes = SizeValues(arguments, symbols.hint, self.ops.append)
+        self._sizes = SizeValues(arguments, symbols.evaluate_hint, self.ops.append)
         self.mutations: dict[fx.Node, SSAValue] = {}
         self.is_exact = True
         self._scalars: dict[tuple[Any, ...], Any] = {}
 
-    def run(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
-        """Build the live nodes of `graph`; what it returns, with values for nodes.
+    def build(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
+        """Build the live nodes of `graph`, and return its outputs with a value in place of each node.
 
         Args:
-            values: node → SSA value, literal, or tuple of these; given for the placeholders.
+            values: node → SSA value, literal, or tuple of these. It has the placeholders; the other nodes are added.
 
         Raises:
-            UnsupportedError: a node that the IR cannot say.
+            UnsupportedError: the IR cannot express a node.
         """
-        needed = live(graph)
+        live_nodes = find_live_nodes(graph)
         for node in graph.nodes:
-            if node in needed and node not in values and node.op != "output":
-                values[node] = self._value(node, graph, values)
-        returned = next(node for node in reversed(graph.nodes) if node.op == "output")
-        return _resolve(returned.args[0], values)
+            if node in live_nodes and node not in values and node.op != "output":
+                values[node] = self._build_node(node, graph, values)
+        output = next(node for node in reversed(graph.nodes) if node.op == "output")
+        return _substitute(output.args[0], values)
 
-    def _value(self, node: fx.Node, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
+    def _build_node(self, node: fx.Node, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
-            return self._attribute(node, graph)
+            return self._read_attribute(node, graph)
         if node.op != "call_function":
             raise UnsupportedError(
                 f"node '{node.name}' is a {node.op} of '{node.target}'; expected calls of torch ops: "
@@ -116,87 +116,92 @@ class GraphBuilder:
             )
         target: Any = node.target
         if is_open(node.meta.get("val")):
-            return self._number(node, values)
+            return self._build_size(node, values)
         if target is operator.getitem:
-            return self._item(node, values)
+            return self._get_item(node, values)
         if not isinstance(target, OpOverload):
-            is_higher = isinstance(target, HigherOrderOperator)
-            return self._inlined(node, values) if is_higher else _computed(node, values)
-        args = [_resolve(argument, values) for argument in node.args]
-        kwargs = {name: _resolve(value, values) for name, value in node.kwargs.items()}
+            is_higher_order = isinstance(target, HigherOrderOperator)
+            return self._inline_graph(node, values) if is_higher_order else _evaluate_python_call(node, values)
+        args = [_substitute(argument, values) for argument in node.args]
+        kwargs = {name: _substitute(value, values) for name, value in node.kwargs.items()}
         if target is _COPY and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
             self.mutations[node.args[0]] = args[1]
             return args[1]
-        callee = _callee(target)
-        decomposition = None if has_rule(callee.name, self.rules) else self._decomposition(node)
+        callee = _describe_callee(target)
+        decomposition = None if has_rule(callee.name, self.rules) else self._decompose_call(node)
         if decomposition is not None:
             self.is_exact = False
-            graph, given = decomposition
-            inputs = [inner for inner in graph.nodes if inner.op == "placeholder"]
-            return self.run(graph, {inner: values[entry] for inner, entry in zip(inputs, given, strict=True)})
-        return self._call(node, callee, args, kwargs)
+            graph, input_nodes = decomposition
+            placeholders = graph.find_nodes(op="placeholder")
+            arguments = [values[input_node] for input_node in input_nodes]
+            return self.build(graph, dict(zip(placeholders, arguments, strict=True)))
+        return self._build_call(node, callee, args, kwargs)
 
-    def _decomposition(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
-        """Return the ops in the place of one that has no rule; None if it runs replicated."""
-        name, place = op_name(node.target), node_location(node)
+    def _decompose_call(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
+        """Return (graph, its inputs) to replace a call that has no rule; None to run the call replicated."""
+        name, location = op_name(node.target), node_location(node)
         if name == _CONSTRAIN or reason_against(node.target):
             return None
-        decomposition = decomposed(node, self.rules)
+        decomposition = decompose_node(node, self.rules)
         if decomposition is None and self.missing_rule == "error":
             raise UnsupportedError(
-                f"'{node.name}' calls {name}, which has no rule and consists of no ops that have one; "
-                "give it a rule with spmdir.rules.using_rules, or let it run replicated with missing_rule='warn'",
-                place,
+                f"'{node.name}' calls {name}, which has no rule and no decomposition into ops with rules; "
+                "add a rule with spmdir.rules.using_rules, or run the op replicated with missing_rule='warn'",
+                location,
             )
         return decomposition
 
-    def _number(self, node: fx.Node, values: dict[fx.Node, Any]) -> Number:
-        """Return what a node computes of sizes; an op says so."""
-        place, target = node_location(node), node.target
+    def _build_size(self, node: fx.Node, values: dict[fx.Node, Any]) -> Number:
+        """Return the number that a node computes from sizes, and append an op for it if it is symbolic."""
+        location, target = node_location(node), node.target
         if isinstance(node.meta["val"], torch.SymBool):
             raise UnsupportedError(
-                f"'{node.name}' compares sizes, and more than an assertion uses it; expected one course for all sizes",
-                place,
+                f"'{node.name}' compares symbolic sizes, and its result is used outside of assertions; expected a "
+                "program without branches on sizes: fix the size or remove the branch",
+                location,
             )
-        arguments = [_resolve(argument, values) for argument in node.args]
+        arguments = [_substitute(argument, values) for argument in node.args]
         if isinstance(target, OpOverload):
-            _check_data_dependence(node, target, place)
+            _check_data_dependence(node, target, location)
         name = _function_name(target)
-        measured = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
-        if name == SymSizeOp.name and measured is not None:
-            size: Number = sizes_of(measured.type)[arguments[1]]
-        elif name in FUNCTIONS and numbers(arguments):
+        tensor = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
+        if name == SymSizeOp.name and tensor is not None:
+            size: Number = sizes_of(tensor.type)[arguments[1]]
+        elif name in FUNCTIONS and are_numbers(arguments):
             size = apply(FUNCTIONS[name], *arguments)
         else:
-            size = self.symbols.number(node.meta["val"], f"'{node.name}'", place)
-            name = name if name in SIZE_OPS and measured is not None else SizeOfOp.name
+            size = self.symbols.convert(node.meta["val"], f"'{node.name}'", location)
+            name = name if name in SIZE_OPS and tensor is not None else SizeOfOp.name
         if is_symbolic(size) and size not in self._sizes.values:
-            given = [self._sizes.value(a) if is_symbolic(a) else a for a in arguments] if name != SizeOfOp.name else []
-            op = SIZE_OPS[name].make(given, size, self.symbols.hint(size), location_attribute(node))
+            arguments = arguments if name != SizeOfOp.name else []
+            operands = [self._sizes.value(a) if is_symbolic(a) else a for a in arguments]
+            op = SIZE_OPS[name].make(operands, size, self.symbols.evaluate_hint(size), location_attribute(node))
             self._sizes.values[size] = self._append(op, node)[0]
         return size
 
-    def _attribute(self, node: fx.Node, graph: fx.Graph) -> Any:
+    def _read_attribute(self, node: fx.Node, graph: fx.Graph) -> Any:
         value: Any = graph.owning_module
         for part in str(node.target).split("."):
             value = getattr(value, part)
         if isinstance(value, Tensor):
-            return self.constant(node, value)
+            return self.build_constant(node, value)
         return value
 
-    def constant(self, node: fx.Node, value: Tensor) -> SSAValue:
-        """Return a `spmd.constant` of the tensor that `node` stands for."""
+    def build_constant(self, node: fx.Node, value: Tensor) -> SSAValue:
+        """Return the result of a new `spmd.constant` with the tensor `value` of `node`."""
         if not is_small(value):
             raise UnsupportedError(
-                f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
+                f"'{node.name}' is a constant tensor of more than {CONSTANT_BYTES >> 20} MiB, or without values in "
+                "memory; register it as a buffer, or pass it as an input",
+                node_location(node),
             )
         meta = tensor_meta(value, node, self.symbols, node_location(node))
         data = bytes(flat_bytes(plain_tensor(value)).tolist()).hex()
         op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
         return self._append(op, node)[0]
 
-    def _item(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        source, index = (_resolve(argument, values) for argument in node.args)
+    def _get_item(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        source, index = (_substitute(argument, values) for argument in node.args)
         if not isinstance(source, tuple):
             raise UnsupportedError(
                 f"'{node.name}' takes item {index} of '{node.args[0]}', which is not a tuple; expected an op such as "
@@ -208,71 +213,77 @@ class GraphBuilder:
             keep_name(value, node.name)
         return value
 
-    def _inlined(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    def _inline_graph(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         name = getattr(node.target, "__name__", str(node.target))
-        arguments = [_resolve(argument, values) for argument in node.args]
+        arguments = [_substitute(argument, values) for argument in node.args]
         body = next((argument for argument in arguments if isinstance(argument, fx.GraphModule)), None)
         if name not in INLINED or body is None:
             raise UnsupportedError(
-                f"node '{node.name}' calls the higher-order op {name}; expected straight-line code: "
-                "replace control flow and compiled regions by torch ops before tracing",
+                f"node '{node.name}' calls the higher-order op {name}; expected a graph of torch ops: "
+                "replace control flow and compiled regions before tracing",
                 node_location(node),
             )
-        inputs = [inner for inner in body.graph.nodes if inner.op == "placeholder"]
-        return self.run(body.graph, dict(zip(inputs, arguments[-len(inputs) :] if inputs else [], strict=True)))
+        placeholders = body.graph.find_nodes(op="placeholder")
+        inputs = arguments[len(arguments) - len(placeholders) :]
+        return self.build(body.graph, dict(zip(placeholders, inputs, strict=True)))
 
-    def _call(self, node: fx.Node, callee: _Callee, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        place, name = node_location(node), callee.name
+    def _build_call(self, node: fx.Node, callee: _Callee, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        location, name = node_location(node), callee.name
         if callee.needs_checks:
-            _check_call(node, node.target, place)
+            _check_call(node, node.target, location)
         if "val" not in node.meta:
-            raise UnsupportedError(f"node '{node.name}' has no shape (no meta['val']); trace the graph again", place)
+            raise UnsupportedError(
+                f"node '{node.name}' has no meta['val']; expected an example value with a shape: trace the graph again",
+                location,
+            )
         result = node.meta["val"]
-        if result is None and callee.gives_tensors:
-            raise UnsupportedError(f"'{node.name}' calls {name}, which gives no dense tensor", place)
+        if result is None and callee.returns_tensors:
+            raise UnsupportedError(
+                f"'{node.name}' calls {name}, whose result is not a dense tensor; expected dense tensors", location
+            )
         if type(result) in _LITERALS:
             return result
         if callee.needs_checks and name not in REWRITES and name != _CONSTRAIN:
             require_admitted_node(node)
         leaves = result if isinstance(result, (tuple, list)) else (result,)
         metas = tuple(
-            [tensor_meta(leaf, node, self.symbols, place) if isinstance(leaf, Tensor) else None for leaf in leaves]
+            [tensor_meta(leaf, node, self.symbols, location) if isinstance(leaf, Tensor) else None for leaf in leaves]
         )
-        call = bind(callee.signature, args, kwargs, metas, place)
+        call = bind(callee.signature, args, kwargs, metas, location)
         if name == _CONSTRAIN:
-            return self._constraint(node, call, place)
-        if name in STATIC_UNLESS and STATIC_UNLESS[name](call, node):
-            raise _data_dependent(node, name, place)
+            return self._build_constraint(node, call, location)
+        if name in DATA_DEPENDENT_IF and DATA_DEPENDENT_IF[name](call, node):
+            raise _data_dependence_error(node, name, location)
         if name in REWRITES:
             source = call.operands[0] if call.operands else None
             rewritten = REWRITES[name](call, node)
             if rewritten is None:
                 return source
             call = rewritten
-        given, sizes = self._sizes.operands(tuple(sorted(call.arguments.items())))
-        scalar = _is_of_scalars(call, node.target)
-        said = (call.name, *call.operands, *sizes, repr(given), metas)
-        if scalar and said in self._scalars:
-            return self._scalars[said]
+        attributes, sizes = self._sizes.operands(tuple(sorted(call.arguments.items())))
+        is_scalar_call = _is_scalar_call(call, node.target)
+        call_key = (call.name, *call.operands, *sizes, repr(attributes), metas)
+        if is_scalar_call and call_key in self._scalars:
+            return self._scalars[call_key]
         op = op_class(call.name).build_op(
             [*call.operands, *sizes],
             call.results,
-            given,
+            attributes,
             structure=call.structure,
             location=location_attribute(node),
         )
         results = self._append(op, node)
         if isinstance(result, (tuple, list)):
             return tuple(r if meta else leaf for r, meta, leaf in zip(results, metas, leaves, strict=True))
-        if scalar:
-            self._scalars[said] = results[0]
+        if is_scalar_call:
+            self._scalars[call_key] = results[0]
         return results[0]
 
-    def _constraint(self, node: fx.Node, call: Bound, place: Location | None) -> SSAValue:
+    def _build_constraint(self, node: fx.Node, call: Bound, location: Location | None) -> SSAValue:
         try:
             sharding = as_sharding(call.arguments["sharding"], self.mesh)
         except SpmdirError as error:
-            raise error.at(place, f"constraint '{node.name}'") from None
+            raise error.at(location, f"constraint '{node.name}'") from None
         op = ConstraintOp.build(call.operands[0], sharding, location_attribute(node))
         return self._append(op, node)[0]
 
@@ -286,10 +297,10 @@ class GraphBuilder:
         return op.results
 
 
-def _is_of_scalars(call: Bound, target: Any) -> bool:
-    """Return whether a call computes one 0-d tensor of 0-d tensors, so that the same call gives the same again.
+def _is_scalar_call(call: Bound, target: Any) -> bool:
+    """Return whether a call computes one 0-d tensor from 0-d tensors, without random numbers.
 
-    Optimizers compute what they share, such as a rate that depends on the count of steps, for each parameter.
+    Equal calls of this kind are merged: optimizers repeat them for each parameter, as for the bias correction of Adam.
     """
     metas = [meta_of(operand.type) for operand in call.operands]
     is_scalar = bool(metas) and all(meta is not None and meta.rank == 0 for meta in (*metas, *call.results))
@@ -297,34 +308,35 @@ def _is_of_scalars(call: Bound, target: Any) -> bool:
 
 
 def _function_name(target: Any) -> str:
-    """Return the name of a function of numbers in the IR, as `operator.mul`."""
+    """Return the name of a function on numbers in the IR, as `operator.mul`."""
     if isinstance(target, OpOverload):
         return op_name(target)
     module = getattr(target, "__module__", "").removeprefix("_") or ""
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
-def _resolve(argument: Any, values: dict[fx.Node, Any]) -> Any:
+def _substitute(argument: Any, values: dict[fx.Node, Any]) -> Any:
+    """Return `argument` with the value of each node in place of the node."""
     if isinstance(argument, fx.Node):
         return values[argument]
     if type(argument) in _LITERALS:
         return argument
     if isinstance(argument, (list, tuple)):
-        return tuple(_resolve(entry, values) for entry in argument)
+        return tuple(_substitute(entry, values) for entry in argument)
     if isinstance(argument, dict):
-        return {key: _resolve(entry, values) for key, entry in argument.items()}
+        return {key: _substitute(entry, values) for key, entry in argument.items()}
     return argument
 
 
-def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """Return a Python function of numbers, such as `operator.mul` on sizes."""
+def _evaluate_python_call(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """Return the result of a Python function on numbers, such as `operator.mul`."""
     target: Any = node.target
     value = node.meta.get("val")
-    arguments = _resolve(node.args, values)
+    arguments = _substitute(node.args, values)
     if getattr(target, "__module__", "") in ("_operator", "math", "torch") and type(value) in _LITERALS[:-1]:
         return value
     if getattr(target, "__module__", "") == "_operator" and all(isinstance(a, (int, float)) for a in arguments):
-        with torch_errors(f"'{node.name}' does not run on {arguments}", node):
+        with torch_errors(f"'{node.name}' cannot be evaluated on {arguments}", node):
             return target(*arguments)
     name = getattr(target, "__name__", str(target))
     raise UnsupportedError(
@@ -339,71 +351,71 @@ _DATA_DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sha
 
 @attrs.frozen
 class _Callee:
-    """What is known of an op of torch, whatever it is called on.
+    """The properties of a torch op that do not depend on its arguments.
 
     Attributes:
-        needs_checks: whether a call of it may be one that no program has.
-        gives_tensors: whether results are tensors.
+        needs_checks: whether some calls of the op are rejected.
+        returns_tensors: whether some results are tensors.
     """
 
     name: str
     signature: OpSignature
     needs_checks: bool
-    gives_tensors: bool
+    returns_tensors: bool
 
 
 @cache
-def _callee(target: Any) -> _Callee:
+def _describe_callee(target: Any) -> _Callee:
     name = op_name(target)
-    is_odd = is_mutable(target) or name in STATISTICS or bool(reason_against(target))
-    is_odd = is_odd or any(tag in target.tags for tag in _DATA_DEPENDENT)
-    gives_tensors = any("Tensor" in str(returned.type) for returned in schema_of(target).returns)
-    return _Callee(name, signature(target), is_odd, gives_tensors)
+    needs_checks = is_mutable(target) or name in STATISTICS or bool(reason_against(target))
+    needs_checks = needs_checks or any(tag in target.tags for tag in _DATA_DEPENDENT)
+    returns_tensors = any("Tensor" in str(returned.type) for returned in schema_of(target).returns)
+    return _Callee(name, signature(target), needs_checks, returns_tensors)
 
 
-def _check_call(node: fx.Node, target: Any, place: Location | None) -> None:
-    """Raise UnsupportedError if `node` writes to an argument, or what it gives depends on data as the IR cannot say."""
+def _check_call(node: fx.Node, target: Any, location: Location | None) -> None:
+    """Raise UnsupportedError if `node` writes to an argument, or if shapes of its results depend on data."""
     if is_mutable(target):
         require_admitted_node(node)
     if writes_statistics(target, node.args, node.kwargs):
         raise UnsupportedError(
-            f"'{node.name}' calls {op_name(target)}, which writes running statistics that its schema does not "
-            "declare; expected batch_norm, or a norm with track_running_stats=False",
-            place,
+            f"'{node.name}' calls {op_name(target)}, which writes running statistics without declaring it in its "
+            "schema; expected batch_norm, or a norm with track_running_stats=False",
+            location,
         )
-    _check_data_dependence(node, target, place)
+    _check_data_dependence(node, target, location)
 
 
-def _check_data_dependence(node: fx.Node, target: Any, place: Location | None) -> None:
+def _check_data_dependence(node: fx.Node, target: Any, location: Location | None) -> None:
     reject_numbers((node,))
     name = op_name(target)
-    if torch.Tag.dynamic_output_shape in target.tags and name not in STATIC_UNLESS:
-        raise _data_dependent(node, name, place)
+    if torch.Tag.dynamic_output_shape in target.tags and name not in DATA_DEPENDENT_IF:
+        raise _data_dependence_error(node, name, location)
 
 
-def _data_dependent(node: fx.Node, name: str, place: Location | None) -> UnsupportedError:
+def _data_dependence_error(node: fx.Node, name: str, location: Location | None) -> UnsupportedError:
     return UnsupportedError(
-        f"'{node.name}' calls {name}, whose result's shape depends on data; "
+        f"'{node.name}' calls {name}, whose result has a shape that depends on data; "
         "use an op of fixed shape, such as torch.where with a mask",
-        place,
+        location,
     )
 
 
-def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, place: Location | None = None) -> TensorMeta:
-    """Return shape and element type of what a node, at `place`, computes.
+def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, location: Location | None = None) -> TensorMeta:
+    """Return the shape and element type of `value`, a result of `node`.
 
     Raises:
-        UnsupportedError: a size depends on data, or the IR has no such tensors.
+        UnsupportedError: a size depends on data, or the tensor is not dense, or its element type is not supported.
     """
     shape = value.shape
     if value.layout != torch.strided or value.is_quantized:
-        raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", place)
-    dtype = dtype_of(value.dtype, f"'{node.name}'", place)
+        raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", location)
+    dtype = dtype_of(value.dtype, f"'{node.name}'", location)
     if any(map(is_open, shape)):
-        return symbols.meta(value, dtype, f"'{node.name}'", place)
-    return _meta(shape, dtype)
+        return symbols.tensor_meta(value, dtype, f"'{node.name}'", location)
+    return _cached_meta(shape, dtype)
 
 
 @lru_cache(maxsize=65536)
-def _meta(shape: Any, dtype: DType) -> TensorMeta:
+def _cached_meta(shape: Any, dtype: DType) -> TensorMeta:
     return TensorMeta(tuple(shape), dtype)

@@ -38,8 +38,8 @@ from spmdir.importer.read_exported import read_exported
 from spmdir.importer.read_traced import read_traced
 from spmdir.importer.retrace import is_exact
 from spmdir.importer.symbolic_sizes import SymbolTable
-from spmdir.importer.updated_inputs import updated_inputs
-from spmdir.importer.user_shardings import input_shardings, like_input, output_sharding
+from spmdir.importer.updated_inputs import find_updated_inputs
+from spmdir.importer.user_shardings import check_output_sharding, find_like_input, match_input_shardings
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -63,34 +63,39 @@ def import_fx(
     missing_rule: Literal["warn", "error"] = "warn",
     check: bool = False,
 ) -> ModuleOp:
-    """Return the module of a traced program, with the user's shardings on its arguments and results.
+    """Import a traced program, with the user's shardings on its arguments and results.
 
-    Parameters, buffers and inputs become function arguments; small tensors outside the state dict become
-    constants, numbers are specialised, code that no output needs is dropped, mutations become further results.
-    Sizes that the trace leaves open are symbolic; see `bind-sizes`.
+    Parameters, buffers and inputs become function arguments, and mutations become further results. Small tensors
+    outside the state dict become constants. Python numbers are specialised, and dead code is dropped. Dynamic sizes
+    become symbolic sizes; see `bind-sizes`.
 
     Args:
-        program: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
+        program: the result of torch.export or make_fx. Its ops may be functional or in-place.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
-        plan: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
-            placements. An axis that a sharding does not name is replicated; an argument with no sharding is left to the
-            compiler. Or a ShardingPlan, whose activations were constrained while the program was captured, or its text.
-        example_inputs: what to run the graph on where its nodes carry no shapes.
-        out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input, `"like:input:N"` of one
-            by its position, also where the compiler decides it. Where it is None, gradients, updated parameters and
-            mutations are like their input (`updates`), others are open.
-        fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
-        missing_rule: an op without a rule is replaced by the ops that torch decomposes it into, if these have rules.
-            If not, it is an error ("error"), or runs replicated, of which propagate warns ("warn").
-        check: run the graph and the imported program on one device on random inputs, and compare each bit of what they
-            return and write, NaN as NaN. After `fold-views`, and where ops are decomposed, results may round otherwise.
+        plan: key → text, dict or DTensor placements. A key is the name of an input, `"input:N"`, `"input:*"` for all
+            inputs, the FQN of a parameter, or a glob. Unlisted axes are replicated. The compiler decides arguments
+            without a sharding. Alternatively a ShardingPlan or its text. The activations of a ShardingPlan must have
+            been constrained during the capture.
+        example_inputs: inputs to run the graph on, if its nodes have no shapes.
+        out_shardings: one entry for each output, in order. `"like:NAME"` is the sharding of an input, and
+            `"like:input:N"` that of input N, even if the compiler decides it. None gives gradients, updated parameters
+            and mutations the sharding of their input, and leaves other outputs to the compiler.
+        fold_views: run the pass `fold-views`. Dimensions that a view merges can then be sharded separately.
+        missing_rule: the treatment of ops without a rule that do not decompose into ops with rules: an error
+            ("error"), or a replicated execution with a warning of `propagate` ("warn").
+        check: run the graph and the imported program on one device on random inputs, and require results and written
+            values that are equal in each bit. Results may round differently after `fold-views`, and if ops are
+            decomposed.
+
+    Returns:
+        A module with the function `main`.
 
     Raises:
-        UnsupportedError: the program has sizes that depend on data, control flow, or something else that the IR
-            cannot say.
-        ShardingError, ParseError: a sharding fits no argument or is malformed.
+        UnsupportedError: the IR cannot express the program: sizes depend on data, it has control flow, …
+        ShardingError: a sharding matches no argument, or does not fit its argument.
+        ParseError: a sharding is malformed.
         CheckError: `check` finds a difference.
-        SpmdirError: the graph has tensors without values, so that `check` cannot run it.
+        SpmdirError: `check` cannot run the graph, because some of its tensors have no values.
 
     Example:
         >>> program = torch.export.export(model, (x,))
@@ -106,7 +111,7 @@ def import_program(
     out_shardings: Sequence[ShardingLike | None] | None,
     missing_rule: Literal["warn", "error"],
 ) -> ModuleOp:
-    """Return the module that `import_fx` makes of a program that has been read already."""
+    """Import a program that has already been read."""
     return import_compared(program, mesh, plan, out_shardings, missing_rule=missing_rule)[0]
 
 
@@ -120,43 +125,40 @@ def import_compared(
     missing_rule: Literal["warn", "error"] = "warn",
     check: bool = False,
 ) -> tuple[ModuleOp, list[Comparison]]:
-    """Return the module that `import_fx` does, and what `check` compared last.
-
-    Args: as of `import_fx`.
-    """
+    """Import a program, and return it with the comparisons of the last `check`. Arguments are those of `import_fx`."""
     mesh = as_mesh(mesh)
     plan = as_plan(shardings, mesh)
     out_shardings = plan.out_shardings if out_shardings is None else out_shardings
-    program = _read(source, example_inputs)
+    program = _read_program(source, example_inputs)
     if plan.activations and not any(node.target is CONSTRAIN for node in program.graph.nodes):
         raise UnsupportedError(
-            "the plan lays out activations, which is done while a model is captured, and the program has no "
-            "constraint; capture it within spmdir.plans.activations.constrained_activations(model, plan), or "
-            "use parallelize"
+            "the plan has shardings of activations, but the program has no constraints; expected a program captured "
+            "with them: capture it within spmdir.plans.activations.constrained_activations(model, plan), or use "
+            "parallelize"
         )
-    module, decomposes_nothing = _module(program, mesh, plan, out_shardings, missing_rule)
+    module, keeps_all_ops = _build_module(program, mesh, plan, out_shardings, missing_rule)
     original = run_original(source, program, example_inputs) if check and not isinstance(source, Program) else None
     comparisons: list[Comparison] = []
     if original and not isinstance(source, Program):
-        whole = source if isinstance(source, fx.GraphModule) else source.graph_module
-        comparisons = check_import(module, original, program, decomposes_nothing and is_exact(whole, program.graph))
+        graph_module = source if isinstance(source, fx.GraphModule) else source.graph_module
+        comparisons = check_import(module, original, program, keeps_all_ops and is_exact(graph_module, program.graph))
     if fold_views:
         with collector_paused():
             FoldViewsPass().apply(context(), module)
         if original:
             comparisons = check_import(module, original, program, exact=False)
-    verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
+    verify(module, (FuncOp, ConstraintOp))  # only these ops have user annotations; the importer builds the others valid
     return module, comparisons
 
 
-def _module(
+def _build_module(
     program: Program,
     mesh: Mesh,
     plan: ShardingPlan,
     out_shardings: Sequence[ShardingLike | None] | None,
     missing_rule: str,
 ) -> tuple[ModuleOp, bool]:
-    """Return the module before views are folded, and whether no op is replaced by others."""
+    """Return the module before `fold-views`, and whether no op was decomposed."""
     with collector_paused():
         symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
@@ -165,17 +167,23 @@ def _module(
         ]
         block = Block(arg_types=[type_of(meta) for meta in metas])
         builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
-        returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
-        names, nodes = [_names(a) for a in arguments], [a.node.name for a in arguments]
+        output_values = _build_outputs(
+            program, builder, dict(zip([a.node for a in arguments], block.args, strict=True))
+        )
+        names, nodes = [_plan_names(a) for a in arguments], [a.node.name for a in arguments]
         hidden = frozenset(a.names[0] for a in arguments if a.kind in ("tangent", "late_buffer"))
-        labels = [entry.label for entry in arguments]
-        given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh, labels, hidden)
-        annotated = dict(zip(arguments, zip(metas, given, strict=True), strict=True))
-        updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
-        wanted = _result_shardings(program, returned, out_shardings, annotated, updated, mesh)
-        renewed = [value for output, value in returned if output.kind == "mutation" or updated.get(id(output))]
-        note_first_casts([value for value in renewed if isinstance(value, SSAValue)], builder.rules)
-        values = [value for _, value in returned if isinstance(value, SSAValue)]
+        labels, positions = [entry.label for entry in arguments], _positions(program)
+        shardings = match_input_shardings(plan.shardings, names, nodes, positions, metas, mesh, labels, hidden)
+        annotations = dict(zip(arguments, zip(metas, shardings, strict=True), strict=True))
+        updated_inputs = dict(zip(map(id, program.outputs), find_updated_inputs(program), strict=True))
+        result_shardings = _find_result_shardings(
+            program, output_values, out_shardings, annotations, updated_inputs, mesh
+        )
+        updates = [
+            value for output, value in output_values if output.kind == "mutation" or updated_inputs.get(id(output))
+        ]
+        note_first_casts([value for value in updates if isinstance(value, SSAValue)], builder.rules)
+        values = [value for _, value in output_values if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused_sizes(builder.ops), ReturnOp(*values)])
         make_names_unique(block)
         function = FuncOp(
@@ -185,24 +193,24 @@ def _module(
             arg_attrs=ArrayAttr(
                 [
                     signature_attrs(entry.names[0], entry.kind, sharding, value, plan.keep, buffer=entry.buffer)
-                    for value, entry, sharding in zip(block.args, arguments, given, strict=True)
+                    for value, entry, sharding in zip(block.args, arguments, shardings, strict=True)
                 ]
             ),
             res_attrs=ArrayAttr(
                 [
                     signature_attrs(output.names[0] if output.names else None, output.kind, sharding, like=like)
-                    for (output, value), (sharding, like) in zip(returned, wanted, strict=True)
+                    for (output, value), (sharding, like) in zip(output_values, result_shardings, strict=True)
                     if isinstance(value, SSAValue)
                 ]
             ),
         )
-        _say_literals(function, returned)
-        sizes = symbols.sizes()
+        _record_literal_outputs(function, output_values)
+        sizes = symbols.collect_sizes()
         module = ModuleOp([MeshOp.build(mesh), *([SizesOp.build(sizes)] if sizes.symbols else []), function])
     return module, builder.is_exact
 
 
-def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:
+def _read_program(source: Any, example_inputs: Sequence[Any] | None) -> Program:
     if isinstance(source, Program):
         return source
     if isinstance(source, torch.export.ExportedProgram):
@@ -217,99 +225,117 @@ def _read(source: Any, example_inputs: Sequence[Any] | None) -> Program:
     )
 
 
-Returned = list[tuple[Output, Any]]
+OutputValues = list[tuple[Output, Any]]
 
 
-def _returned(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any]) -> Returned:
-    """Return each output with its value: user outputs in order, then mutations."""
+def _build_outputs(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any]) -> OutputValues:
+    """Build the ops of the program, and return (output, its value): user outputs in order, then mutations.
+
+    Args:
+        values: placeholder → argument of the function.
+    """
     for entry in program.inputs:
         if entry.node in values:
             keep_name(values[entry.node], _value_name(entry))
         elif isinstance(entry.value, Tensor):
             if entry.node.users:
-                values[entry.node] = builder.constant(entry.node, entry.value)
+                values[entry.node] = builder.build_constant(entry.node, entry.value)
         else:
             value = entry.node.meta.get("val")
-            known = not is_open(value)
-            values[entry.node] = entry.value if known else builder.symbols.number(value, f"'{entry.node.name}'", None)
-    builder.run(program.graph, values)
+            is_number = is_open(value)
+            values[entry.node] = (
+                builder.symbols.convert(value, f"'{entry.node.name}'", None) if is_number else entry.value
+            )
+    builder.build(program.graph, values)
     pairs = [(o, values[o.value] if isinstance(o.value, fx.Node) else o.value) for o in program.outputs]
     copied = [entry for entry in program.inputs if entry.node in builder.mutations]
     pairs += [(Output(e.node, e.names, "mutation", e.names[0]), builder.mutations[e.node]) for e in copied]
     return sorted(pairs, key=lambda pair: pair[0].kind == "mutation")
 
 
-def _names(entry: Input) -> tuple[str, ...]:
-    """Return what plans may call an argument: a parameter goes by the name that it has in a step's state too."""
-    own = (f"parameters.{entry.names[0]}",) if entry.kind == "parameter" else ()
-    return (*entry.names, *own)
+def _plan_names(entry: Input) -> tuple[str, ...]:
+    """Return the names by which plans may refer to an argument.
+
+    In the state of a training step, the name of a parameter starts with `parameters.`.
+    """
+    return (*entry.names, f"parameters.{entry.names[0]}") if entry.kind == "parameter" else entry.names
 
 
 def _value_name(entry: Input) -> str:
-    """Return the name of an argument as text can give it; the leaf of a pytree has its path."""
+    """Return the name of an argument without characters that the text of the IR does not allow."""
     return re.sub(r"[^\w.]", "_", entry.names[0])
 
 
 def _positions(program: Program) -> list[int | None]:
-    """Return the place of each argument among the user inputs."""
+    """Return the index of each argument among the user inputs; None for other arguments."""
     user = [entry.node for entry in program.inputs if entry.kind in ("input", "literal")]
-    place = {node: index for index, node in enumerate(user)}
-    return [place.get(entry.node) for entry in program.inputs if entry.is_argument]
+    position = {node: index for index, node in enumerate(user)}
+    return [position.get(entry.node) for entry in program.inputs if entry.is_argument]
 
 
-def _result_shardings(
+def _find_result_shardings(
     program: Program,
-    returned: Returned,
+    output_values: OutputValues,
     out_shardings: Sequence[ShardingLike | None] | None,
     arguments: dict[Input, tuple[TensorMeta, Sharding | None]],
-    updated: Mapping[int, Input | None],
+    updated_inputs: Mapping[int, Input | None],
     mesh: Mesh,
 ) -> list[tuple[Sharding | None, str | None]]:
-    """Return what each result is wanted in, and the name of the argument that it is like where that is open.
+    """Return (sharding, name of the argument with the same sharding) of each result.
 
-    It is what the user said, else what the input has whose new value or gradient it is.
+    The sharding is that of `out_shardings`, or else that of the input whose new value or gradient the result is. The
+    name is set if the compiler decides the sharding of the argument, completely or on open axes.
+
+    Args:
+        arguments: argument → its shape and sharding.
+        updated_inputs: id of an output → the input whose new value or gradient it is.
     """
-    count = sum(output.kind == "output" for output, _ in returned)
+    count = sum(output.kind == "output" for output, _ in output_values)
     if out_shardings is not None and len(out_shardings) != count:
         raise ShardingError(
-            f"out_shardings has {len(out_shardings)} entries; the program has {count} outputs: "
-            "give one each, None for those that are left open"
+            f"out_shardings has {len(out_shardings)} entries; expected {count}, one for each output of the program: "
+            "pass None for an output that the compiler decides"
         )
-    told = [*(out_shardings if out_shardings is not None else [None] * count), *[None] * (len(returned) - count)]
-    by_name = {name: entry for entry in reversed(arguments) for name in entry.names}
-    by_name |= {entry.names[0]: entry for entry in arguments}
-    places = zip(arguments, _positions(program), strict=True)
-    by_name |= {f"input:{place}": entry for entry, place in places if place is not None}
-    wanted: list[tuple[Sharding | None, str | None]] = []
-    for index, (output, value) in enumerate(returned):
-        entry = by_name.get(output.names[0]) if output.kind == "mutation" else updated.get(id(output))
-        if told[index] is not None and not isinstance(value, SSAValue):
-            raise ShardingError(f"out_shardings[{index}] is given for an output that is not a tensor: {value!r}")
+    entries = list(out_shardings or [None] * count) + [None] * (len(output_values) - count)
+    by_name = {name: argument for argument in reversed(arguments) for name in argument.names}
+    by_name |= {argument.names[0]: argument for argument in arguments}
+    positions = zip(arguments, _positions(program), strict=True)
+    by_name |= {f"input:{position}": argument for argument, position in positions if position is not None}
+    result_shardings: list[tuple[Sharding | None, str | None]] = []
+    for index, (output, value) in enumerate(output_values):
+        like = by_name.get(output.names[0]) if output.kind == "mutation" else updated_inputs.get(id(output))
+        if entries[index] is not None and not isinstance(value, SSAValue):
+            raise ShardingError(f"out_shardings[{index}] is for output {value!r}, which is not a tensor; expected None")
         meta = meta_of(value.type) if isinstance(value, SSAValue) else None
-        if told[index] is not None:
+        if entries[index] is not None:
             assert meta is not None
-            entry = like_input(told[index], index, by_name)
-            sharding = output_sharding(arguments[entry][1] if entry else told[index], meta, mesh, index)
+            like = find_like_input(entries[index], index, by_name)
+            sharding = check_output_sharding(arguments[like][1] if like else entries[index], meta, mesh, index)
         else:
-            sharding = arguments[entry][1] if entry else None
+            sharding = arguments[like][1] if like else None
             if sharding and sharding.partial and output.kind != "mutation":
-                # A guess may not make an output partial that the caller takes for the value.
-                entry = sharding = None
-        is_like = entry and meta and meta.shape == arguments[entry][0].shape and (not sharding or sharding.open_axes)
-        wanted.append((sharding, entry.names[0] if entry and is_like else None))
-    return wanted
+                # The caller did not ask for a partial output, and would take it for the complete value.
+                like = sharding = None
+        is_like = like and meta and meta.shape == arguments[like][0].shape and (not sharding or sharding.open_axes)
+        result_shardings.append((sharding, like.names[0] if like and is_like else None))
+    return result_shardings
 
 
-def _say_literals(function: FuncOp, returned: Returned) -> None:
-    """Record the flat outputs where some are literals: `"#N"` is result N of the function, `"=s0"` a size."""
-    user = [value for output, value in returned if output.kind == "output"]
-    if all(isinstance(value, SSAValue) for value in user):
+def _record_literal_outputs(function: FuncOp, output_values: OutputValues) -> None:
+    """Record the outputs in `spmd.outputs` if some are not tensors.
+
+    `"#N"` is result N of the function, `"=s0"` a symbolic size. Other entries are literals.
+    """
+    values = [value for output, value in output_values if output.kind == "output"]
+    if all(isinstance(value, SSAValue) for value in values):
         return
-    flat, tensors = [], 0
-    for value in user:
-        text = isinstance(value, str) and value[:1] in ("#", "=")
-        if text or not (is_symbolic(value) or isinstance(value, (SSAValue, bool, int, float, str, type(None)))):
+    entries, tensor_count = [], 0
+    for value in values:
+        is_escaped = isinstance(value, str) and value[:1] in ("#", "=")
+        if is_escaped or not (is_symbolic(value) or isinstance(value, (SSAValue, bool, int, float, str, type(None)))):
             raise UnsupportedError(f"the program returns {value!r}; expected tensors, numbers, plain strings and None")
-        flat.append(f"#{tensors}" if isinstance(value, SSAValue) else f"={value}" if is_symbolic(value) else value)
-        tensors += isinstance(value, SSAValue)
-    function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(flat)),))
+        entries.append(
+            f"#{tensor_count}" if isinstance(value, SSAValue) else f"={value}" if is_symbolic(value) else value
+        )
+        tensor_count += isinstance(value, SSAValue)
+    function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(entries)),))

@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.aliases import with_explicit_aliases
-from spmdir.importer.liveness import draws
+from spmdir.importer.liveness import draws_random_numbers
 from spmdir.importer.locations import source_line
 from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.pytree_names import Names, tree_names
@@ -103,7 +103,7 @@ def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> to
 
 def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
     """Return the program with its random draws as further outputs, which torch would drop, and their number."""
-    if not any(map(draws, exported.graph.nodes)):
+    if not any(map(draws_random_numbers, exported.graph.nodes)):
         return exported, 0
     module, drawn = _exposed(exported.graph_module)
     signature = copy.deepcopy(exported.graph_signature)
@@ -122,7 +122,7 @@ def _exposed(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
     returned: Any = graph.graph_copy(module.graph, copies)
     drawn: list[fx.Node] = []
     bodies: dict[str, fx.GraphModule] = {}
-    for node in filter(draws, module.graph.nodes):
+    for node in filter(draws_random_numbers, module.graph.nodes):
         call = copies[node]
         if isinstance(node.target, OpOverload):
             if node.target is torch.ops.aten.dropout.default and node.args[1] == 1 and node.args[2]:

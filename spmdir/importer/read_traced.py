@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import reject_numbers
-from spmdir.importer.aliases import like, mode_of_symbols, with_explicit_aliases
+from spmdir.importer.aliases import make_empty_like, symbolic_fake_mode, with_explicit_aliases
 from spmdir.importer.foreach_ops import Entrywise
 from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.pytree_names import Names, argument_names, result_names
@@ -143,9 +143,9 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     held = [node.meta.get("val") for node in _placeholders(module)]
     with torch_errors("the graph cannot be made functional"):
         module = with_explicit_aliases(module, held)
-    mode = mode_of_symbols(held)
+    mode = symbolic_fake_mode(held)
     with mode or FakeTensorMode(allow_non_fake_inputs=True):
-        values = [like(value) for value in held]
+        values = [make_empty_like(value) for value in held]
     run = torch.func.functionalize(Entrywise(module).run, remove="mutations")
     # Outside its mode a factory would take the example for the size.
     with torch_errors("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.importer.admitted_nodes import calls
+from spmdir.importer.admitted_nodes import iterate_calls
 from spmdir.importer.as_strided import SLICED
 from spmdir.importer.foreach_ops import entrywise, is_known, is_written, works_on_lists
 from spmdir.importer.liveness import without_dead_code
@@ -28,7 +28,7 @@ def needs_retrace(module: fx.GraphModule) -> bool:
     Raises:
         UnsupportedError: an op updates lists of tensors in one kernel that nothing tells the entries of.
     """
-    kernel = next((n for n in calls(module) if works_on_lists(n.target) and not is_known(n.target)), None)
+    kernel = next((n for n in iterate_calls(module) if works_on_lists(n.target) and not is_known(n.target)), None)
     if kernel is not None:
         raise UnsupportedError(
             f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; "
@@ -41,7 +41,7 @@ def needs_retrace(module: fx.GraphModule) -> bool:
         or works_on_lists(node.target)
         or writes_statistics(node.target, node.args, node.kwargs)
         or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
-        for node in calls(module)
+        for node in iterate_calls(module)
     )
 
 
@@ -54,7 +54,7 @@ def is_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
         imported: the graph that is imported for `module`.
     """
     kept = {node.target for node in imported.nodes}
-    live = calls(without_dead_code(module))
+    live = iterate_calls(without_dead_code(module))
     return not any(is_written(n.target) or not (is_mutable(n.target) or n.target in kept) for n in live)
 
 
@@ -63,7 +63,7 @@ def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
 
     These are ops on lists, puts by a mask, and parts that are said by strides.
     """
-    return {**entrywise(node.target for node in calls(module)), _PUT: _masked_put, **SLICED}
+    return {**entrywise(node.target for node in iterate_calls(module)), _PUT: _masked_put, **SLICED}
 
 
 def _is_mask(index: Any) -> bool:

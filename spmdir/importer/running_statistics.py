@@ -1,4 +1,4 @@
-"""Normalizations that write running statistics, of which torch's schemas of them say nothing."""
+"""Find normalizations that write running statistics. The schemas of these ops do not declare the writes."""
 
 from __future__ import annotations
 
@@ -18,35 +18,39 @@ _aten = torch.ops.aten
 
 
 def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether this call changes its running statistics in place."""
+    """Return whether a call of `target` writes its running statistics."""
     _, switch = STATISTICS.get(op_name(target), (0, ""))
     if switch == "":
         return False
-    names = [argument.name for argument in schema_of(target).arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return given.get("running_mean") is not None and (switch is None or bool(given[switch]))
+    arguments = _arguments_by_name(target, args, kwargs)
+    return arguments.get("running_mean") is not None and (switch is None or bool(arguments[switch]))
 
 
-def written(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-    """Yield the leaves of the arguments that a call writes to, running statistics among them."""
+def written_leaves(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """Yield the leaves of the arguments that a call writes to, including running statistics."""
     if schema_or_none(target) is None:
         return
-    for place, name in _written_arguments(target):
-        yield from pytree.tree_leaves(args[place] if place < len(args) else kwargs.get(name))
+    for position, name in _written_arguments(target):
+        yield from pytree.tree_leaves(args[position] if position < len(args) else kwargs.get(name))
     if writes_statistics(target, args, kwargs):
-        given = {**dict(zip((a.name for a in schema_of(target).arguments), args, strict=False)), **kwargs}
-        yield from (given["running_mean"], given["running_var"])
+        arguments = _arguments_by_name(target, args, kwargs)
+        yield from (arguments["running_mean"], arguments["running_var"])
+
+
+def _arguments_by_name(target: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    names = (argument.name for argument in schema_of(target).arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 @lru_cache(maxsize=65536)
 def _written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
-    """Return the places and names of the arguments that an op writes to, as its schema says."""
+    """Return (position, name) of each argument that the schema of an op declares as written."""
     arguments = enumerate(schema_of(target).arguments)
-    return tuple((place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    return tuple((position, a.name) for position, a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
-class Declaring(fx.Interpreter):
-    """Runs a graph with batch norms replaced by the one whose schema says what it writes."""
+class StatisticsDeclarer(fx.Interpreter):
+    """Runs a graph with each batch norm replaced by one whose schema declares its writes."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if not writes_statistics(target, args, kwargs):

@@ -1,4 +1,4 @@
-"""The symbolic sizes of a traced program: torch's symbols and expressions as those of the IR."""
+"""Convert the symbolic sizes of a traced program: sympy expressions → expressions of the IR."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _FUNCTIONS = {
     "OpaqueUnaryFn_sqrt": "sqrt", "TruncToInt": "trunc", "CeilToInt": "ceil", "FloorToInt": "floor",
     "RoundToInt": "round",
 }  # fmt: skip
-"""Name of a function in sympy and torch → name of the function of numbers in the IR."""
+"""Name of a sympy or torch function → name of the function on numbers in the IR."""
 
 _RELATIONS = {
     "Equality": "==", "Unequality": "!=", "GreaterThan": ">=", "StrictGreaterThan": ">",
     "LessThan": "<=", "StrictLessThan": "<",
 }  # fmt: skip
 _UNBOUNDED = 2**62
-"""Upper bounds of torch from this number on mean that a size is unbounded."""
+"""torch writes upper bounds of at least this number for unbounded sizes."""
 
 
 class SymbolTable:
     """The symbols of one graph, named s0, s1, … in the order of its placeholders.
 
     Args:
-        graph: the graph.
-        ranges: symbol of torch → range that the user gave.
+        graph: a traced graph, whose nodes have `meta["val"]`.
+        ranges: torch symbol → range that the user declared.
     """
 
     def __init__(self, graph: fx.Graph, ranges: Mapping[Any, Any]):
@@ -53,19 +53,19 @@ class SymbolTable:
                 value = node.meta.get("val")
                 for size in value.shape if isinstance(value, Tensor) else (value,):
                     if is_open(size):
-                        self.number(size, f"input '{node.name}'", None)
+                        self.convert(size, f"input '{node.name}'", None)
 
     @property
     def hints(self) -> Mapping[str, int]:
         """Symbol name → example size."""
         return self._hints
 
-    def number(self, value: Any, what: str, place: Location | None) -> Number:
+    def convert(self, value: Any, owner: str, location: Location | None) -> Number:
         """Convert a number of torch to the IR.
 
         Args:
-            what: the owner of the number, for errors.
-            place: the location for errors.
+            owner: the node or input that has the number, for errors.
+            location: the location of errors.
 
         Raises:
             UnsupportedError: the number depends on data, or the IR cannot express it.
@@ -74,31 +74,39 @@ class SymbolTable:
             return value
         environment = getattr(value.node, "shape_env", None)
         if environment is None:
-            raise UnsupportedError(f"{what} has the size {value} of a nested tensor; expected a dense tensor", place)
-        if all(environment is not known for known in self._environments):
+            raise UnsupportedError(
+                f"{owner} has the size {value} of a nested tensor; expected a dense tensor: pad it with "
+                "torch.nested.to_padded_tensor",
+                location,
+            )
+        if all(environment is not earlier for earlier in self._environments):
             self._environments.append(environment)
-        return self._convert(value.node.expr, lambda: f"{what} has the size {value}", place)
+        return self._convert_expression(value.node.expr, lambda: f"{owner} has the size {value}", location)
 
-    def meta(self, value: Tensor, dtype: DType, what: str, place: Location | None) -> TensorMeta:
+    def tensor_meta(self, value: Tensor, dtype: DType, owner: str, location: Location | None) -> TensorMeta:
         """Return the shape and element type of a tensor with symbolic sizes."""
-        sizes: Any = tuple(self.number(size, what, place) for size in value.shape)
+        sizes: Any = tuple(self.convert(size, owner, location) for size in value.shape)
         return sized_meta(sizes, self._hints, dtype)
 
-    def hint(self, value: Number) -> int | float:
+    def evaluate_hint(self, value: Number) -> int | float:
         """Return the value of a number for the example sizes."""
         return evaluate(value, self._hints)
 
-    def _convert(self, expression: Any, what: Callable[[], str], place: Location | None) -> Number:
+    def _convert_expression(self, expression: Any, describe: Callable[[], str], location: Location | None) -> Number:
         if expression.is_Symbol:
-            return symbol(self._name(expression, what, place))
+            return symbol(self._name_symbol(expression, describe, location))
         if expression.is_Integer:
             return int(expression)
         if expression.is_Float:
             return float(expression)
         name = _FUNCTIONS.get(type(expression).__name__)
         if name is None:
-            raise UnsupportedError(f"{what()}, made by {type(expression).__name__}, which the IR cannot say", place)
-        arguments = [self._convert(argument, what, place) for argument in expression.args]
+            raise UnsupportedError(
+                f"{describe()}, which uses the function {type(expression).__name__}; expected sums, products, "
+                "powers, quotients, minima and maxima of sizes: export the program with fixed sizes",
+                location,
+            )
+        arguments = [self._convert_expression(argument, describe, location) for argument in expression.args]
         if name in ("add", "mul"):
             total = arguments[0]
             for argument in arguments[1:]:
@@ -106,47 +114,43 @@ class SymbolTable:
             return total
         return apply(name, *arguments)
 
-    def _name(self, expression: Any, what: Callable[[], str], place: Location | None) -> str:
+    def _name_symbol(self, expression: Any, describe: Callable[[], str], location: Location | None) -> str:
         if expression not in self._names:
-            examples = map(_examples, self._environments)
-            hint = next((known[expression] for known in examples if expression in known), None)
+            examples = map(_hints_by_symbol, self._environments)
+            hint = next((hints[expression] for hints in examples if expression in hints), None)
             if hint is None:
                 raise UnsupportedError(
-                    f"{what()}, which depends on data; use ops of fixed shape, such as torch.where with a mask", place
+                    f"{describe()}, which depends on data; expected sizes that depend only on the sizes of inputs: "
+                    "use ops of fixed shape, such as torch.where with a mask",
+                    location,
                 )
             self._names[expression] = f"s{len(self._names)}"
             self._hints[self._names[expression]] = int(hint)
         return self._names[expression]
 
-    def sizes(self) -> Sizes:
-        """Return the symbols of the graph, with the ranges and conditions that the trace relies on.
+    def collect_sizes(self) -> Sizes:
+        """Return the symbols of the graph, with the ranges and conditions that the trace assumes.
 
         Raises:
             UnsupportedError: the IR cannot express a condition.
         """
-        conditions: dict[Condition, None] = {}
-        for expression in self._guards():
-            for found in self._conditions(expression):
-                conditions[found] = None
+        expressions = self._guard_expressions()
+        guards = dict.fromkeys(guard for expression in expressions for guard in self._to_conditions(expression))
         for expression, name in list(self._names.items()):
             # Equalities that torch derived after the symbol was named.
-            for replaced in {environment.replace(expression): None for environment in self._environments}:
-                if replaced != expression:
-                    relied = f"the trace relies on {expression} = {replaced}"
-                    other = self._convert(replaced, lambda relied=relied: relied, None)
-                    conditions[condition(symbol(name), "==", other)] = None
-        ranges = {name: self._range(expression) for expression, name in self._names.items()}
-        kept: list[Condition] = []
-        for found in conditions:
-            _narrow(ranges, found)
-        for found in conditions:
-            if not _implied(found, ranges):
-                kept.append(found)
+            for replacement in {environment.replace(expression): None for environment in self._environments}:
+                if replacement != expression:
+                    description = f"the trace assumes that {expression} = {replacement}"
+                    equal_size = self._convert_expression(replacement, lambda text=description: text, None)
+                    guards[condition(symbol(name), "==", equal_size)] = None
+        ranges = {name: self._symbol_range(expression) for expression, name in self._names.items()}
+        for guard in guards:
+            _narrow_ranges(ranges, guard)
         symbols = tuple(Symbol(name, hint, *ranges[name]) for name, hint in self._hints.items())
-        return Sizes(symbols, tuple(kept))
+        return Sizes(symbols, tuple(guard for guard in guards if not _is_implied(guard, ranges)))
 
-    def _guards(self) -> Iterator[Any]:
-        """Yield the conditions on sizes that the trace relies on."""
+    def _guard_expressions(self) -> Iterator[Any]:
+        """Yield the conditions on sizes that the trace assumes, as sympy expressions."""
         for environment in self._environments:
             yield from (environment.replace(guard.expr) for guard in environment.guards)
         for node in self._graph.nodes:
@@ -155,67 +159,75 @@ class SymbolTable:
                 if isinstance(value, torch.SymBool):
                     yield value.node.expr
 
-    def _range(self, expression: Any) -> tuple[int, int | None]:
-        known = self._ranges.get(expression)
-        if known is None:
-            known = next(e.var_to_range[expression] for e in self._environments if expression in e.var_to_range)
-        low = int(known.lower) if known.lower.is_Integer else 0
-        high = int(known.upper) if known.upper.is_Integer and int(known.upper) < _UNBOUNDED else None
+    def _symbol_range(self, expression: Any) -> tuple[int, int | None]:
+        bounds = self._ranges.get(expression)
+        if bounds is None:
+            bounds = next(e.var_to_range[expression] for e in self._environments if expression in e.var_to_range)
+        low = int(bounds.lower) if bounds.lower.is_Integer else 0
+        high = int(bounds.upper) if bounds.upper.is_Integer and int(bounds.upper) < _UNBOUNDED else None
         return max(low, 0), high
 
-    def _conditions(self, expression: Any) -> Iterator[Condition]:
+    def _to_conditions(self, expression: Any) -> Iterator[Condition]:
+        """Yield the conditions of a sympy expression that do not always hold."""
         kind = type(expression).__name__
         if expression == True:  # noqa: E712  # sympy's true is another object
             return
         if kind == "And":
             for part in expression.args:
-                yield from self._conditions(part)
+                yield from self._to_conditions(part)
             return
         if kind == "Not" and type(expression.args[0]).__name__ == "Equality":
             expression, kind = expression.args[0], "Unequality"
         if not set(expression.free_symbols) <= set(self._names):
-            return  # no size of the program
+            return  # it mentions a symbol that the program does not use
 
-        def what() -> str:
-            return f"the trace relies on {expression}"
+        def describe() -> str:
+            return f"the trace assumes that {expression}"
 
         if kind not in _RELATIONS:
-            raise UnsupportedError(f"{what()}, which the IR cannot say; export it with fixed sizes")
-        left, right = (self._convert(argument, what, None) for argument in expression.args)
-        found = condition(left, _RELATIONS[kind], right)
-        if found.relation == "==":
-            found = equality(left, right)
-        if found.holds({}) is None:
-            yield found
+            raise UnsupportedError(
+                f"{describe()}; expected comparisons of sizes joined by 'and': export the program with fixed sizes"
+            )
+        left, right = (self._convert_expression(argument, describe, None) for argument in expression.args)
+        guard = condition(left, _RELATIONS[kind], right)
+        if guard.relation == "==":
+            guard = equality(left, right)
+        if guard.holds({}) is None:
+            yield guard
 
 
-def _examples(environment: Any) -> Mapping[Any, Any]:
-    known = getattr(environment, "backed_var_to_val", None)
-    return environment.var_to_val if known is None else known
+def _hints_by_symbol(environment: Any) -> Mapping[Any, Any]:
+    """Return torch symbol → example size. PyTorch renamed the attribute."""
+    hints = getattr(environment, "backed_var_to_val", None)
+    return environment.var_to_val if hints is None else hints
 
 
 Ranges = dict[str, tuple[int, "int | None"]]
 
 
-def _narrow(ranges: Ranges, found: Condition) -> None:
+def _narrow_ranges(ranges: Ranges, guard: Condition) -> None:
     """Intersect the range of a symbol with a condition between this symbol and a number."""
     for name in ranges:
-        if found.left == symbol(name) and isinstance(found.right, int):
+        if guard.left == symbol(name) and isinstance(guard.right, int):
             low, high = ranges[name]
-            if found.relation in (">=", ">"):
-                low = max(low, found.right + (found.relation == ">"))
-            elif found.relation == "!=" and found.right in (0, 1) and low == found.right:
-                low = found.right + 1
+            if guard.relation in (">=", ">"):
+                low = max(low, guard.right + (guard.relation == ">"))
+            elif guard.relation == "!=" and guard.right in (0, 1) and low == guard.right:
+                low = guard.right + 1
             ranges[name] = (low, high)
-        if found.right == symbol(name) and isinstance(found.left, int) and found.relation in (">=", ">"):
+        if guard.right == symbol(name) and isinstance(guard.left, int) and guard.relation in (">=", ">"):
             low, high = ranges[name]
-            limit = found.left - (found.relation == ">")
+            limit = guard.left - (guard.relation == ">")
             ranges[name] = (low, limit if high is None else min(high, limit))
 
 
-def _implied(found: Condition, ranges: Ranges) -> bool:
-    """Return whether the ranges of sizes imply a condition."""
-    difference = apply("sub", found.left, found.right)
+def _is_implied(guard: Condition, ranges: Ranges) -> bool:
+    """Return whether the ranges of sizes imply a condition.
+
+    The bounds of `left - right` are sums of the bounds of its terms. For `s0 >= 2` and `s1 >= 3`, `2 * s0 + s1 - 4` is
+    at least 3, so `2 * s0 + s1 >= 4` is implied.
+    """
+    difference = apply("sub", guard.left, guard.right)
     if not isinstance(difference, Size):
         return False
     lowest, highest = 0.0, 0.0
@@ -226,11 +238,11 @@ def _implied(found: Condition, ranges: Ranges) -> bool:
         high = math.prod(math.inf if (top := ranges[str(atom)][1]) is None else top for atom in monomial)
         lowest += coefficient * (low if coefficient > 0 else high)
         highest += coefficient * (high if coefficient > 0 else low)
-    if found.relation == "!=":
+    if guard.relation == "!=":
         return lowest > 0 or highest < 0
-    return found.relation in (">=", ">") and (lowest > 0 or (found.relation == ">=" and lowest >= 0))
+    return guard.relation in (">=", ">") and (lowest > 0 or (guard.relation == ">=" and lowest >= 0))
 
 
-def numbers(values: Iterable[Any]) -> bool:
+def are_numbers(values: Iterable[Any]) -> bool:
     """Return whether all `values` are numbers, symbolic or not."""
     return all(is_symbolic(value) or type(value) in (int, float) for value in values)

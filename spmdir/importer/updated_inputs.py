@@ -1,8 +1,11 @@
-"""Which input an output is the new value or the gradient of, so that it can take that input's sharding.
+"""Find the input whose new value or gradient an output is. The output gets the sharding of this input.
 
-What says so, the surest first: the graph's signature; the place in the pytrees (a new state is built like the
-old one, gradients are keyed as their parameters are); a subtraction from a placeholder, as optimizers do; and,
-after a scalar loss, trailing outputs that have the shapes of consecutive inputs, as `torch.autograd.grad` gives.
+The evidence, the strongest first:
+
+1. the signature of the graph;
+2. equal paths in the pytrees: a new state has the structure of the old one, gradients have the keys of parameters;
+3. a subtraction from a placeholder, as in the update of an optimizer;
+4. after a scalar loss, trailing outputs with the shapes of consecutive inputs, as of `torch.autograd.grad`.
 """
 
 from __future__ import annotations
@@ -14,59 +17,60 @@ from torch import Tensor, fx
 from spmdir.importer.program import Input, Output, Program
 from spmdir.torch_interop.symbolic_numbers import plain
 
-_CARRIES = frozenset({"mul.Tensor", "mul.Scalar", "clone", "detach", "alias", "copy", "_to_copy", "to.dtype"})
-_SUBTRACTS = frozenset({"sub.Tensor", "addcdiv", "addcmul", "lerp.Scalar", "lerp.Tensor"})
+_PASS_THROUGH = frozenset({"mul.Tensor", "mul.Scalar", "clone", "detach", "alias", "copy", "_to_copy", "to.dtype"})
+_UPDATES = frozenset({"sub.Tensor", "addcdiv", "addcmul", "lerp.Scalar", "lerp.Tensor"})
 
 
-def updated_inputs(program: Program) -> list[Input | None]:
-    """For each output the input that it is the new value or the gradient of, if any; shapes are equal."""
+def find_updated_inputs(program: Program) -> list[Input | None]:
+    """Return for each output the input of equal shape whose new value or gradient it is; None if there is none."""
     inputs = [entry for entry in program.inputs if entry.is_argument]
     by_name = {name: entry for entry in reversed(inputs) for name in entry.names}
     by_node = {entry.node: entry for entry in inputs}
-    found = [
-        _by_signature(output, by_name) or _by_path(output, inputs) or _by_update(output, by_node)
+    update_sources = [
+        _find_by_signature(output, by_name) or _find_by_path(output, inputs) or _find_by_update(output, by_node)
         for output in program.outputs
     ]
-    return found if any(found) else _by_shapes(program.outputs, inputs)
+    return update_sources if any(update_sources) else _find_by_shapes(program.outputs, inputs)
 
 
-def _by_signature(output: Output, by_name: dict[str, Input]) -> Input | None:
+def _find_by_signature(output: Output, by_name: dict[str, Input]) -> Input | None:
     return by_name.get(output.like) if output.like else None
 
 
-def _by_path(output: Output, inputs: Sequence[Input]) -> Input | None:
+def _find_by_path(output: Output, inputs: Sequence[Input]) -> Input | None:
     if not isinstance(output.value, fx.Node):
         return None
     candidates = (entry for name in output.names for entry in inputs if name in entry.names)
     return next((entry for entry in candidates if _shape(entry.node) == _shape(output.value)), None)
 
 
-def _by_update(output: Output, by_node: dict[fx.Node, Input]) -> Input | None:
+def _find_by_update(output: Output, by_node: dict[fx.Node, Input]) -> Input | None:
     """Follow the first operands of an update such as `p * (1 - lr * decay) - lr * g` to `p`."""
-    node, subtracted = output.value, False
+    node, is_updated = output.value, False
     while isinstance(node, fx.Node) and node.op == "call_function" and node.args:
         op = str(node.target).removeprefix("aten.").removesuffix(".default")
-        subtracts = op in _SUBTRACTS or (op == "add.Tensor" and "alpha" in node.kwargs)
-        if not subtracts and op not in _CARRIES:
+        is_update = op in _UPDATES or (op == "add.Tensor" and "alpha" in node.kwargs)
+        if not is_update and op not in _PASS_THROUGH:
             return None
-        subtracted = subtracted or subtracts
+        is_updated = is_updated or is_update
         node = node.args[0]
-    entry = by_node.get(node) if subtracted and isinstance(node, fx.Node) else None
+    entry = by_node.get(node) if is_updated and isinstance(node, fx.Node) else None
     return entry if entry and _shape(entry.node) == _shape(output.value) else None
 
 
-def _by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[Input | None]:
+def _find_by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[Input | None]:
+    """Match the outputs after the last scalar with the first run of consecutive inputs of the same shapes."""
     shapes = [_shape(output.value) for output in outputs]
     loss = max((index for index, shape in enumerate(shapes) if shape == ()), default=len(shapes))
-    wanted = shapes[loss + 1 :]
-    nothing: list[Input | None] = [None] * len(outputs)
-    if not wanted or None in wanted:
-        return nothing
-    for start in range(len(inputs) - len(wanted) + 1):
-        run = inputs[start : start + len(wanted)]
-        if [_shape(entry.node) for entry in run] == wanted:
-            return [*nothing[: loss + 1], *run]
-    return nothing
+    gradient_shapes = shapes[loss + 1 :]
+    no_inputs: list[Input | None] = [None] * len(outputs)
+    if not gradient_shapes or None in gradient_shapes:
+        return no_inputs
+    for start in range(len(inputs) - len(gradient_shapes) + 1):
+        consecutive = inputs[start : start + len(gradient_shapes)]
+        if [_shape(entry.node) for entry in consecutive] == gradient_shapes:
+            return [*no_inputs[: loss + 1], *consecutive]
+    return no_inputs
 
 
 def _shape(node: object) -> tuple[int, ...] | None:

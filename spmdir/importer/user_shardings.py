@@ -1,4 +1,4 @@
-"""User annotations: the sharding of each argument and each output."""
+"""Match the user's shardings with the arguments and outputs of a program."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SHOWN = 8
 """The number of names that an error lists."""
 
 
-def input_shardings(
+def match_input_shardings(
     shardings: Mapping[str, ShardingLike | None] | None,
     names: Sequence[tuple[str, ...]],
-    nodes: Sequence[str],
+    node_names: Sequence[str],
     positions: Sequence[int | None],
     metas: Sequence[TensorMeta],
     mesh: Mesh,
@@ -36,44 +36,47 @@ def input_shardings(
 ) -> list[Sharding | None]:
     """Return the sharding of each argument; None if the compiler decides it.
 
-    A key is a name, `input:N`, or a glob over names, `input:N-M` or `input:*`. An exact key overrides a glob, and a
-    later glob an earlier one. A sharding for a range of inputs applies to the dimensions that each input has. A value
-    of None makes an argument that an earlier glob matches undecided.
+    A key is exact (a name or `input:N`), or a glob over names, or a range of inputs (`input:N-M` or `input:*`). An
+    exact key overrides a glob or range, and a later glob overrides an earlier one. A sharding for a range of inputs
+    applies to the dimensions that each input has. The value None undoes an earlier glob.
 
-    Entries of an optimizer have the names of parameters too. So 0-d tensors, such as counts of steps, are skipped if
-    the key also matches other tensors. Statistics of rows or columns are not sharded in dimensions of size 1.
+    The state of an optimizer also matches the names of its parameters. 0-d tensors in it, such as step counts, are
+    skipped if the key also matches other tensors. Statistics of rows or columns are not sharded in dimensions of
+    size 1.
 
     Args:
         shardings: key → sharding.
         names: the names of each argument, the preferred one first.
-        nodes: the name of each argument in the graph, for exact keys that match no other name.
+        node_names: the name of each argument in the graph, for exact keys that match no other name.
         positions: the index of each argument among the user inputs; None for other arguments.
         metas: the shape and element type of each argument.
         labels: the name of each argument in errors.
-        hidden: the names that errors do not list, because the user did not create them.
+        hidden: the names that errors do not list, because the user did not choose them.
 
     Raises:
-        ShardingError, ParseError: a key matches nothing, or a sharding does not fit the mesh or its argument.
+        ShardingError: a key matches nothing, or a sharding does not fit the mesh or its argument.
+        ParseError: the text of a sharding is malformed.
     """
-    given: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
-    whole = {entry[-1]: meta for entry, meta in zip(reversed(names), reversed(metas), strict=True) if entry}
+    matches: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
+    metas_by_name = {entry[-1]: meta for entry, meta in zip(reversed(names), reversed(metas), strict=True) if entry}
     for key, value in (shardings or {}).items():
         require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
-        found, exact = _find(key, names, nodes, positions)
-        if not found:
-            raise _unknown(key, names, nodes, positions, hidden)
-        for index in _shardable(found, value, metas, mesh):
-            if exact or not given[index][0]:
-                own = _fitting(value, metas[index], mesh) if _POSITIONS.fullmatch(key) else value
-                sharding = _checked(own, metas[index], mesh, labels[index], key_location(key))
-                given[index] = (exact, sharding and _of_part(sharding, metas[index], whole[names[index][-1]]))
-    return [sharding for _, sharding in given]
+        indices, is_exact = _match_key(key, names, node_names, positions)
+        if not indices:
+            raise _unknown_key_error(key, names, node_names, positions, hidden)
+        for index in _select_shardable(indices, value, metas, mesh):
+            if is_exact or not matches[index][0]:
+                meta, full_meta = metas[index], metas_by_name[names[index][-1]]
+                fitting_value = _drop_missing_dimensions(value, meta, mesh) if _POSITIONS.fullmatch(key) else value
+                sharding = _check_sharding(fitting_value, meta, mesh, labels[index], key_location(key))
+                matches[index] = (is_exact, sharding and _drop_reduced_dimensions(sharding, meta, full_meta))
+    return [sharding for _, sharding in matches]
 
 
-def _unknown(
+def _unknown_key_error(
     key: str,
     names: Sequence[tuple[str, ...]],
-    nodes: Sequence[str],
+    node_names: Sequence[str],
     positions: Sequence[int | None],
     hidden: Set[str],
 ) -> ShardingError:
@@ -82,56 +85,54 @@ def _unknown(
     if _POSITION.fullmatch(key):
         message = f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs"
         return ShardingError(message, key_location(key))
-    others = [entry[0] for entry, position in zip(names, positions, strict=True) if position is None and entry]
-    state = [name for name in others if name not in hidden]
-    groups = {"inputs": inputs, "parameters and buffers": state}
-    told = [f"its {what} are {_first(group)}" for what, group in groups.items() if group]
-    there = f"; {', and '.join(told)}" if told else ""
+    state_names = [entry[0] for entry, position in zip(names, positions, strict=True) if position is None and entry]
+    groups = {"inputs": inputs, "parameters and buffers": [name for name in state_names if name not in hidden]}
+    lists = [f"its {kind} are {_list_first(group)}" for kind, group in groups.items() if group]
+    available = f"; {', and '.join(lists)}" if lists else ""
+    all_names = [name for entry in names for name in entry]
     if any(character in key for character in "*?["):
-        near = did_you_mean_glob(key, [name for entry in names for name in entry]) or there
-        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{near}"
-        return ShardingError(message, key_location(key))
-    known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
-    return ShardingError(
-        f"sharding is given for '{key}', which is not an input, parameter or buffer{did_you_mean(key, known) or there}",
-        key_location(key),
-    )
+        hint = did_you_mean_glob(key, all_names) or available
+        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{hint}"
+    else:
+        hint = did_you_mean(key, dict.fromkeys([*all_names, *node_names])) or available
+        message = f"sharding is given for '{key}', which is not an input, parameter or buffer{hint}"
+    return ShardingError(message, key_location(key))
 
 
-def _first(names: Sequence[str]) -> str:
+def _list_first(names: Sequence[str]) -> str:
     return ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
 
 
-def _find(
-    key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
+def _match_key(
+    key: str, names: Sequence[tuple[str, ...]], node_names: Sequence[str], positions: Sequence[int | None]
 ) -> tuple[list[int], bool]:
     """Return (indices of the arguments that a key matches, whether the match is exact)."""
     position = _POSITION.fullmatch(key)
     if position:
         return [i for i, p in enumerate(positions) if p == int(position[1])], True
-    several = _POSITIONS.fullmatch(key)
-    if several:
-        first, last = (int(several[1]), int(several[2])) if several[1] else (0, len(positions))
+    position_range = _POSITIONS.fullmatch(key)
+    if position_range:
+        first, last = (int(position_range[1]), int(position_range[2])) if position_range[1] else (0, len(positions))
         return [i for i, p in enumerate(positions) if p is not None and first <= p <= last], False
     for level in range(max(map(len, names), default=0)):
-        found = [i for i, entry in enumerate(names) if level < len(entry) and entry[level] == key]
-        if found:
-            return found, True
-    if key in nodes:
-        return [nodes.index(key)], True
+        indices = [i for i, entry in enumerate(names) if level < len(entry) and entry[level] == key]
+        if indices:
+            return indices, True
+    if key in node_names:
+        return [node_names.index(key)], True
     return [i for i, entry in enumerate(names) if any(fnmatchcase(name, key) for name in entry)], False
 
 
-def _shardable(found: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
-    """Return `found` without 0-d tensors; all of it if all are 0-d or `value` shards no dimension."""
-    with_dimensions = [index for index in found if metas[index].rank]
-    if value is None or not with_dimensions or len(with_dimensions) == len(found):
-        return found
+def _select_shardable(indices: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
+    """Return `indices` without those of 0-d tensors, if `value` shards a dimension and some tensors have dimensions."""
+    with_dimensions = [index for index in indices if metas[index].rank]
+    if value is None or not with_dimensions or len(with_dimensions) == len(indices):
+        return indices
     entries = as_sharding(value, mesh, metas[with_dimensions[0]].rank).entries
-    return with_dimensions if any(isinstance(placement, ShardPlacement) for _, placement in entries) else found
+    return with_dimensions if any(isinstance(placement, ShardPlacement) for _, placement in entries) else indices
 
 
-def _fitting(value: object, meta: TensorMeta, mesh: Mesh) -> object:
+def _drop_missing_dimensions(value: object, meta: TensorMeta, mesh: Mesh) -> object:
     """Return `value` without placements on dimensions that the tensor does not have."""
     if value is None:
         return None
@@ -139,28 +140,35 @@ def _fitting(value: object, meta: TensorMeta, mesh: Mesh) -> object:
     return Sharding([(axis, p) for axis, p in sharding.entries if p.dim is None or p.dim < meta.rank], sharding.mesh)
 
 
-def _of_part(sharding: Sharding, part: TensorMeta, whole: TensorMeta) -> Sharding:
-    """Return the sharding of `whole` for statistics `part` of its rows or columns: without dimensions of size 1."""
-    if part.shape == whole.shape or part.rank != whole.rank:
+def _drop_reduced_dimensions(sharding: Sharding, meta: TensorMeta, full_meta: TensorMeta) -> Sharding:
+    """Return the sharding of a parameter for statistics of its rows or columns: without dimensions of size 1.
+
+    Args:
+        meta: the shape of the statistics, such as 1×8.
+        full_meta: the shape of the parameter, such as 16×8.
+    """
+    if meta.shape == full_meta.shape or meta.rank != full_meta.rank:
         return sharding
-    gone = [size == 1 and size != full for size, full in zip(part.shape, whole.shape, strict=True)]
-    entries = [e for e in sharding.entries if not (isinstance(e[1], ShardPlacement) and gone[e[1].dim])]
+    is_reduced = [size == 1 and size != full for size, full in zip(meta.shape, full_meta.shape, strict=True)]
+    entries = [e for e in sharding.entries if not (isinstance(e[1], ShardPlacement) and is_reduced[e[1].dim])]
     return attrs.evolve(sharding, entries=tuple(entries))
 
 
-def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Location | None = None) -> Sharding | None:
+def _check_sharding(
+    value: object, meta: TensorMeta, mesh: Mesh, label: str, location: Location | None = None
+) -> Sharding | None:
     if value is None:
         return None
     try:
         sharding = as_sharding(value, mesh, meta.rank)
         sharding.check(mesh, meta.rank)
     except SpmdirError as error:
-        raise error.at(place, f"sharding of {what} ({meta})") from None
+        raise error.at(location, f"sharding of {label} ({meta})") from None
     return sharding
 
 
-def like_input(value: object, index: int, inputs: Mapping[str, Input]) -> Input | None:
-    """Return the input in an entry `like:NAME` of `out_shardings`; None for another entry.
+def find_like_input(value: object, index: int, inputs: Mapping[str, Input]) -> Input | None:
+    """Return the input NAME of an entry `like:NAME` of `out_shardings`; None for another entry.
 
     Args:
         value: the entry.
@@ -174,14 +182,16 @@ def like_input(value: object, index: int, inputs: Mapping[str, Input]) -> Input 
         return None
     name = value.removeprefix(LIKE).strip()
     if name not in inputs:
-        raise ShardingError(f"output {index} is to be like '{name}', which is not an input{did_you_mean(name, inputs)}")
+        message = f"out_shardings[{index}] is 'like:{name}'; expected the name of an input"
+        raise ShardingError(message + did_you_mean(name, inputs))
     return inputs[name]
 
 
-def output_sharding(value: object, meta: TensorMeta, mesh: Mesh, index: int) -> Sharding | None:
-    """Return the sharding of the entry `value` for output `index`.
+def check_output_sharding(value: object, meta: TensorMeta, mesh: Mesh, index: int) -> Sharding | None:
+    """Return the entry `value` of `out_shardings` as a sharding that fits output `index`.
 
     Raises:
-        ShardingError, ParseError: the sharding does not fit.
+        ShardingError: the sharding does not fit the output.
+        ParseError: its text is malformed.
     """
-    return _checked(value, meta, mesh, f"output {index}")
+    return _check_sharding(value, meta, mesh, f"output {index}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
-from spmdir.importer.running_statistics import written
+from spmdir.importer.running_statistics import written_leaves
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.executed_code import ExecutedCode, recorded_again, recorded_code, unrecorded
 from spmdir.runtime.guards import Guards
@@ -382,7 +382,7 @@ class _DataOpRecorder(TorchDispatchMode):
             if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
                 self._ops.append((func, *map(_leaf_key, leaves)))
                 self._note(results)
-                self._note(list(written(func, args, kwargs)))
+                self._note(list(written_leaves(func, args, kwargs)))
         return result
 
     def _note(self, values: list[Any]) -> None:

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.locations import users_line
-from spmdir.importer.running_statistics import written
+from spmdir.importer.running_statistics import written_leaves
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.ops import OpOverload
@@ -85,7 +85,7 @@ class _ValueNumbers:
 
     def record(self, call: Hashable | None, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Number the results of `func`, and record its writes; `call` is None if its results get new numbers."""
-        for target in written(func, args, kwargs):
+        for target in written_leaves(func, args, kwargs):
             if isinstance(target, Tensor):
                 storage = _storage(target)
                 self._writes[storage] = self._writes.get(storage, 0) + 1

@@ -160,7 +160,7 @@ def test_inputs_that_get_another_shape_or_memory_in_place_are_rejected(name: str
     graph = make_fx(lambda x: RESHAPED[name](x) * 1)(torch.randn(4, 4))
     with pytest.raises(
         spmdir.core.errors.UnsupportedError,
-        match=rf"calls aten\.{name}\.\w+, which leaves the input 'x_1' with another shape or memory .*; expected",
+        match=rf"calls aten\.{name}\.\w+, which changes the shape or memory of the input 'x_1'; expected",
     ):
         spmdir.import_fx(graph, MESH)
 
@@ -178,7 +178,7 @@ def test_writes_whose_meaning_depends_on_their_order_are_rejected(case: str):
         return x * 1
 
     with pytest.raises(
-        spmdir.core.errors.UnsupportedError, match="depends on the order of writes; write to a clone"
+        spmdir.core.errors.UnsupportedError, match="depends on the order of writes; expected elements that occur once"
     ) as info:
         spmdir.import_fx(torch.export.export(Function(lambda _, x: program(x)), (torch.randn(4),)), MESH)
     assert info.value.location is not None
@@ -192,5 +192,5 @@ def test_aliases_told_in_a_region_with_its_own_graph_are_rejected():
             F.dropout(y, 0.5, False).mul_(2)
         return y * 1
 
-    with pytest.raises(spmdir.core.errors.UnsupportedError, match="in a region with its own graph"):
+    with pytest.raises(spmdir.core.errors.UnsupportedError, match="in an inner graph"):
         spmdir.import_fx(export(lambda _, x: program(x), torch.randn(4)), MESH)

@@ -136,7 +136,7 @@ def test_bugs_of_the_importer_are_no_rejections(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(graph_builder, "tensor_meta", broken)
     with pytest.raises(AssertionError, match="a bug"):
         import_fx(make_fx(lambda x: x.relu())(X), MESH)
-    monkeypatch.setattr(aliases, "INVERTED", None)
+    monkeypatch.setattr(aliases, "INVERTIBLE_VIEWS", None)
     with pytest.raises(TypeError, match="NoneType"):
         import_fx(make_fx(lambda x: x.relu_())(X.clone()), MESH)
 

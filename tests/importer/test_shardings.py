@@ -78,11 +78,11 @@ REJECTED = {
     "axis": ({"a.weight": "ep: S(0)"}, None, r"sharding of 'a.weight' \(4x6xf32\): .*'ep'"),
     "rank": ({"a.bias": "tp: S(1)"}, None, r"sharding of 'a.bias' \(4xf32\): S\(1\) on axis 'tp' shards dimension 1"),
     "text": ({"a.bias": "tp S(1)"}, None, r"sharding of 'a.bias'.*'tp S\(1\)' is not part of a sharding"),
-    "count of outputs": ({}, ["dp: S(0)"], r"out_shardings has 1 entries; the program has 3 outputs"),
+    "count of outputs": ({}, ["dp: S(0)"], r"out_shardings has 1 entries; expected 3, one for each output"),
     "literal output": (
         {},
         [None, None, "dp: S(0)"],
-        r"out_shardings\[2\] is given for an output that is not a ten",
+        r"out_shardings\[2\] is for output .*, which is not a tensor; expected None",
     ),
     "rank of output": ({}, [None, "dp: S(0)", None], r"sharding of output 1 \(f32\): S\(0\)"),
     "unknown like": ({}, ["like:args_3", None, None], r"like 'args_3', which is not an input; did you mean 'args_"),
