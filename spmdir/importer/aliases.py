@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.importer.foreach_ops import Entrywise
+from spmdir.importer.foreach_ops import EntrywiseInterpreter
 from spmdir.importer.locations import node_location
 from spmdir.importer.running_statistics import written_leaves
 from spmdir.torch_interop import pytree
@@ -107,7 +107,7 @@ class _ViewCollector(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-class _AliasTracer(Entrywise):
+class _AliasTracer(EntrywiseInterpreter):
     """Runs a graph on fake tensors, and records shared memory and writes.
 
     Attributes:

@@ -16,10 +16,16 @@ import attrs
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from spmdir.importer.repeated_writes import Write, recomputations, repeated_writes, saving_ops, unclear
+from spmdir.importer.repeated_writes import (
+    Write,
+    find_recomputations,
+    find_repeated_writes,
+    find_saving_ops,
+    unclear_write_error,
+)
 from spmdir.torch_interop.schemas import is_random
 
-_AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+_RECOMPUTED = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 @attrs.frozen
@@ -42,64 +48,67 @@ class LateWrite:
     sources: frozenset[int]
 
 
-def tangents_read(graph: fx.Graph, tangents: Mapping[fx.Node, int]) -> dict[fx.Node, frozenset[int]]:
+def find_tangent_dependencies(graph: fx.Graph, tangents: Mapping[fx.Node, int]) -> dict[fx.Node, frozenset[int]]:
     """Return node → indices of the outputs whose gradients it depends on.
 
     Args:
         tangents: placeholder of the gradient of an output → index of the output.
     """
-    found: dict[fx.Node, frozenset[int]] = {}
+    dependencies: dict[fx.Node, frozenset[int]] = {}
     for node in graph.nodes:
-        own = frozenset({tangents[node]}) if node in tangents else frozenset[int]()
-        found[node] = own.union(*(found[read] for read in node.all_input_nodes))
-    return found
+        own_tangent = frozenset({tangents[node]}) if node in tangents else frozenset[int]()
+        dependencies[node] = own_tangent.union(*(dependencies[operand] for operand in node.all_input_nodes))
+    return dependencies
 
 
-def repeat_regions(graph: fx.Graph, renewed: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]) -> None:
-    """Let the backward read copies of the nodes that `torch.utils.checkpoint` marked in the forward.
+def repeat_regions(
+    graph: fx.Graph, new_buffer_values: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]
+) -> None:
+    """Make the backward read copies of the nodes that `torch.utils.checkpoint` marked in the forward.
 
     As in eager mode, the inputs of regions are kept, and so are values that other parts of the forward read. Random ops
     are not repeated, so the backward reads the numbers that the forward drew. Writes of a region to buffers are
     repeated: the graph gets an additional argument and result for each of these buffers, `LateBuffer` and `LateWrite`.
 
     Args:
-        renewed: placeholder of a buffer that the forward writes to → its new value.
+        new_buffer_values: placeholder of a buffer that the forward writes to → its new value.
         tangents: placeholder of the gradient of an output → index of the output.
 
     Raises:
-        UnsupportedError: the graph does not determine the value of a buffer before or after a region; or regions that
+        UnsupportedError: the graph does not determine the value of a buffer before or after a region, or regions that
             write to one buffer are recomputed for different outputs.
     """
     backward = {node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"}
-    saving = saving_ops(graph, backward)
-    again = recomputations(graph, saving, _region)
-    writes = repeated_writes(graph, renewed, again, _region)
-    inside = {node for node in graph.nodes if node not in backward and _is_repeated(node, backward)}
+    saving_ops_by_node = find_saving_ops(graph, backward)
+    recomputations_by_region = find_recomputations(graph, saving_ops_by_node, _recomputed_region)
+    writes = find_repeated_writes(graph, new_buffer_values, recomputations_by_region, _recomputed_region)
+    copied_nodes = {node for node in graph.nodes if node not in backward and _is_recomputed(node, backward)}
     exits = {write.exit for write in writes}
-    copies = _Copies(inside | exits)
-    late = _late_arguments(graph, writes)
-    begins = {again[write.region].first: write.region for write in writes}
+    copies = _Copies(copied_nodes | exits)
+    late_values = _add_late_arguments(graph, writes)
+    region_starts = {recomputations_by_region[write.region].first: write.region for write in writes}
     for node in list(graph.nodes):
         if node in backward and node.op == "call_function":
-            of_region = [write for write in writes if write.region == begins.get(node)]
-            for write in of_region:
-                copies.entries[write.entry, write.region] = late[write.buffer]
-            for write in of_region:
-                late[write.buffer] = copies.of(write.exit, node)
-            of_op = _region(saving[node]) if node in saving else None
-            for read in node.all_input_nodes:
-                if read in inside or (read in exits and _region(read) == of_op):
-                    node.replace_input_with(read, copies.of(read, node))
-    _return_late(graph, late, _sources(graph, writes, saving, tangents))
+            region_writes = [write for write in writes if write.region == region_starts.get(node)]
+            for write in region_writes:
+                copies.entries[write.entry, write.region] = late_values[write.buffer]
+            for write in region_writes:
+                late_values[write.buffer] = copies.copy_of(write.exit, node)
+            saving_region = _recomputed_region(saving_ops_by_node[node]) if node in saving_ops_by_node else None
+            for operand in node.all_input_nodes:
+                if operand in copied_nodes or (operand in exits and _recomputed_region(operand) == saving_region):
+                    node.replace_input_with(operand, copies.copy_of(operand, node))
+    _return_late_buffers(graph, late_values, _find_sources(graph, writes, saving_ops_by_node, tangents))
 
 
-def _region(node: fx.Node) -> int | None:
+def _recomputed_region(node: fx.Node) -> int | None:
     """Return the region with which `node` is recomputed; None if its value is kept."""
-    return node.meta.get("ac_graph_id") if node.op == "call_function" and node.meta.get("recompute") in _AGAIN else None
+    is_recomputed = node.op == "call_function" and node.meta.get("recompute") in _RECOMPUTED
+    return node.meta.get("ac_graph_id") if is_recomputed else None
 
 
-def _is_repeated(node: fx.Node, backward: Set[fx.Node]) -> bool:
-    region = _region(node)
+def _is_recomputed(node: fx.Node, backward: Set[fx.Node]) -> bool:
+    region = _recomputed_region(node)
     if region is None or is_random(node.target):
         return False
     return all(user in backward or user.meta.get("ac_graph_id") == region for user in node.users)
@@ -110,59 +119,65 @@ class _Copies:
     """The copies of nodes of regions.
 
     Attributes:
-        inside: the nodes that are copied.
-        entries: (value of a buffer, a region that begins with it) → the value that the copy of the region begins with.
+        copied_nodes: the nodes to copy.
+        entries: (value of a buffer, a region that starts from it) → the value that the copy of the region starts from.
     """
 
-    inside: Set[fx.Node]
+    copied_nodes: Set[fx.Node]
     entries: dict[tuple[fx.Node, Any], fx.Node] = attrs.field(factory=dict)
-    _made: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
+    _copies: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
 
-    def of(self, node: fx.Node, before: fx.Node) -> fx.Node:
-        """Return the copy of `node`, made before another one with all that it needs of its region."""
-        if node not in self._made:
-            region = _region(node)
-            given = {read: self._given(read, region, before) for read in node.all_input_nodes}
+    def copy_of(self, node: fx.Node, before: fx.Node) -> fx.Node:
+        """Return the copy of `node`. On first use, copy it and its producers of the region to the place `before`."""
+        if node not in self._copies:
+            region = _recomputed_region(node)
+            operands = {operand: self._copy_operand(operand, region, before) for operand in node.all_input_nodes}
             with before.graph.inserting_before(before):
-                self._made[node] = before.graph.node_copy(node, given.__getitem__)
-        return self._made[node]
+                self._copies[node] = before.graph.node_copy(node, operands.__getitem__)
+        return self._copies[node]
 
-    def _given(self, read: fx.Node, region: Any, before: fx.Node) -> fx.Node:
-        if (read, region) in self.entries:
-            return self.entries[read, region]
-        return self.of(read, before) if read in self.inside and _region(read) == region else read
+    def _copy_operand(self, operand: fx.Node, region: Any, before: fx.Node) -> fx.Node:
+        if (operand, region) in self.entries:
+            return self.entries[operand, region]
+        is_copied = operand in self.copied_nodes and _recomputed_region(operand) == region
+        return self.copy_of(operand, before) if is_copied else operand
 
 
-def _late_arguments(graph: fx.Graph, writes: Sequence[Write]) -> dict[fx.Node, fx.Node]:
-    """Return the placeholders for the buffers that are written to again, by those of the forward."""
-    found: dict[fx.Node, fx.Node] = {}
+def _add_late_arguments(graph: fx.Graph, writes: Sequence[Write]) -> dict[fx.Node, fx.Node]:
+    """Return placeholder of a buffer → new placeholder of its value in the backward, for each buffer with writes."""
+    late_arguments: dict[fx.Node, fx.Node] = {}
     for buffer in dict.fromkeys(write.buffer for write in writes):
         last = [node for node in graph.nodes if node.op == "placeholder"][-1]
         with graph.inserting_after(last):
-            found[buffer] = graph.placeholder(f"late_{buffer.name}")
-        found[buffer].meta = {**buffer.meta, "desc": LateBuffer(buffer.meta["desc"].target)}
-    return found
+            late_arguments[buffer] = graph.placeholder(f"late_{buffer.name}")
+        late_arguments[buffer].meta = {**buffer.meta, "desc": LateBuffer(buffer.meta["desc"].target)}
+    return late_arguments
 
 
-def _sources(
-    graph: fx.Graph, writes: Sequence[Write], saving: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]
+def _find_sources(
+    graph: fx.Graph,
+    writes: Sequence[Write],
+    saving_ops_by_node: Mapping[fx.Node, fx.Node],
+    tangents: Mapping[fx.Node, int],
 ) -> dict[fx.Node, frozenset[int]]:
-    """Return buffer → the places of the outputs for whose gradients its regions are computed again."""
-    read = tangents_read(graph, tangents) if writes else {}
-    of_region: dict[int | None, frozenset[int]] = {}
-    for node, saver in saving.items():
-        key = _region(saver)
-        of_region[key] = of_region.get(key, frozenset()) | read.get(node, frozenset())
-    found: dict[fx.Node, frozenset[int]] = {}
+    """Return buffer → indices of the outputs whose gradients need the regions that write to it."""
+    dependencies = find_tangent_dependencies(graph, tangents) if writes else {}
+    sources_by_region: dict[int | None, frozenset[int]] = {}
+    for node, saver in saving_ops_by_node.items():
+        region = _recomputed_region(saver)
+        sources_by_region[region] = sources_by_region.get(region, frozenset()) | dependencies.get(node, frozenset())
+    sources: dict[fx.Node, frozenset[int]] = {}
     for write in writes:
-        if found.setdefault(write.buffer, of_region[write.region]) != of_region[write.region]:
-            raise unclear(write.buffer, "another region that writes to it is computed again for other outputs")
-    return found
+        if sources.setdefault(write.buffer, sources_by_region[write.region]) != sources_by_region[write.region]:
+            raise unclear_write_error(write.buffer, "another region that writes to it is recomputed for other outputs")
+    return sources
 
 
-def _return_late(graph: fx.Graph, late: Mapping[fx.Node, fx.Node], sources: Mapping[fx.Node, frozenset[int]]) -> None:
+def _return_late_buffers(
+    graph: fx.Graph, late_values: Mapping[fx.Node, fx.Node], sources: Mapping[fx.Node, frozenset[int]]
+) -> None:
     """Return the last values of buffers after all other results."""
-    end = next(node for node in graph.nodes if node.op == "output")
-    written = [LateWrite(LateBuffer(buffer.meta["desc"].target), sources[buffer]) for buffer in late]
-    end.args = ([*end.args[0], *late.values()],)  # type: ignore[misc]
-    end.meta["desc"] = [*end.meta["desc"], *written]
+    output = next(node for node in graph.nodes if node.op == "output")
+    descriptors = [LateWrite(LateBuffer(buffer.meta["desc"].target), sources[buffer]) for buffer in late_values]
+    output.args = ([*output.args[0], *late_values.values()],)  # type: ignore[misc]
+    output.meta["desc"] = [*output.meta["desc"], *descriptors]

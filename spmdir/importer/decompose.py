@@ -1,4 +1,4 @@
-"""Ops without a rule, by ops that have one."""
+"""Decompose ops without a rule into ops with rules."""
 
 from __future__ import annotations
 
@@ -20,78 +20,78 @@ from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_random
 from spmdir.torch_interop.symbolic_numbers import is_open
 
-_LAID_OUT = ("aten.as_strided", "aten.as_strided_scatter")
-"""Ops that are imported only where they say no more than a view does."""
+_STRIDED_OPS = ("aten.as_strided", "aten.as_strided_scatter")
+"""Ops on strides, which are imported only if they are views of a contiguous tensor."""
 
-_SAID = ("stack_trace", "nn_module_stack")
-"""Metadata that the ops of a decomposition inherit from the node, so that errors name its place."""
+_INHERITED_META = ("stack_trace", "nn_module_stack")
+"""Metadata that the nodes of a decomposition copy from the decomposed node. Errors use it for locations."""
 
 
 def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
-    """Return the graph that torch puts in the place of a call, and its placeholders' arguments.
+    """Return (decomposition of a call, the input nodes of the call, one for each placeholder).
 
-    None if some op of it has no rule either, or torch knows nothing simpler. Calls that draw random numbers stay as
-    they are, since other ops would draw others.
+    Returns None if torch has no decomposition, or if some op of it has no rule either. Random ops are not decomposed:
+    other ops would draw other numbers.
     """
     target: Any = node.target
     if not can_decompose(target):
         return None
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-    given = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
-    values = [leaf.meta.get("val") for leaf in given]
+    input_nodes = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+    values = [leaf.meta.get("val") for leaf in input_nodes]
     mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
 
-    def call(*tensors: Any) -> Any:
+    def call_on_tensors(*tensors: Any) -> Any:
         numbers = iter(tensors)
         args, kwargs = pytree.tree_unflatten([next(numbers) if isinstance(x, fx.Node) else x for x in leaves], spec)
-        return run(*args, **kwargs)
+        return callee(*args, **kwargs)
 
-    # What torch has in C++ binds open sizes, and so does the first method below, which keeps mutations of shapes.
-    is_sized = any(is_open(size) for v in values if isinstance(v, Tensor) for size in v.shape)
-    run = sized_form(target) if is_sized else target
+    # Decompositions in C++ specialise symbolic sizes. So does the first method below, which keeps in-place reshapes.
+    has_symbolic_sizes = any(is_open(size) for v in values if isinstance(v, Tensor) for size in v.shape)
+    callee = sized_form(target) if has_symbolic_sizes else target
     fakes = [mode.from_tensor(v) if isinstance(v, Tensor) and not isinstance(v, FakeTensor) else v for v in values]
-    known = node.meta.get("val")
-    results = None if known is None else pytree.tree_leaves(with_right_states(target, known))
-    # The second method cannot trace checks of numbers.
-    methods = [torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)]
-    for functional in methods[is_sized:]:
-        graph = _traced(functional, fakes, mode, rules)
-        if graph is None or (results is not None and not _returns(graph, results)):
+    example = node.meta.get("val")
+    results = None if example is None else pytree.tree_leaves(with_right_states(target, example))
+    # The second method cannot trace assertions on numbers.
+    methods = [torch.func.functionalize(call_on_tensors, remove="mutations"), dispatch_functionalize(call_on_tensors)]
+    for functional in methods[has_symbolic_sizes:]:
+        graph = _trace(functional, fakes, mode, rules)
+        if graph is None or (results is not None and not _returns_like(graph, results)):
             continue
-        if all(_is_known(inner, target, rules) for inner in _calls(graph)):
-            for inner in graph.nodes:
-                inner.meta.update({key: node.meta[key] for key in _SAID if key in node.meta})
-            return graph, given
+        if all(_is_supported(decomposed_node, target, rules) for decomposed_node in _find_live_calls(graph)):
+            for decomposed_node in graph.nodes:
+                decomposed_node.meta.update({key: node.meta[key] for key in _INHERITED_META if key in node.meta})
+            return graph, input_nodes
     return None
 
 
 def has_rule(name: str, rules: RuleSet) -> bool:
-    """Return whether the op `name` has a rule, or is said by one that has."""
+    """Return whether the op `name` has a rule, or is rewritten into an op that has one."""
     return name in rules.records or name in REWRITES
 
 
-def _returns(graph: fx.Graph, expected: Sequence[Any]) -> bool:
-    """Return whether a graph gives tensors of the shapes and element types of `expected`.
+def _returns_like(graph: fx.Graph, expected: Sequence[Any]) -> bool:
+    """Return whether a graph returns tensors of the shapes and element types of `expected`.
 
-    Sizes that are open may be written in different ways.
+    A symbolic size matches any size, because equal sizes may have different expressions.
     """
     (output,) = graph.find_nodes(op="output")
-    found = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(output.args)]
-    return len(found) == len(expected) and all(
-        one.dtype == other.dtype and _may_be_equal(one.shape, other.shape)
-        for one, other in zip(found, expected, strict=True)
-        if isinstance(one, Tensor) and isinstance(other, Tensor)
+    results = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(output.args)]
+    return len(results) == len(expected) and all(
+        result.dtype == wanted.dtype and _may_be_equal_shapes(result.shape, wanted.shape)
+        for result, wanted in zip(results, expected, strict=True)
+        if isinstance(result, Tensor) and isinstance(wanted, Tensor)
     )
 
 
-def _may_be_equal(shape: Sequence[Any], other: Sequence[Any]) -> bool:
-    sizes = zip(shape, other, strict=False)
-    return len(shape) == len(other) and all(is_open(m) or is_open(n) or m == n for m, n in sizes)
+def _may_be_equal_shapes(shape: Sequence[Any], other_shape: Sequence[Any]) -> bool:
+    sizes = zip(shape, other_shape, strict=False)
+    return len(shape) == len(other_shape) and all(is_open(m) or is_open(n) or m == n for m, n in sizes)
 
 
-def _calls(graph: fx.Graph) -> list[fx.Node]:
-    """Return the calls that what the graph returns depends on; checks of numbers are not among them."""
+def _find_live_calls(graph: fx.Graph) -> list[fx.Node]:
+    """Return the calls that the results of a graph depend on. Assertions are not among them."""
     live = {node for node in graph.nodes if node.op == "output"}
     for node in reversed(graph.nodes):
         if node in live:
@@ -99,29 +99,30 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node in live and node.op == "call_function"]
 
 
-def _is_known(node: fx.Node, whole: Any, rules: RuleSet) -> bool:
+def _is_supported(node: fx.Node, decomposed_op: Any, rules: RuleSet) -> bool:
+    """Return whether a node may occur in the decomposition of `decomposed_op`."""
     op: Any = node.target
     if not isinstance(op, OpOverload):
         return True
     if is_open(node.meta.get("val")):
         return torch.Tag.data_dependent_output not in op.tags
-    if op is whole or is_random(op):
+    if op is decomposed_op or is_random(op):
         return False
-    return op_name(op) not in _LAID_OUT and has_rule(op_name(op), rules)
+    return op_name(op) not in _STRIDED_OPS and has_rule(op_name(op), rules)
 
 
 @cache
-def _table(rules: RuleSet) -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions of the ops that have no rule; the others are not decomposed."""
-    known = decomposition_table.items()
-    return {op: run for op, run in known if not has_rule(op_name(op), rules)}
+def _decompositions(rules: RuleSet) -> dict[Any, Callable[..., Any]]:
+    """Return torch's decompositions of the ops without a rule."""
+    table = decomposition_table.items()
+    return {op: decomposition for op, decomposition in table if not has_rule(op_name(op), rules)}
 
 
-def _traced(call: Callable[..., Any], values: list[Any], mode: FakeTensorMode, rules: RuleSet) -> fx.Graph | None:
+def _trace(call: Callable[..., Any], values: list[Any], mode: FakeTensorMode, rules: RuleSet) -> fx.Graph | None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     try:
         with mode:
-            return make_fx(call, decomposition_table=_table(rules))(*values).graph
-    except Exception:  # whatever torch's decompositions raise, the op can still run replicated
+            return make_fx(call, decomposition_table=_decompositions(rules))(*values).graph
+    except Exception:  # decompositions raise errors of any class, and the op can still run replicated
         return None

@@ -1,4 +1,4 @@
-"""An fx call bound to its torch schema: tensor operands, their structure, and literal arguments by name."""
+"""Bind an fx call to its torch schema: tensor operands, their structure, and literal arguments by name."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 from spmdir.torch_interop.ops import schema_of
 
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})
-"""Arguments about where a tensor is made, not what is in it: each rank's program decides these itself."""
+"""Arguments that choose the device and memory of a result, not its elements. The program of a rank has its own."""
 
 
 @attrs.frozen
-class Bound:
+class BoundCall:
     """A call of a torch op.
 
     Attributes:
-        name: the IR's name of the op.
+        name: the name of the op in the IR.
         operands: the values of the tensor arguments, flat.
-        arguments: schema name → literal, where it is not the schema's default; symbolic sizes as they are.
+        arguments: name in the schema → literal or symbolic size, if it differs from the default.
         results: shape and element type of each result; None for a result that is not a tensor.
-        structure: as in `call.Call`.
+        structure: the structure of the operands, as in `call.Call`.
     """
 
     name: str
@@ -52,52 +52,52 @@ _MISSING = object()
 
 @attrs.frozen
 class OpSignature:
-    """What a torch op is called and takes."""
+    """The name and parameters of a torch op."""
 
     name: str
     parameters: tuple[_Parameter, ...]
 
 
 @cache
-def signature(overload: Any) -> OpSignature:
-    """Return the signature of a torch op, by its schema."""
+def op_signature(overload: Any) -> OpSignature:
+    """Return the signature of a torch op from its schema."""
     arguments: Any = schema_of(overload).arguments  # the stubs lack the length of a list
     parameters = (
-        _Parameter(a.name, _role(a.type), a.default_value if a.has_default_value() else _MISSING, a.N)
+        _Parameter(a.name, _parameter_role(a.type), a.default_value if a.has_default_value() else _MISSING, a.N)
         for a in arguments
     )
     return OpSignature(op_name(overload), tuple(parameters))
 
 
-def _role(type_: Any) -> str:
+def _parameter_role(type_: Any) -> str:
     while type_.kind() == "OptionalType":
         type_ = type_.getElementType()
     if type_.kind() != "ListType":
         return {"TensorType": "tensor", "FloatType": "float"}.get(type_.kind(), "literal")
     element = type_.getElementType()
-    return "tensors" if _role(element) == "tensor" else "list"
+    return "tensors" if _parameter_role(element) == "tensor" else "list"
 
 
 @cache
 def op_name(overload: Any) -> str:
-    """Return the IR's name of an overload: `default` left out."""
+    """Return the name of an overload in the IR, without `.default`."""
     return str(overload).removesuffix(".default")
 
 
-def bind(
-    op: OpSignature, args: Any, kwargs: Any, results: tuple[TensorMeta | None, ...], place: Location | None
-) -> Bound:
-    """Bind resolved arguments to the signature of `op`.
+def bind_arguments(
+    op: OpSignature, args: Any, kwargs: Any, results: tuple[TensorMeta | None, ...], location: Location | None
+) -> BoundCall:
+    """Bind arguments, with values in place of nodes, to the signature of `op`.
 
     Raises:
-        UnsupportedError: an argument that the IR cannot say: a generator, a sparse layout, a foreign element type.
+        UnsupportedError: the IR cannot express an argument: a generator, a sparse layout, an unknown element type.
     """
     operands: list[Any] = []
     structure: list[int | tuple[int, ...]] = []
     arguments: dict[str, Any] = {}
-    given = len(args)
+    positional_count = len(args)
     for index, parameter in enumerate(op.parameters):
-        value = args[index] if index < given else kwargs.get(parameter.name, _MISSING)
+        value = args[index] if index < positional_count else kwargs.get(parameter.name, _MISSING)
         if parameter.role == "tensor":
             if value is None or value is _MISSING or isinstance(value, (bool, int, float, complex, Size, Real)):
                 structure.append(0)
@@ -112,54 +112,63 @@ def bind(
             operands += [entry for entry in entries if entry is not None]
         elif value is not _MISSING and value != parameter.default:
             if parameter.name in PLACEMENT_ARGUMENTS:
-                _check_placement(op.name, parameter.name, value, place)
+                _check_placement(op.name, parameter.name, value, location)
                 continue
-            literal = _literal(_as_declared(value, parameter), place)
+            literal = _to_literal(_coerce(value, parameter), location)
             if literal is not None or parameter.default is not None:
                 arguments[parameter.name] = literal
     while structure and structure[-1] == 0:
         structure.pop()
-    plain = all(entry == 1 for entry in structure)
-    return Bound(op.name, tuple(operands), arguments, results, None if plain else tuple(structure))
+    is_flat = all(entry == 1 for entry in structure)
+    return BoundCall(op.name, tuple(operands), arguments, results, None if is_flat else tuple(structure))
 
 
-def _check_placement(name: str, argument: str, value: Any, place: Location | None) -> None:
+def _check_placement(name: str, argument: str, value: Any, location: Location | None) -> None:
     if argument == "generator" and value is not None:
         raise UnsupportedError(
-            f"{name} draws from its own generator; use the default one, which every rank seeds", place
+            f"{name} draws from a custom generator; expected the default generator, which spmdir seeds on each rank: "
+            "omit the argument",
+            location,
         )
     if argument == "layout" and value not in (None, torch.strided):
-        raise UnsupportedError(f"{name} makes a tensor of layout {value}; expected torch.strided", place)
+        raise UnsupportedError(f"{name} creates a tensor of layout {value}; expected torch.strided", location)
 
 
-def _as_declared(value: Any, parameter: _Parameter) -> Any:
-    """Return `value` as its type in the schema: one number stands for a list of equal ones, an int for a float."""
+def _coerce(value: Any, parameter: _Parameter) -> Any:
+    """Convert `value` to its type in the schema: a number to a list of equal numbers, an int to a float."""
     if parameter.role == "list" and parameter.count and isinstance(value, (int, Size)):
         return (value,) * parameter.count
     return apply("float", value) if parameter.role == "float" and isinstance(value, (int, Size)) else value
 
 
-def _literal(value: Any, place: Location | None) -> Any:
+def _to_literal(value: Any, location: Location | None) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple(_literal(entry, place) for entry in value)
+        return tuple(_to_literal(entry, location) for entry in value)
     if value is None or isinstance(value, (bool, int, float, complex, str, Size, Real)):
         return value
     if isinstance(value, torch.dtype):
-        return dtype_of(value, "an argument", place)
+        return convert_dtype(value, "an argument", location)
     if isinstance(value, torch.memory_format):
         return None if value is torch.preserve_format else str(value).removeprefix("torch.")
     raise UnsupportedError(
         f"an argument is a {type(value).__name__}; expected a tensor, a number, a string, a list of these, "
         "or an element type",
-        place,
+        location,
     )
 
 
-def dtype_of(dtype: torch.dtype, what: str, place: Location | None) -> DType:
-    """Return the IR's element type; raise UnsupportedError, naming `what` has it, if there is none."""
+def convert_dtype(dtype: torch.dtype, owner: str, location: Location | None) -> DType:
+    """Return the element type of the IR for a torch dtype.
+
+    Args:
+        owner: the value that has the dtype, for the error.
+
+    Raises:
+        UnsupportedError: the IR does not have the dtype.
+    """
     if dtype not in DTYPES_OF_TORCH:
-        known = ", ".join(str(known).removeprefix("torch.") for known in DTYPES_OF_TORCH)
+        supported = ", ".join(str(known).removeprefix("torch.") for known in DTYPES_OF_TORCH)
         raise UnsupportedError(
-            f"{what} has element type {str(dtype).removeprefix('torch.')}; expected one of {known}", place
+            f"{owner} has element type {str(dtype).removeprefix('torch.')}; expected one of {supported}", location
         )
     return DTYPES_OF_TORCH[dtype]

@@ -28,7 +28,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.decompose import decompose_node, has_rule
-from spmdir.importer.fx_arguments import Bound, OpSignature, bind, dtype_of, op_name, signature
+from spmdir.importer.fx_arguments import BoundCall, OpSignature, bind_arguments, convert_dtype, op_name, op_signature
 from spmdir.importer.liveness import find_live_nodes
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import CONSTANT_BYTES, is_small, plain_tensor
@@ -44,7 +44,7 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
 """Higher-order ops that compute the results of their inner graph. The nodes of the graph replace them."""
 
-DATA_DEPENDENT_IF: dict[str, Callable[[Bound, fx.Node], bool]] = {
+DATA_DEPENDENT_IF: dict[str, Callable[[BoundCall, fx.Node], bool]] = {
     "aten.index.Tensor": lambda call, _: any(meta_of(mask.type).dtype in (I1, UI8) for mask in call.operands[1:]),  # type: ignore
     "aten.repeat_interleave.Tensor": lambda call, _: call.arguments.get("output_size") is None,
     "aten.one_hot": lambda call, _: "num_classes" not in call.arguments,
@@ -249,7 +249,7 @@ class GraphBuilder:
         metas = tuple(
             [tensor_meta(leaf, node, self.symbols, location) if isinstance(leaf, Tensor) else None for leaf in leaves]
         )
-        call = bind(callee.signature, args, kwargs, metas, location)
+        call = bind_arguments(callee.signature, args, kwargs, metas, location)
         if name == _CONSTRAIN:
             return self._build_constraint(node, call, location)
         if name in DATA_DEPENDENT_IF and DATA_DEPENDENT_IF[name](call, node):
@@ -279,7 +279,7 @@ class GraphBuilder:
             self._scalars[call_key] = results[0]
         return results[0]
 
-    def _build_constraint(self, node: fx.Node, call: Bound, location: Location | None) -> SSAValue:
+    def _build_constraint(self, node: fx.Node, call: BoundCall, location: Location | None) -> SSAValue:
         try:
             sharding = as_sharding(call.arguments["sharding"], self.mesh)
         except SpmdirError as error:
@@ -297,7 +297,7 @@ class GraphBuilder:
         return op.results
 
 
-def _is_scalar_call(call: Bound, target: Any) -> bool:
+def _is_scalar_call(call: BoundCall, target: Any) -> bool:
     """Return whether a call computes one 0-d tensor from 0-d tensors, without random numbers.
 
     Equal calls of this kind are merged: optimizers repeat them for each parameter, as for the bias correction of Adam.
@@ -370,7 +370,7 @@ def _describe_callee(target: Any) -> _Callee:
     needs_checks = is_mutable(target) or name in STATISTICS or bool(reason_against(target))
     needs_checks = needs_checks or any(tag in target.tags for tag in _DATA_DEPENDENT)
     returns_tensors = any("Tensor" in str(returned.type) for returned in schema_of(target).returns)
-    return _Callee(name, signature(target), needs_checks, returns_tensors)
+    return _Callee(name, op_signature(target), needs_checks, returns_tensors)
 
 
 def _check_call(node: fx.Node, target: Any, location: Location | None) -> None:
@@ -410,7 +410,7 @@ def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, location: Lo
     shape = value.shape
     if value.layout != torch.strided or value.is_quantized:
         raise UnsupportedError(f"'{node.name}' has layout {value.layout}; expected a dense tensor", location)
-    dtype = dtype_of(value.dtype, f"'{node.name}'", location)
+    dtype = convert_dtype(value.dtype, f"'{node.name}'", location)
     if any(map(is_open, shape)):
         return symbols.tensor_meta(value, dtype, f"'{node.name}'", location)
     return _cached_meta(shape, dtype)

@@ -146,7 +146,7 @@ def import_compared(
         with collector_paused():
             FoldViewsPass().apply(context(), module)
         if original:
-            comparisons = check_import(module, original, program, exact=False)
+            comparisons = check_import(module, original, program, is_exact=False)
     verify(module, (FuncOp, ConstraintOp))  # only these ops have user annotations; the importer builds the others valid
     return module, comparisons
 

@@ -1,4 +1,4 @@
-"""What is imported: one functional graph whose placeholders and outputs say what they are."""
+"""The input of the importer: one functional graph with the kinds and names of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Input:
 
     Attributes:
         node: its fx node.
-        names: what it is called, the IR's name first; the others are only for finding it, as the node's name is.
+        names: the name in the IR, then other names that plans may use.
         kind: "parameter", "buffer" or "input" for a function argument, "tangent" for the gradient of an output,
-            "late_buffer" for a buffer as the backward takes it; "constant" for a tensor whose value is known; "literal"
-            for a user input that is not a tensor.
-        value: the tensor or the literal, where it is known.
-        buffer: of a late buffer, the name of the buffer.
+            "late_buffer" for the value of a buffer at the time of the backward, "constant" for a tensor that becomes a
+            constant, "literal" for a user input that is not a tensor.
+        value: the tensor or literal, if it is known.
+        buffer: the name of the buffer, for a late buffer.
     """
 
     node: fx.Node
@@ -38,26 +38,26 @@ class Input:
 
     @property
     def label(self) -> str:
-        """What errors about its sharding call it: a gradient has the sharding of the output that it is of."""
+        """The name in errors about shardings. A tangent gets the sharding, and thus the name, of its output."""
         name = self.names[0]
         return f"output {name.rpartition('.')[2]}" if self.kind == "tangent" else f"'{name}'"
 
     @property
     def is_argument(self) -> bool:
-        """Return whether it becomes an argument of the function."""
+        """Return whether the input becomes an argument of the function."""
         return self.kind in ("parameter", "buffer", "input", "tangent", "late_buffer")
 
 
 @attrs.frozen(eq=False)
 class Output:
-    """A leaf of what the graph returns.
+    """A leaf of the outputs of the graph.
 
     Attributes:
         value: an fx node, or a literal.
-        names: what it is called, the best first; empty if only a position leads to it.
-        kind: "output", or "mutation" for the new value of the input that the name says.
-        like: the input whose new value or gradient it is, if the graph's signature says so.
-        sources: of what the backward computes, the places of the outputs whose gradients it is computed for.
+        names: the names, the best first; empty if the leaf has only a position.
+        kind: "output", or "mutation" for the new value of the input of this name.
+        like: the input whose new value or gradient the output is, if the signature of the graph contains it.
+        sources: for a result of the backward, the indices of the outputs on whose gradients it depends.
     """
 
     value: Any
@@ -69,10 +69,10 @@ class Output:
 
 @attrs.frozen(eq=False)
 class Program:
-    """A functional graph: no op mutates, but for `copy_` into placeholders, and nodes have `meta["val"]`.
+    """A functional graph, whose nodes have `meta["val"]`. Its only in-place ops are `copy_` to placeholders.
 
     Attributes:
-        ranges: torch's symbol of a size → its range, where the user gave one.
+        ranges: torch symbol of a size → the range that the user declared.
     """
 
     graph: fx.Graph
@@ -82,14 +82,14 @@ class Program:
 
 
 def is_small(value: Any) -> bool:
-    """Return whether `value` is a real tensor that can stand in the text as a constant."""
-    real = type(value) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) and not value.is_meta
-    real = real and not is_of_transform(value)  # as transforms leave behind in exported programs
-    return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
+    """Return whether `value` is a tensor with values in memory that fits in the text as a constant."""
+    has_values = type(value) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) and not value.is_meta
+    has_values = has_values and not is_of_transform(value)  # exported programs may contain such wrappers
+    return has_values and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
 
 
 def plain_tensor(value: Tensor) -> Tensor:
-    """Return `value` on the CPU with elements of its own in memory, which zero gradients and conjugates lack."""
+    """Return `value` on the CPU with all elements in memory, unlike lazy conjugates and zero gradients."""
     if is_zero_tensor(value):
         return torch.zeros(value.shape, dtype=value.dtype)
     return value.detach().cpu().resolve_conj().resolve_neg()

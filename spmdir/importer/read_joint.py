@@ -11,7 +11,7 @@ from torch import fx
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import reject_effects
-from spmdir.importer.checkpointed_regions import LateBuffer, LateWrite, repeat_regions, tangents_read
+from spmdir.importer.checkpointed_regions import LateBuffer, LateWrite, find_tangent_dependencies, repeat_regions
 from spmdir.importer.program import Input, Output, Program
 from spmdir.importer.read_traced import read_traced
 from spmdir.torch_interop.joint_export import descriptors as aot
@@ -44,7 +44,7 @@ def read_joint(module: fx.GraphModule) -> Program:
     reject_effects(module)
     tangents = _tangents(module.graph)
     repeat_regions(module.graph, _renewed(module.graph), tangents)
-    sources = tangents_read(module.graph, tangents)
+    sources = find_tangent_dependencies(module.graph, tangents)
     _name_modules(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     end = next(node for node in module.graph.nodes if node.op == "output")

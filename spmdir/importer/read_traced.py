@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import reject_numbers
 from spmdir.importer.aliases import make_empty_like, symbolic_fake_mode, with_explicit_aliases
-from spmdir.importer.foreach_ops import Entrywise
+from spmdir.importer.foreach_ops import EntrywiseInterpreter
 from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.pytree_names import Names, argument_names, result_names
 from spmdir.importer.retrace import decompositions, needs_retrace
@@ -146,7 +146,7 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     mode = symbolic_fake_mode(held)
     with mode or FakeTensorMode(allow_non_fake_inputs=True):
         values = [make_empty_like(value) for value in held]
-    run = torch.func.functionalize(Entrywise(module).run, remove="mutations")
+    run = torch.func.functionalize(EntrywiseInterpreter(module).run, remove="mutations")
     # Outside its mode a factory would take the example for the size.
     with torch_errors("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():
         traced, constants = _lift_tensors(make_fx(run, decompositions(module))(*values))

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import iterate_calls
 from spmdir.importer.as_strided import SLICED
-from spmdir.importer.foreach_ops import entrywise, is_known, is_written, works_on_lists
+from spmdir.importer.foreach_ops import entrywise_forms, has_entrywise_form, has_written_form, works_on_lists
 from spmdir.importer.liveness import without_dead_code
 from spmdir.importer.locations import source_line
 from spmdir.importer.running_statistics import writes_statistics
@@ -28,7 +28,9 @@ def needs_retrace(module: fx.GraphModule) -> bool:
     Raises:
         UnsupportedError: an op updates lists of tensors in one kernel that nothing tells the entries of.
     """
-    kernel = next((n for n in iterate_calls(module) if works_on_lists(n.target) and not is_known(n.target)), None)
+    kernel = next(
+        (n for n in iterate_calls(module) if works_on_lists(n.target) and not has_entrywise_form(n.target)), None
+    )
     if kernel is not None:
         raise UnsupportedError(
             f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; "
@@ -55,7 +57,7 @@ def is_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
     """
     kept = {node.target for node in imported.nodes}
     live = iterate_calls(without_dead_code(module))
-    return not any(is_written(n.target) or not (is_mutable(n.target) or n.target in kept) for n in live)
+    return not any(has_written_form(n.target) or not (is_mutable(n.target) or n.target in kept) for n in live)
 
 
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
@@ -63,7 +65,7 @@ def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
 
     These are ops on lists, puts by a mask, and parts that are said by strides.
     """
-    return {**entrywise(node.target for node in iterate_calls(module)), _PUT: _masked_put, **SLICED}
+    return {**entrywise_forms(node.target for node in iterate_calls(module)), _PUT: _masked_put, **SLICED}
 
 
 def _is_mask(index: Any) -> bool:

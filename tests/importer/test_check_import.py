@@ -62,7 +62,7 @@ def test_a_program_without_values_cannot_be_checked():
     with torch.device("meta"):
         program = torch.export.export(nn.Linear(3, 2), (torch.randn(4, 3),))
     import_fx(program, MESH)
-    with pytest.raises(SpmdirError, match="cannot be checked: 'weight' has no values"):
+    with pytest.raises(SpmdirError, match="cannot check the graph, because 'weight' has no values"):
         import_fx(program, MESH, check=True)
 
 

@@ -101,7 +101,7 @@ REJECTED = {
         "element type float8_e5m2fnuz; expected one of",
     ),
     "sparse tensors": (_sparse, "_to_sparse, whose result is not a dense tensor"),
-    "generators": (_own_generator, "aten.bernoulli draws from its own generator; use the default one"),
+    "generators": (_own_generator, "aten.bernoulli draws from a custom generator; expected the default generator"),
     "graphs of transforms that export breaks": (_left_by_a_transform, "Python function _unwrap_for_grad"),
     "statistics that no schema declares": (_instance_norm, "instance_norm, which writes running statistics"),
     "graphs without shapes": (_without_shapes, "node 'x' has no shape .*pass example_inputs"),

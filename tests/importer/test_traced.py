@@ -140,7 +140,7 @@ def test_a_least_squares_solution_has_a_shape_and_its_residuals_have_not():
 
 def test_a_ctc_loss_whose_lengths_torch_loses_is_rejected():
     graph = make_fx(lambda x, t: torch.nn.functional.ctc_loss(x, t, [6, 5], [3, 2]))
-    with pytest.raises(UnsupportedError, match="give input_lengths and target_lengths as tensors"):
+    with pytest.raises(UnsupportedError, match="pass input_lengths and target_lengths as tensors"):
         import_fx(graph(torch.randn(6, 2, 5).log_softmax(2), torch.tensor([[1, 2, 3], [2, 2, 4]])), MESH)
 
 
