@@ -29,31 +29,30 @@ def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None
     ctx.sharding = inputs[1]
 
 
-def _of_gradient(sharding: str) -> str:
-    """Return the gradient's sharding: partial axes become replicated, since a partial gradient saves nothing.
+def _gradient_sharding(sharding: str) -> str:
+    """Return the sharding of the gradient. Partial axes become replicated: a partial gradient saves nothing.
 
-    Axes of other lossy placements are left to the compiler: the gradient is that of an identity, exact.
+    The compiler decides axes with lossy placements, because the gradient of a rounded value is exact.
     """
-    return _of_tangent(
-        str(Sharding([(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]))
-    )
+    entries = [(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]
+    return _tangent_sharding(str(Sharding(entries)))
 
 
-def _of_tangent(sharding: str) -> str:
-    """Return the tangent's sharding: axes of lossy placements are left to the compiler."""
+def _tangent_sharding(sharding: str) -> str:
+    """Return the sharding of the tangent. The compiler decides axes with lossy placements."""
     entries = parse_sharding(sharding).entries
     return str(Sharding([(axis, OPEN if p.error else p) for axis, p in entries]))
 
 
 def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    return _constrain(gradient, _of_gradient(ctx.sharding)), None
+    return _constrain(gradient, _gradient_sharding(ctx.sharding)), None
 
 
 _constrain.register_autograd(_constrain_gradient, setup_context=_keep_sharding)
 
 
-class _Transformed(torch.autograd.Function):
-    """The same for torch.func, which differentiates no registered op."""
+class _ConstrainFunction(torch.autograd.Function):
+    """The same op for torch.func, which cannot differentiate custom ops."""
 
     @staticmethod
     def forward(x: Tensor, sharding: str) -> Tensor:
@@ -63,18 +62,18 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _Transformed.apply(gradient, _of_gradient(ctx.sharding)), None  # type: ignore
+        return _ConstrainFunction.apply(gradient, _gradient_sharding(ctx.sharding)), None  # type: ignore
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return _Transformed.apply(tangent, _of_tangent(ctx.sharding))  # type: ignore
+        return _ConstrainFunction.apply(tangent, _tangent_sharding(ctx.sharding))  # type: ignore
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
-        """Return the samples stand along a new first dimension."""
+        """Constrain all samples, stacked along a new first dimension."""
         entries = parse_sharding(sharding).entries
-        behind = [(axis, p if p.dim is None else attrs.evolve(p, dim=p.dim + 1)) for axis, p in entries]
-        return _Transformed.apply(x.movedim(in_dims[0], 0), str(Sharding(behind))), 0  # type: ignore
+        shifted = [(axis, p if p.dim is None else attrs.evolve(p, dim=p.dim + 1)) for axis, p in entries]
+        return _ConstrainFunction.apply(x.movedim(in_dims[0], 0), str(Sharding(shifted))), 0  # type: ignore
 
 
 CONSTRAIN = torch.ops.spmdir.constrain.default
@@ -82,19 +81,21 @@ CONSTRAIN = torch.ops.spmdir.constrain.default
 
 
 def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
-    """Constrain `x` to a sharding; its gradient is constrained alike, but replicated where `x` is partial.
+    """Constrain `x` and its gradient to a sharding. On axes where `x` is partial, the gradient is replicated.
 
-    A lossy placement, such as one of 8-bit shards, applies to the value alone: ops that follow take the rounded value,
-    and the gradient passes unchanged, as of an identity (a straight-through estimator). The compiler decides the
-    placement of the gradient on these axes.
+    In eager mode, this is an identity. `torch.export` and `make_fx` record it, and `import_fx` converts it to a
+    `spmd.constraint`. It supports gradients of any order and tangents.
 
-    An identity in eager; `torch.export` and `make_fx` record it, and `import_fx` makes it a `spmd.constraint`.
-    Gradients of any order and tangents pass it.
+    A lossy placement, such as one with 8-bit shards, rounds only the value. The gradient passes unchanged (a
+    straight-through estimator), and the compiler decides its placement on these axes.
 
     Args:
-        x: of any shape.
-        sharding: `"dp: S(0), tp: ?"` or `{"dp": "S(0)", "tp": "?"}`; `?` leaves an axis to the compiler, an axis
-            that is not named is replicated.
+        x: a tensor of any shape.
+        sharding: `"dp: S(0), tp: ?"` or `{"dp": "S(0)", "tp": "?"}`. The compiler decides axes with `?`. Axes that are
+            not listed are replicated.
+
+    Returns:
+        A tensor equal to `x`.
 
     Raises:
         ParseError, ShardingError: the sharding is malformed.
@@ -104,14 +105,14 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
     """
     if not isinstance(x, (Tensor, fx.Proxy)):
         raise wrong_argument("x", x, "a tensor")
-    text = _checked(sharding)
+    text = _check_sharding(sharding)
     if not torch.compiler.is_dynamo_compiling() and is_inside_transform():
-        return _Transformed.apply(x, text)  # type: ignore
+        return _ConstrainFunction.apply(x, text)  # type: ignore
     return _constrain(x, text)
 
 
-@torch.compiler.assume_constant_result  # Dynamo is not to trace the parser
-def _checked(sharding: str | Sharding | Mapping[str, object]) -> str:
+@torch.compiler.assume_constant_result  # Dynamo must not trace the parser
+def _check_sharding(sharding: str | Sharding | Mapping[str, object]) -> str:
     if isinstance(sharding, Mapping):
         sharding = ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
     require_type("sharding", sharding, (str, Sharding), 'a text such as "dp: S(0)", a dict or a Sharding')

@@ -167,7 +167,7 @@ def convert_dtype(dtype: torch.dtype, owner: str, location: Location | None) -> 
         UnsupportedError: the IR does not have the dtype.
     """
     if dtype not in DTYPES_OF_TORCH:
-        supported = ", ".join(str(known).removeprefix("torch.") for known in DTYPES_OF_TORCH)
+        supported = ", ".join(str(torch_dtype).removeprefix("torch.") for torch_dtype in DTYPES_OF_TORCH)
         raise UnsupportedError(
             f"{owner} has element type {str(dtype).removeprefix('torch.')}; expected one of {supported}", location
         )

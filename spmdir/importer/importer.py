@@ -36,7 +36,7 @@ from spmdir.importer.locations import node_location
 from spmdir.importer.program import Input, Output, Program
 from spmdir.importer.read_exported import read_exported
 from spmdir.importer.read_traced import read_traced
-from spmdir.importer.retrace import is_exact
+from spmdir.importer.retrace import is_bitwise_exact
 from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.updated_inputs import find_updated_inputs
 from spmdir.importer.user_shardings import check_output_sharding, find_like_input, match_input_shardings
@@ -141,7 +141,9 @@ def import_compared(
     comparisons: list[Comparison] = []
     if original and not isinstance(source, Program):
         graph_module = source if isinstance(source, fx.GraphModule) else source.graph_module
-        comparisons = check_import(module, original, program, keeps_all_ops and is_exact(graph_module, program.graph))
+        comparisons = check_import(
+            module, original, program, keeps_all_ops and is_bitwise_exact(graph_module, program.graph)
+        )
     if fold_views:
         with collector_paused():
             FoldViewsPass().apply(context(), module)
@@ -314,7 +316,7 @@ def _find_result_shardings(
         else:
             sharding = arguments[like][1] if like else None
             if sharding and sharding.partial and output.kind != "mutation":
-                # The caller did not ask for a partial output, and would take it for the complete value.
+                # Without an annotation, the caller expects the complete value.
                 like = sharding = None
         is_like = like and meta and meta.shape == arguments[like][0].shape and (not sharding or sharding.open_axes)
         result_shardings.append((sharding, like.names[0] if like and is_like else None))

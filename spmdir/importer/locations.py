@@ -1,4 +1,4 @@
-"""Where an fx node comes from: module path and call stack, free of what differs between machines."""
+"""Find the source of an fx node: its module path and call stack, without folders that differ between machines."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|[/\\]spmdir[/\\](?:importer|runtime)[/\\]|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 _DEPTH = 32
-"""How many frames a location keeps, the innermost ones: a stack that a file brings may be of any depth."""
+"""A location has at most this many frames, the innermost ones. A stack in a file may have any depth."""
 
 
 @lru_cache(maxsize=65536)
-def is_passed_over(file: str) -> bool:
-    """Return whether a file is none of the user, as those of torch."""
+def is_library_file(file: str) -> bool:
+    """Return whether a file belongs to torch or spmdir, not to the user."""
     return _PASSED_OVER.search(file) is not None
 
 
 @lru_cache(maxsize=65536)
-def frames(stack_trace: str | None) -> tuple[Location, ...]:
-    """Return the frames of the user in a stack trace, innermost last.
+def user_frames(stack_trace: str | None) -> tuple[Location, ...]:
+    """Return the frames of user code in a stack trace, innermost last.
 
-    A file is relative to the installed package, or else without folders.
+    Paths in installed packages are relative to `site-packages`. Other paths have no folders.
     """
-    if not isinstance(stack_trace, str):  # a file may hold whatever
+    if not isinstance(stack_trace, str):  # archives of strangers may contain any value
         return ()
-    found = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not is_passed_over(file)]
-    return tuple(Location(_relative(file), line, 1) for file, line in found)
+    user_frames = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not is_library_file(file)]
+    return tuple(Location(_relative(file), line, 1) for file, line in user_frames)
 
 
-def source_line(stack_trace: str | None) -> Location | None:
-    """Return the innermost frame of the user, None if there is none."""
-    return next(reversed(frames(stack_trace)), None)
+def innermost_frame(stack_trace: str | None) -> Location | None:
+    """Return the innermost frame of user code, None if there is none."""
+    return next(reversed(user_frames(stack_trace)), None)
 
 
 @lru_cache(maxsize=65536)
@@ -50,22 +50,22 @@ def _relative(file: str) -> str:
 
 def node_location(node: fx.Node) -> Location | None:
     """Return the source line of a node, for messages."""
-    return source_line(node.meta.get("stack_trace"))
+    return innermost_frame(node.meta.get("stack_trace"))
 
 
-def users_line() -> Location | None:
-    """Return the line of the user that led here, for what goes wrong during a trace."""
+def current_user_line() -> Location | None:
+    """Return the innermost line of user code in the current call stack, for errors during a trace."""
     frame = sys._getframe(1)
-    while frame is not None and is_passed_over(frame.f_code.co_filename):
+    while frame is not None and is_library_file(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else Location(_relative(frame.f_code.co_filename), frame.f_lineno, 1)
 
 
 def location_attribute(node: fx.Node) -> Attribute:
-    """Return the MLIR location of a node: its call stack, inside the path of the module that it belongs to."""
+    """Return the MLIR location of a node: its call stack, named by the path of its module."""
     modules = node.meta.get("nn_module_stack")
     path = next(reversed(modules.values()))[0] if modules else ""
-    stack = call_stack(frames(node.meta.get("stack_trace")))
+    stack = call_stack(user_frames(node.meta.get("stack_trace")))
     return NameLoc(StringAttr(path), stack) if path else stack
 
 
@@ -74,6 +74,6 @@ def call_stack(stack: tuple[Location, ...]) -> Attribute:
     """Return `callsite("inner.py":1:1 at callsite(…))` of the frames, innermost last."""
     location: Attribute = UNKNOWN_LOC
     for frame in stack[-_DEPTH:]:
-        place = FileLineColLoc(StringAttr(frame.file), IntAttr(frame.line), IntAttr(frame.column))
-        location = place if location == UNKNOWN_LOC else CallSiteLoc(place, location)
+        frame_location = FileLineColLoc(StringAttr(frame.file), IntAttr(frame.line), IntAttr(frame.column))
+        location = frame_location if location == UNKNOWN_LOC else CallSiteLoc(frame_location, location)
     return location

@@ -1,8 +1,8 @@
-"""The text of an exported program, JSON, before torch reads it: every string in it is of a known, harmless form.
+"""Check that each string in the JSON of an exported program has a harmless form, before torch reads it.
 
-torch hands some of these strings to `eval` (expressions of sizes), looks some up in its modules (targets), imports
-some (trees of inputs) and writes some into Python that it executes (names). So a string is a name unless its key says
-otherwise, and each key that does has its grammar here.
+torch evaluates some of these strings with `eval` (expressions of sizes), looks some up in its modules (targets),
+imports some (trees of inputs), and writes some into Python that it executes (names). A string must therefore be a name,
+unless `_CHECKS` has another form for its key.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from spmdir.importer.pt2_trees import PLAIN_TREES
 from spmdir.torch_interop.schemas import resolve
 
 _NAME = re.compile(r"[\w.+/:-]{0,1000}")
-_FREE = frozenset(
+_UNCHECKED_KEYS = frozenset(
     {"as_string", "as_strings", "stack_trace", "nn_module_stack", "torch_fn", "custom", "from_node", "guards_code"}
 )
-"""Keys of text that stays text: torch writes it with quotes or reads JSON from it. Guards are dropped after loading."""
-_CODE = frozenset({"as_custom_obj", "custom_obj_values", "custom_obj"})
-"""Keys of objects that are made by code of their class."""
+"""Keys of strings that torch quotes or parses as JSON, and never executes. Guards are dropped after loading."""
+_OBJECT_KEYS = frozenset({"as_custom_obj", "custom_obj_values", "custom_obj"})
+"""Keys of objects that code of their class creates."""
 
 _TARGET = re.compile(
     r"torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|tag_activation_checkpoint|with_effects"
@@ -36,15 +36,15 @@ _TARGET = re.compile(
     r"|_vmap_decrement_nesting|lazy_load_decompositions)"
     r"|torch\.amp\.autocast_mode\._(enter|exit)_autocast|torch\._C\._set_grad_enabled"
 )
-"""What a node may call besides ops: functions of numbers and of modes that export writes."""
+"""Functions that a node may call in addition to ops: those on numbers and modes in programs of torch.export."""
 
 _OP = re.compile(r"torch\.ops\.(\w+\.\w+\.\w+)", re.ASCII)
 
-_GROWING = ("_operator.pow", "_operator.lshift")
-_EXPONENT, _EXPONENTS = 64, 1 << 16
-"""The largest exponent of a node, and the largest product of all: numbers may have some thousands of digits."""
+_POWER_TARGETS = ("_operator.pow", "_operator.lshift")
+_MAX_EXPONENT, _MAX_EXPONENT_PRODUCT = 64, 1 << 16
+"""The largest exponent of a node, and the largest product of all exponents. They bound the digits of numbers."""
 
-_CALLS = re.compile(
+_SYMPY_FUNCTIONS = re.compile(
     "Symbol|Integer|Rational|Float|Add|Mul|Pow|Mod|Max|Min|Abs|Not|And|Or|Eq|Ne|Lt|Le|Gt|Ge|Equality|Unequality"
     "|StrictLessThan|LessThan|StrictGreaterThan|GreaterThan|Piecewise|ExprCondPair|floor|ceiling|sqrt|FloorDiv"
     "|ModularIndexing|Where|PythonMod|CleanDiv|CeilToInt|FloorToInt|CeilDiv|LShift|RShift|PowByNatural|FloatPow"
@@ -52,68 +52,80 @@ _CALLS = re.compile(
     "|ToFloat|Identity"
 )
 """Functions of sympy and of torch that an expression of sizes may call."""
-_POWERS = frozenset({"Pow", "LShift", "PowByNatural", "FloatPow"})
+_POWER_FUNCTIONS = frozenset({"Pow", "LShift", "PowByNatural", "FloatPow"})
 _ARITHMETIC = re.compile(r"[\w .,()+*/%<>=!&|~'-]*", re.ASCII)
 _SYMBOL = re.compile(r"[a-z]\w{0,30}")
 
 
-def check_program(program: Any, where: str, advice: str) -> None:
-    """Raise SpmdirError unless every string of `program`, a value of JSON, is of the form that its key asks for."""
-    todo: list[tuple[str, Any]] = [("", program)]
-    exponents = 1
-    while todo:
-        key, value = todo.pop()
+def check_program(program: Any, source: str, advice: str) -> None:
+    """Check a program, a JSON value.
+
+    Args:
+        source: the file and member, for errors.
+        advice: the remedy in errors.
+
+    Raises:
+        SpmdirError: a string does not have the form that its key requires, or a number is too large.
+    """
+    worklist: list[tuple[str, Any]] = [("", program)]
+    exponent_product = 1
+    while worklist:
+        key, value = worklist.pop()
         if isinstance(value, dict):
             if key == "range_constraints":
-                todo += [("symbol", name) for name in value]
-            if value.get("target") in _GROWING:
-                exponents *= _exponent(value)
-                if exponents > _EXPONENTS:
+                worklist += [("symbol", name) for name in value]
+            if value.get("target") in _POWER_TARGETS:
+                exponent_product *= _read_exponent(value)
+                if exponent_product > _MAX_EXPONENT_PRODUCT:
                     raise SpmdirError(
-                        f"{where}: found a {value['target']} to a large or unknown power, expected literal exponents "
-                        f"up to {_EXPONENT}, all together up to {_EXPONENTS}; {advice}"
+                        f"{source}: found a {value['target']} to a large or unknown power; expected literal exponents "
+                        f"up to {_MAX_EXPONENT}, with a product up to {_MAX_EXPONENT_PRODUCT}; {advice}"
                     )
-            todo += value.items()
+            worklist += value.items()
         elif isinstance(value, list):
-            todo += [(key, entry) for entry in value]
+            worklist += [(key, entry) for entry in value]
         if isinstance(value, str):
-            fits, expected = _FORMS.get(key, _PLAIN)
-            if key not in _FREE and not fits(value):
-                raise SpmdirError(f"{where}: found {key} {value[:80]!r}, expected {expected}; {advice}")
+            fits, expected = _CHECKS.get(key, _NAME_CHECK)
+            if key not in _UNCHECKED_KEYS and not fits(value):
+                raise SpmdirError(f"{source}: found {key} {value[:80]!r}; expected {expected}; {advice}")
         elif type(value) is int and not -(1 << 63) <= value < 1 << 63:
-            raise SpmdirError(f"{where}: found a {key} of {value.bit_length()} bits, expected one of 64; {advice}")
-        elif value and key in _CODE:
-            raise SpmdirError(f"{where}: found a {key}, which code of its class makes; {advice}")
+            raise SpmdirError(f"{source}: found a {key} of {value.bit_length()} bits; expected at most 64; {advice}")
+        elif value and key in _OBJECT_KEYS:
+            raise SpmdirError(
+                f"{source}: found a {key}, which code of its class creates; expected plain data; {advice}"
+            )
 
 
-def _exponent(node: dict[str, Any]) -> int:
-    """Return the exponent of a node that takes powers, at least 1; more than all may have if it is not literal."""
+def _read_exponent(node: dict[str, Any]) -> int:
+    """Return the exponent of a power node, at least 1; a value above all limits if it is not a literal."""
     try:
         argument = node["inputs"][1]["arg"]
         (kind, value), *_ = argument.get("as_sym_int", argument).items()
     except (LookupError, TypeError, AttributeError, ValueError):
-        return _EXPONENTS + 1
+        return _MAX_EXPONENT_PRODUCT + 1
     if kind == "as_float":
         return 1
-    known = kind == "as_int" and isinstance(value, int) and abs(value) <= _EXPONENT
-    return max(abs(value), 1) if known else _EXPONENTS + 1
+    is_valid = kind == "as_int" and isinstance(value, int) and abs(value) <= _MAX_EXPONENT
+    return max(abs(value), 1) if is_valid else _MAX_EXPONENT_PRODUCT + 1
 
 
 def _is_target(text: str) -> bool:
-    """Return whether a node may call `text`; ops are those that the dispatcher knows, not what attributes lead to."""
+    """Return whether a node may call `text`. Ops are looked up in the dispatcher, not as attributes of modules."""
     op = _OP.fullmatch(text)
     return resolve(op[1]) is not None if op else _TARGET.fullmatch(text) is not None
 
 
 def _is_expression(text: str) -> bool:
     """Return whether `text` is arithmetic on symbols and numbers, and small."""
-    if len(text) > 5000 or _depth(text) > NESTING.most or not _ARITHMETIC.fullmatch(text):
+    if len(text) > 5000 or _nesting_depth(text) > NESTING.most or not _ARITHMETIC.fullmatch(text):
         return False
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
-    powers = sum(isinstance(n, (ast.Pow, ast.LShift)) or (isinstance(n, ast.Name) and n.id in _POWERS) for n in nodes)
+    powers = sum(
+        isinstance(n, (ast.Pow, ast.LShift)) or (isinstance(n, ast.Name) and n.id in _POWER_FUNCTIONS) for n in nodes
+    )
     return all(map(_is_arithmetic, nodes)) and (not powers or (powers <= 4 and all(map(_is_small, nodes))))
 
 
@@ -125,11 +137,11 @@ _SYNTAX = (
 
 def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and _CALLS.fullmatch(node.func.id) is not None
+        return isinstance(node.func, ast.Name) and _SYMPY_FUNCTIONS.fullmatch(node.func.id) is not None
     if isinstance(node, ast.keyword):
         return isinstance(node.value, ast.Constant) and type(node.value.value) in (bool, int)
     if isinstance(node, ast.Name):
-        return bool(_CALLS.fullmatch(node.id) or _SYMBOL.fullmatch(node.id))
+        return bool(_SYMPY_FUNCTIONS.fullmatch(node.id) or _SYMBOL.fullmatch(node.id))
     if isinstance(node, ast.Constant):
         value = node.value
         if isinstance(value, str):
@@ -139,11 +151,11 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 
 def _is_small(node: ast.AST) -> bool:
-    """Return whether a number may stand in an expression with powers, of which four may be stacked."""
+    """Return whether a node may occur in an expression with powers, which may have four nested powers."""
     return not (isinstance(node, ast.Constant) and isinstance(node.value, int)) or abs(node.value) <= 64
 
 
-def _depth(text: str) -> int:
+def _nesting_depth(text: str) -> int:
     depth = deepest = 0
     for bracket in re.findall(r"[()\[\]{}]", text):
         depth += 1 if bracket in "([{" else -1
@@ -152,24 +164,24 @@ def _depth(text: str) -> int:
 
 
 def _is_tree(text: str) -> bool:
-    """Return whether a tree of inputs consists of Python's own containers with plain keys.
+    """Return whether a tree of inputs consists of Python's built-in containers with plain keys.
 
-    Names of arguments are names.
+    The names of keyword arguments must be identifiers.
     """
-    if _depth(text) > NESTING.most * 2:
+    if _nesting_depth(text) > NESTING.most * 2:
         return False
     try:
         _, root = json.loads(text)
-        todo, arguments = [(root, False)], root["children_spec"][1:] if root["children_spec"] else []
-        while todo:
-            spec, named = todo.pop()
+        worklist, arguments = [(root, False)], root["children_spec"][1:] if root["children_spec"] else []
+        while worklist:
+            spec, is_arguments = worklist.pop()
             context = json.loads(spec["context"]) if isinstance(spec["context"], str) else spec["context"]
             keys = context if isinstance(context, list) else [context]
             if spec["type"] not in PLAIN_TREES or any(isinstance(key, (dict, list)) for key in keys):
                 return False
-            if named and not all(isinstance(key, str) and key.isidentifier() for key in keys if key is not None):
+            if is_arguments and not all(isinstance(key, str) and key.isidentifier() for key in keys if key is not None):
                 return False
-            todo += [(child, any(child is a for a in arguments)) for child in spec["children_spec"]]
+            worklist += [(child, any(child is a for a in arguments)) for child in spec["children_spec"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
     return True
@@ -179,12 +191,12 @@ def _matches(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: re.fullmatch(pattern, text) is not None
 
 
-_PLAIN = (lambda text: _NAME.fullmatch(text) is not None, "a name of letters, digits and ._+-/:")
-_IDENTIFIER = (_matches(r"\w{0,1000}"), "a name of letters, digits and _")
-_FORMS: dict[str, tuple[Callable[[str], bool], str]] = {
-    "name": _IDENTIFIER,
-    "as_name": _IDENTIFIER,
-    "forward_arg_names": _IDENTIFIER,
+_NAME_CHECK = (lambda text: _NAME.fullmatch(text) is not None, "a name of letters, digits and ._+-/:")
+_IDENTIFIER_CHECK = (_matches(r"\w{0,1000}"), "a name of letters, digits and _")
+_CHECKS: dict[str, tuple[Callable[[str], bool], str]] = {
+    "name": _IDENTIFIER_CHECK,
+    "as_name": _IDENTIFIER_CHECK,
+    "forward_arg_names": _IDENTIFIER_CHECK,
     "symbol": (_matches(r"(?!.*[0-9]{6})\w{1,40}"), "the name of a size, such as s0"),
     "target": (_is_target, "an op, as torch.ops.aten.mm.default, or a function of numbers"),
     "as_operator": (_is_target, "an op, as torch.ops.aten.mm.default, or a function of numbers"),
@@ -193,4 +205,4 @@ _FORMS: dict[str, tuple[Callable[[str], bool], str]] = {
     "in_spec": (_is_tree, "a tree of tuples, lists and dictionaries"),
     "out_spec": (_is_tree, "a tree of tuples, lists and dictionaries"),
 }
-"""Key → whether a string may stand there, and what it should be."""
+"""Key → (check of its strings, their expected form for errors)."""

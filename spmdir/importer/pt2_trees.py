@@ -1,8 +1,8 @@
-"""Trees of inputs and outputs in the text of an exported program, with Python's own containers alone.
+"""Replace classes in the pytrees of an exported program by Python's built-in containers.
 
 A program that returns a dataclass, such as `transformers.modeling_outputs.CausalLMOutputWithPast`, names its class in
-its output tree. torch would look the class up, and reject the archive where nothing has imported it. The importer needs
-the fields' names alone: a class with named fields becomes a dictionary, any other class becomes a list.
+its output tree. torch would look up the class, and reject the archive if the class has not been imported. The importer
+needs only the names of fields: a class with named fields becomes a dictionary, any other class becomes a list.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from spmdir.importer.pytree_names import field_names
 
 PLAIN_TREES = frozenset({None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
-"""Types of Python's own containers, as torch writes them; None for a leaf."""
+"""Names of Python's built-in containers in trees of torch; None for a leaf."""
 
 _KEYS = frozenset({"in_spec", "out_spec"})
 
 
 def with_plain_trees(program: Any) -> Any:
-    """Return a program, a value of JSON, whose trees of inputs and outputs consist of Python's own containers.
+    """Return a program, a JSON value, whose trees of inputs and outputs consist of Python's built-in containers.
 
     Raises:
         ValueError, LookupError, TypeError: a tree is malformed.
@@ -31,21 +31,21 @@ def with_plain_trees(program: Any) -> Any:
     """
     if isinstance(program, dict):
         return {
-            key: _plain_tree(value) if key in _KEYS and isinstance(value, str) else with_plain_trees(value)
+            key: _make_text_plain(value) if key in _KEYS and isinstance(value, str) else with_plain_trees(value)
             for key, value in program.items()
         }
     return [with_plain_trees(value) for value in program] if isinstance(program, list) else program
 
 
-def _plain_tree(text: str) -> str:
+def _make_text_plain(text: str) -> str:
     protocol, root = json.loads(text)
-    return json.dumps([protocol, _plain(root)])
+    return json.dumps([protocol, _make_plain(root)])
 
 
-def _plain(spec: dict[str, Any]) -> dict[str, Any]:
+def _make_plain(spec: dict[str, Any]) -> dict[str, Any]:
     if spec["type"] is None:
         return spec
-    children = [_plain(child) for child in spec["children_spec"]]
+    children = [_make_plain(child) for child in spec["children_spec"]]
     if spec["type"] in PLAIN_TREES:
         return {**spec, "children_spec": children}
     context = spec["context"]

@@ -1,7 +1,7 @@
-"""Names for the leaves of a traced function's arguments and results, from where they stand in its pytrees.
+"""Name the leaves of the arguments and results of a traced function by their paths in its pytrees.
 
-A leaf of nested dicts is called by its keys, and also by its keys but the first, so that `parameters.up.weight`
-and `exp_avg.up.weight` both answer to `up.weight`. A leaf of a list is called by its argument and its index.
+The names of a leaf of nested dicts are its keys, and its keys without the first: `parameters.up.weight` and
+`exp_avg.up.weight` both have the name `up.weight`. The name of a leaf of a list is its argument and its index.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Names = tuple[str, ...]
 
 
 def argument_names(graph: fx.Graph) -> list[Names]:
-    """Return the names of each placeholder, the best first; none for an argument that is itself a leaf.
+    """Return the names of each placeholder, the best first. An argument that is a leaf has none.
 
-    The list is empty if the graph remembers no pytrees.
+    The list is empty if the graph has no pytrees.
     """
     info = pytree_info(graph)
     if info is None:
         return []
-    leaves = [(info.orig_args[int(path[0])], path[1:]) for path in _paths(info.in_spec)]
+    leaves = [(info.orig_args[int(path[0])], path[1:]) for path in _leaf_paths(info.in_spec)]
     names = [_key_names(path) or ((".".join([root, *path]),) if path else ()) for root, path in leaves]
     count = Counter(entry[0] for entry in names if entry)
     return [
@@ -34,38 +34,39 @@ def argument_names(graph: fx.Graph) -> list[Names]:
 
 
 def result_names(graph: fx.Graph) -> list[Names]:
-    """Return the names of each output, the best first; none where only positions lead to it."""
+    """Return the names of each output, the best first. An output whose path has only positions has none."""
     info = pytree_info(graph)
     return [] if info is None or info.out_spec is None else tree_names(info.out_spec)
 
 
 def tree_names(spec: Any) -> list[Names]:
-    """Return the names of the leaves of a tree of results, the best first; none where only positions lead to it."""
-    return [_key_names(path[1:] if path and path[0].isdigit() else path) for path in _paths(spec)]
+    """Return the names of each leaf of a tree of results, the best first. A leaf with only positions has none."""
+    return [_key_names(path[1:] if path and path[0].isdigit() else path) for path in _leaf_paths(spec)]
 
 
 def _key_names(path: Names) -> Names:
+    """Return the path and the path without its first key; () if the path starts with a position."""
     if not path or path[0].isdigit():
         return ()
     return tuple(".".join(path[start:]) for start in range(min(2, len(path))))
 
 
-def _paths(spec: Any) -> list[Names]:
-    """Return the keys, fields and positions that lead to each leaf.
+def _leaf_paths(spec: Any) -> list[Names]:
+    """Return the path of each leaf: keys, fields and positions.
 
-    They are read from the tree itself: classes of others may not be built of anything but their tensors.
+    They are read from the tree specification, because user classes may not accept placeholders instead of tensors.
     """
     if spec.is_leaf():
         return [()]
     names = field_names(spec.context, spec.num_children) or map(str, range(spec.num_children))
-    return [(name, *path) for name, child in zip(names, spec.children(), strict=True) for path in _paths(child)]
+    return [(name, *path) for name, child in zip(names, spec.children(), strict=True) for path in _leaf_paths(child)]
 
 
 def field_names(context: Any, count: int) -> list[str] | None:
-    """Return the names of the `count` children of a node of a pytree by its context; None if that does not list them.
+    """Return the names of the `count` children of a pytree node from its context; None if it does not list them.
 
-    A dictionary and `transformers.ModelOutput` have a list of keys, `torch.export.register_dataclass` that list beside
-    the fields that are None, and a named tuple its class.
+    The context of a dictionary or a `transformers.ModelOutput` is a list of keys, that of a dataclass registered with
+    torch.export a pair (keys, fields that are None), and that of a named tuple its class.
 
     Example:
         >>> field_names([["logits", "loss"], ["hidden"]], 2)

@@ -1,4 +1,4 @@
-"""A program of `torch.export` as a program to import: parameters and buffers by FQN, draws and aliases kept."""
+"""Read an ExportedProgram as a `Program`, with parameters and buffers by FQN. Random draws and aliases are kept."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.aliases import with_explicit_aliases
 from spmdir.importer.liveness import draws_random_numbers
-from spmdir.importer.locations import source_line
+from spmdir.importer.locations import innermost_frame
 from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.pytree_names import Names, tree_names
-from spmdir.importer.retrace import decompositions, needs_retrace
+from spmdir.importer.retrace import needs_retrace, retrace_decompositions
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.graphs import with_graph
@@ -30,34 +30,36 @@ MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputK
 
 
 def read_exported(exported: torch.export.ExportedProgram) -> Program:
-    """Return the program of `torch.export`, with its parameters and buffers by FQN.
+    """Return the `Program` of an ExportedProgram, with its parameters and buffers by FQN.
 
     Raises:
-        UnsupportedError: it takes or returns something that is neither a tensor nor a literal, or was exported with one
+        UnsupportedError: an input or output is neither a tensor nor a literal, or the model was exported with one
             tensor for two arguments.
     """
     _check_distinct_examples(exported)
-    kept, names = 0, iter(_result_names(exported))
+    draw_count, names = 0, iter(_result_names(exported))
     if needs_retrace(exported.graph_module):
         with torch_errors("the exported program cannot be made functional"), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch's own copies of its trees
-            exported, kept = _with_draws(exported_with_explicit_aliases(exported))
-            exported = exported.run_decompositions(decompositions(exported.graph_module))
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch copies trees
+            exported, draw_count = _return_draws(exported_with_explicit_aliases(exported))
+            exported = exported.run_decompositions(retrace_decompositions(exported.graph_module))
     signature = exported.graph_signature
-    graph = _without_tokens(exported)
+    graph = _drop_tokens(exported)
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    changed = {spec.target for spec in signature.output_specs if spec.kind in MUTATIONS}
+    mutated_names = {spec.target for spec in signature.output_specs if spec.kind in MUTATIONS}
     specs = [spec for spec in signature.input_specs if spec.kind != InputKind.TOKEN]
-    inputs = [_input(exported, spec, placeholders[spec.arg.name], changed) for spec in specs]
-    inputs = _without_ties(inputs, exported.state_dict)
-    returned = next(node for node in graph.nodes if node.op == "output").args[0]
+    inputs = [_read_input(exported, spec, placeholders[spec.arg.name], mutated_names) for spec in specs]
+    inputs = _merge_tied_inputs(inputs, exported.state_dict)
+    output_values = next(node for node in graph.nodes if node.op == "output").args[0]
     outputs = []
-    for value, spec in zip(returned, (s for s in signature.output_specs if s.kind != OutputKind.TOKEN), strict=True):
+    for value, spec in zip(
+        output_values, (s for s in signature.output_specs if s.kind != OutputKind.TOKEN), strict=True
+    ):
         if spec.kind in MUTATIONS:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
             outputs.append(Output(value, next(names, ()), "output", spec.target))
-    return Program(graph, inputs, outputs[: len(outputs) - kept], exported.range_constraints)
+    return Program(graph, inputs, outputs[: len(outputs) - draw_count], exported.range_constraints)
 
 
 def _check_distinct_examples(exported: torch.export.ExportedProgram) -> None:
@@ -82,15 +84,15 @@ def _check_distinct_examples(exported: torch.export.ExportedProgram) -> None:
 
 
 def _result_names(exported: torch.export.ExportedProgram) -> list[Names]:
-    """Return the names of what the program returns, from the keys and fields that lead to it."""
+    """Return the names of each output, from the keys and fields on its path in the pytree."""
     signature = exported.module_call_graph[0].signature
     return [] if signature is None else tree_names(signature.out_spec)
 
 
 def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return the program with all aliases told that writes depend on."""
-    held = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
-    module = with_explicit_aliases(exported.graph_module, held)
+    """Return the program with schemas that declare all aliases that writes depend on."""
+    examples = [node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")]
+    module = with_explicit_aliases(exported.graph_module, examples)
     if module is exported.graph_module:
         return exported
     signature = copy.deepcopy(exported.graph_signature)
@@ -101,58 +103,60 @@ def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> to
     return with_graph(exported, module, signature)
 
 
-def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
-    """Return the program with its random draws as further outputs, which torch would drop, and their number."""
+def _return_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
+    """Return (the program with its random draws as further outputs, their number).
+
+    `run_decompositions` would drop unused draws, and later draws would then differ.
+    """
     if not any(map(draws_random_numbers, exported.graph.nodes)):
         return exported, 0
-    module, drawn = _exposed(exported.graph_module)
+    module, draws = _expose_draws(exported.graph_module)
     signature = copy.deepcopy(exported.graph_signature)
-    signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(v.name), None) for v in drawn]
+    signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(v.name), None) for v in draws]
     program = with_graph(exported, module, signature)
     root = program.module_call_graph[0].signature
-    assert root is not None  # the one of the program
+    assert root is not None  # the signature of the whole program
     count = sum(spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs)
     root.out_spec = pytree.tree_structure((0,) * count)
-    return program, len(drawn)
+    return program, len(draws)
 
 
-def _exposed(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """Return a copy that also returns what it draws, inner graphs included, and these values."""
+def _expose_draws(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """Return (a copy that also returns its random draws and those of inner graphs, the draws)."""
     graph, copies = fx.Graph(), {}
-    returned: Any = graph.graph_copy(module.graph, copies)
-    drawn: list[fx.Node] = []
+    outputs: Any = graph.graph_copy(module.graph, copies)
+    draws: list[fx.Node] = []
     bodies: dict[str, fx.GraphModule] = {}
     for node in filter(draws_random_numbers, module.graph.nodes):
         call = copies[node]
         if isinstance(node.target, OpOverload):
             if node.target is torch.ops.aten.dropout.default and node.args[1] == 1 and node.args[2]:
-                # What drops all draws nothing; torch would make it an op that does.
+                # Dropout with p=1 draws no numbers, but torch decomposes it into an op that does.
                 call.target, call.args = torch.ops.aten.mul.Tensor, (call.args[0], 0.0)
             else:
-                drawn.append(call if isinstance(call.meta["val"], Tensor) else _item(call, 0))
+                draws.append(call if isinstance(call.meta["val"], Tensor) else _insert_getitem(call, 0))
             continue
         for attribute in (a for a in node.all_input_nodes if a.op == "get_attr"):
             name = str(attribute.target)
-            bodies[name], inner = _exposed(getattr(module, name))
-            first = len(call.meta["val"])
-            call.meta["val"] = (*call.meta["val"], *(value.meta["val"] for value in inner))
-            drawn += [_item(call, first + index) for index in range(len(inner))]
-    graph.output((*returned, *drawn))
+            bodies[name], inner_draws = _expose_draws(getattr(module, name))
+            result_count = len(call.meta["val"])
+            call.meta["val"] = (*call.meta["val"], *(value.meta["val"] for value in inner_draws))
+            draws += [_insert_getitem(call, result_count + index) for index in range(len(inner_draws))]
+    graph.output((*outputs, *draws))
     new = fx.GraphModule(module, graph)
     for name, body in bodies.items():
         setattr(new, name, body)
-    return new, drawn
+    return new, draws
 
 
-def _item(source: fx.Node, index: int) -> fx.Node:
+def _insert_getitem(source: fx.Node, index: int) -> fx.Node:
     item = source.graph.call_function(operator.getitem, (source, index))
     item.meta["val"] = source.meta["val"][index]
     return item
 
 
-def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
-    """Return the graph of a program, a copy without the tokens that order its checks if it has any; then nothing uses
-    these.
+def _drop_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
+    """Return the graph of a program without the tokens that order its assertions. The assertions become dead code.
 
     Raises:
         UnsupportedError: tokens order other side effects.
@@ -161,44 +165,47 @@ def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
     for node in effects:
         if node.args[1] is not torch.ops.aten._linalg_check_errors.default:
             raise UnsupportedError(
-                f"'{node.name}' calls {node.args[1]}, whose side effects tokens order; remove it and export again",
-                source_line(node.meta.get("stack_trace")),
+                f"'{node.name}' calls {node.args[1]}, which has side effects; expected ops without side effects: "
+                "remove the call and export again",
+                innermost_frame(node.meta.get("stack_trace")),
             )
     if not effects:
         return exported.graph
     graph = fx.Graph()
-    returned: Any = graph.graph_copy(exported.graph, {})
+    outputs: Any = graph.graph_copy(exported.graph, {})
     specs = exported.graph_signature.output_specs
-    graph.output(tuple(v for v, spec in zip(returned, specs, strict=True) if spec.kind != OutputKind.TOKEN))
+    graph.output(tuple(v for v, spec in zip(outputs, specs, strict=True) if spec.kind != OutputKind.TOKEN))
     return fx.GraphModule(exported.graph_module, graph).graph
 
 
-def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
-    """Return the inputs without unused ones that are the same tensor as a used one, whose names it takes over."""
+def _merge_tied_inputs(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
+    """Return the inputs without unused ones that are tied to a used input. The used input gets their names."""
     entries = {entry.names[0]: entry for entry in inputs if entry.names[0] in state}
-    heirs: dict[str, Input | None] = {}
+    merged_inputs: dict[str, Input | None] = {}
     for names in tied_names((name, state[name]) for name in entries):
         group = [entries[name] for name in names]
         used = next((entry for entry in group if entry.node.users), None)
         if used is not None:
-            others = [entry for entry in group if entry is not used and not entry.node.users]
-            further = tuple(name for entry in others for name in entry.names)
-            heirs[used.names[0]] = attrs.evolve(used, names=used.names + further)
-            heirs |= dict.fromkeys(further)
-    merged = [heirs.get(entry.names[0], entry) for entry in inputs]
-    return [entry for entry in merged if entry is not None]
+            unused = [entry for entry in group if entry is not used and not entry.node.users]
+            unused_names = tuple(name for entry in unused for name in entry.names)
+            merged_inputs[used.names[0]] = attrs.evolve(used, names=used.names + unused_names)
+            merged_inputs |= dict.fromkeys(unused_names)
+    inputs_or_none = [merged_inputs.get(entry.names[0], entry) for entry in inputs]
+    return [entry for entry in inputs_or_none if entry is not None]
 
 
-def _input(exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, changed: set[str | None]) -> Input:
+def _read_input(
+    exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, mutated_names: set[str | None]
+) -> Input:
     names = (spec.target or node.name,)
     if spec.kind == InputKind.PARAMETER:
         return Input(node, names, "parameter")
     if spec.kind == InputKind.USER_INPUT:
-        tensor = isinstance(node.meta.get("val"), Tensor)
-        return Input(node, names, "input" if tensor else "literal", getattr(spec.arg, "value", None))
+        is_tensor = isinstance(node.meta.get("val"), Tensor)
+        return Input(node, names, "input" if is_tensor else "literal", getattr(spec.arg, "value", None))
     if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
         raise UnsupportedError(f"input '{node.name}' is a {spec.kind.name.lower()}; expected tensors and numbers only")
     value = exported.constants.get(spec.target)
-    if spec.target in exported.state_dict or spec.target in changed or not is_small(value):
+    if spec.target in exported.state_dict or spec.target in mutated_names or not is_small(value):
         return Input(node, names, "buffer")
     return Input(node, names, "constant", value)

@@ -1,4 +1,4 @@
-"""A joint graph of AOTAutograd as a program: its descriptors say what each input and output is."""
+"""Read a joint graph of AOTAutograd as a program. The descriptors of the graph have the kinds of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,55 +17,63 @@ from spmdir.importer.read_traced import read_traced
 from spmdir.torch_interop.joint_export import descriptors as aot
 
 _TANGENTS = "tangents"
-"""What the gradients of outputs, which the backward begins with, are called: `tangents.0` is that of output 0."""
+"""The prefix of the names of gradients of outputs, which are inputs of the backward: `tangents.0` for output 0."""
 
 _LATE = "late"
-"""What the buffers that a backward writes to are called in it: `late.norm.running_mean`."""
+"""The prefix of the names of buffers that the backward writes to: `late.norm.running_mean`."""
 
 ARGUMENT = "spmdir_argument"
-"""The key in the `meta` of a placeholder for what the caller calls the input."""
+"""The key in the `meta` of a placeholder for the caller's name of the input."""
 
 
 _SELF = re.compile(r"^L\['self'\]\.?")
-"""What the paths of modules begin with that dynamo has captured."""
+"""The start of module paths that Dynamo captured."""
 
 
 def read_joint(module: fx.GraphModule) -> Program:
-    """Return the program of a joint graph: forward outputs, then gradients by what they are of, then mutations.
+    """Return the program of a joint graph. Its outputs are the forward outputs, then gradients, then mutations.
 
-    Parameters and buffers are called by their FQN; a user input by what its placeholder has as `ARGUMENT`, and `arg0`
-    for its place; the gradient of output 0 `tangents.0`, and a buffer that the backward takes `late.norm.running_mean`,
-    unless the module has tensors of such names: then `tangents_.0` and `late_.norm.running_mean`. A missing gradient is
-    no output. Checkpointed regions are computed again in the backward.
+    Checkpointed regions are recomputed in the backward. Missing gradients are not outputs. The names of inputs:
+
+        parameter or buffer        its FQN
+        user input                 the `ARGUMENT` of its placeholder; also `arg0` for input 0
+        gradient of output 0       `tangents.0`
+        buffer in the backward     `late.norm.running_mean`
+
+    If the module has tensors of such names, they are `tangents_.0` and `late_.norm.running_mean`.
 
     Raises:
-        UnsupportedError: the graph takes or returns something else.
+        UnsupportedError: the graph has other inputs or outputs.
     """
     reject_effects(module)
-    tangents = _tangents(module.graph)
-    repeat_regions(module.graph, _renewed(module.graph), tangents)
+    tangents = _find_tangents(module.graph)
+    repeat_regions(module.graph, _find_new_buffer_values(module.graph), tangents)
     sources = find_tangent_dependencies(module.graph, tangents)
     _name_modules(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    end = next(node for node in module.graph.nodes if node.op == "output")
-    named = [node.meta.get(ARGUMENT, node.name) for node in placeholders]
-    asked, told = [node.meta["desc"] for node in placeholders], end.meta["desc"]
-    read = [sources.get(value, frozenset()) for value in end.args[0]]
+    output_node = next(node for node in module.graph.nodes if node.op == "output")
+    argument_names = [node.meta.get(ARGUMENT, node.name) for node in placeholders]
+    input_descriptors, output_descriptors = [node.meta["desc"] for node in placeholders], output_node.meta["desc"]
+    output_sources = [sources.get(value, frozenset()) for value in output_node.args[0]]
     program = read_traced(module, None)
-    constants = program.inputs[: len(program.inputs) - len(asked)]
-    tensors = [each.target for each in asked if isinstance(each, (aot.ParamAOTInput, aot.BufferAOTInput))]
-    groups = {word: _free(word, [*tensors, *named]) for word in (_TANGENTS, _LATE)}
-    inputs = [_input(*each, groups) for each in zip(program.inputs[len(constants) :], asked, named, strict=True)]
-    names = {descriptor: entry.names for descriptor, entry in zip(asked, inputs, strict=True)}
-    entries = [attrs.evolve(o, sources=source) for o, source in zip(program.outputs, read, strict=True)]
-    pairs = [(o, d) for o, d in zip(entries, told, strict=True) if d is not None and not _is_missing(o, d)]
-    outputs = [_output(output, descriptor, names) for output, descriptor in pairs]
-    ranked = sorted(zip(outputs, pairs, strict=True), key=lambda pair: _rank(pair[1][1]))
-    return Program(program.graph, [*constants, *inputs], [output for output, _ in ranked], program.ranges)
+    constants = program.inputs[: len(program.inputs) - len(input_descriptors)]
+    state = [d for d in input_descriptors if isinstance(d, (aot.ParamAOTInput, aot.BufferAOTInput))]
+    taken_names = [*(descriptor.target for descriptor in state), *argument_names]
+    prefixes = {prefix: _make_unique(prefix, taken_names) for prefix in (_TANGENTS, _LATE)}
+    described_inputs = zip(program.inputs[len(constants) :], input_descriptors, argument_names, strict=True)
+    inputs = [_read_input(entry, descriptor, name, prefixes) for entry, descriptor, name in described_inputs]
+    names = {descriptor: entry.names for descriptor, entry in zip(input_descriptors, inputs, strict=True)}
+    ranked = []
+    for output, descriptor, source in zip(program.outputs, output_descriptors, output_sources, strict=True):
+        if descriptor is not None and not _is_missing_gradient(output, descriptor):
+            output = attrs.evolve(output, sources=source)
+            ranked.append((_output_rank(descriptor), _read_output(output, descriptor, names)))
+    outputs = [output for _, output in sorted(ranked, key=lambda pair: pair[0])]
+    return Program(program.graph, [*constants, *inputs], outputs, program.ranges)
 
 
-def _tangents(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Return the placeholder of each gradient of an output → the place of the output."""
+def _find_tangents(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Return placeholder of the gradient of an output → index of the output."""
     described = {node: node.meta["desc"] for node in graph.nodes if node.op == "placeholder"}
     return {
         node: descriptor.output.idx
@@ -74,35 +82,35 @@ def _tangents(graph: fx.Graph) -> dict[fx.Node, int]:
     }
 
 
-def _renewed(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """Return the placeholder of each buffer that the forward writes to → its new value."""
-    end = next(node for node in graph.nodes if node.op == "output")
+def _find_new_buffer_values(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Return placeholder of a buffer that the forward writes to → its new value."""
+    output = next(node for node in graph.nodes if node.op == "output")
     buffers = {node.meta["desc"]: node for node in graph.nodes if node.op == "placeholder"}
-    written = [
+    new_values = [
         (buffers[descriptor.mutated_input], value)
-        for value, descriptor in zip(end.args[0], end.meta["desc"], strict=True)  # type: ignore[arg-type]
+        for value, descriptor in zip(output.args[0], output.meta["desc"], strict=True)  # type: ignore[arg-type]
         if isinstance(descriptor, aot.InputMutationAOTOutput) and descriptor.mutated_input in buffers
     ]
-    return {buffer: value for buffer, value in written if isinstance(buffer.meta["desc"], aot.BufferAOTInput)}
+    return {buffer: value for buffer, value in new_values if isinstance(buffer.meta["desc"], aot.BufferAOTInput)}
 
 
 def _name_modules(graph: fx.Graph) -> None:
-    """Let nodes of the backward say the modules whose forward they are of, and all say them as paths."""
+    """Set `nn_module_stack` of all nodes to module paths. Backward nodes get the modules of their forward."""
     for node in graph.nodes:
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         if stack:
-            named = ((_SELF.sub("", path), kind) for path, kind in stack.values())
-            node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in named}
+            clean_paths = ((_SELF.sub("", path), kind) for path, kind in stack.values())
+            node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in clean_paths}
 
 
-def _free(word: str, names: Sequence[str]) -> str:
-    """Return `word`, longer if there are names in it, such as `late.weight`."""
-    while any(name.startswith(f"{word}.") for name in names):
-        word += "_"
-    return word
+def _make_unique(prefix: str, names: Sequence[str]) -> str:
+    """Return `prefix`, with underscores appended until no name starts with it and a dot, as `late.weight` does."""
+    while any(name.startswith(f"{prefix}.") for name in names):
+        prefix += "_"
+    return prefix
 
 
-def _input(entry: Input, descriptor: Any, name: str, groups: Mapping[str, str]) -> Input:
+def _read_input(entry: Input, descriptor: Any, name: str, prefixes: Mapping[str, str]) -> Input:
     if isinstance(descriptor, aot.ParamAOTInput):
         return Input(entry.node, (descriptor.target, name), "parameter", entry.value)
     if isinstance(descriptor, aot.BufferAOTInput):
@@ -110,22 +118,24 @@ def _input(entry: Input, descriptor: Any, name: str, groups: Mapping[str, str]) 
     if isinstance(descriptor, aot.PlainAOTInput):
         return Input(entry.node, (name, f"arg{descriptor.idx}"), entry.kind, entry.value)
     if isinstance(descriptor, aot.TangentAOTInput) and isinstance(descriptor.output, aot.PlainAOTOutput):
-        return Input(entry.node, (f"{groups[_TANGENTS]}.{descriptor.output.idx}", name), "tangent", entry.value)
+        return Input(entry.node, (f"{prefixes[_TANGENTS]}.{descriptor.output.idx}", name), "tangent", entry.value)
     if isinstance(descriptor, LateBuffer):
-        names = (f"{groups[_LATE]}.{descriptor.target}", name)
+        names = (f"{prefixes[_LATE]}.{descriptor.target}", name)
         return Input(entry.node, names, "late_buffer", entry.value, descriptor.target)
-    written = getattr(getattr(descriptor, "output", None), "mutated_input", None)
-    if isinstance(written, aot.ParamAOTInput):
+    mutated_input = getattr(getattr(descriptor, "output", None), "mutated_input", None)
+    if isinstance(mutated_input, aot.ParamAOTInput):
         raise UnsupportedError(
-            f"the forward writes to its parameter '{written.target}', as nn.Embedding with max_norm does; expected "
-            "writes to buffers only: write to it between steps under no_grad, or use parallelize with training_step"
+            f"the forward writes to its parameter '{mutated_input.target}', as nn.Embedding with max_norm does; "
+            "expected writes to buffers only: write to it between steps under no_grad, or use parallelize with "
+            "training_step"
         )
     raise UnsupportedError(
-        f"the joint graph takes {descriptor.expr()}; expected parameters, buffers, inputs and gradients of outputs"
+        f"the joint graph has the input {descriptor.expr()}; expected parameters, buffers, user inputs and gradients "
+        "of outputs"
     )
 
 
-def _output(output: Output, descriptor: Any, names: dict[Any, tuple[str, ...]]) -> Output:
+def _read_output(output: Output, descriptor: Any, names: dict[Any, tuple[str, ...]]) -> Output:
     if isinstance(descriptor, aot.PlainAOTOutput):
         return Output(output.value, ())
     if isinstance(descriptor, aot.GradAOTOutput) and descriptor.grad_of in names:
@@ -140,12 +150,13 @@ def _output(output: Output, descriptor: Any, names: dict[Any, tuple[str, ...]]) 
     )
 
 
-def _is_missing(output: Output, descriptor: Any) -> bool:
-    """Return whether `output` stands for the gradient of an input that no output depends on."""
+def _is_missing_gradient(output: Output, descriptor: Any) -> bool:
+    """Return whether `output` is the missing gradient of an input that no output depends on."""
     return isinstance(descriptor, aot.GradAOTOutput) and output.value is None
 
 
-def _rank(descriptor: Any) -> tuple[int, int]:
+def _output_rank(descriptor: Any) -> tuple[int, int]:
+    """Return the sort key of an output: forward outputs by index, gradients, mutations, mutations of the backward."""
     if isinstance(descriptor, aot.PlainAOTOutput):
         return 0, descriptor.idx
     if isinstance(descriptor, LateWrite):

@@ -1,4 +1,4 @@
-"""When a graph must be traced again before it is imported, and by which decompositions."""
+"""Decide whether a graph must be traced again before the import, and with which decompositions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, fx
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import iterate_calls
-from spmdir.importer.as_strided import SLICED
+from spmdir.importer.as_strided import STRIDED_FORMS
 from spmdir.importer.foreach_ops import entrywise_forms, has_entrywise_form, has_written_form, works_on_lists
 from spmdir.importer.liveness import without_dead_code
-from spmdir.importer.locations import source_line
+from spmdir.importer.locations import innermost_frame
 from spmdir.importer.running_statistics import writes_statistics
 from spmdir.torch_interop.graphs import AUTOCAST_CALLS
 from spmdir.torch_interop.schemas import is_mutable
@@ -22,20 +22,19 @@ _PUT = torch.ops.aten.index_put.default
 
 
 def needs_retrace(module: fx.GraphModule) -> bool:
-    """Return whether some op mutates, computes under autocast, works on lists or puts by a mask: the IR says these
-    otherwise.
+    """Return whether the IR cannot express some op directly: an in-place op, one on lists, a masked put, autocast.
 
     Raises:
-        UnsupportedError: an op updates lists of tensors in one kernel that nothing tells the entries of.
+        UnsupportedError: a kernel updates lists of tensors, and has no form by ops on entries.
     """
     kernel = next(
         (n for n in iterate_calls(module) if works_on_lists(n.target) and not has_entrywise_form(n.target)), None
     )
     if kernel is not None:
         raise UnsupportedError(
-            f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; "
-            "make the optimizer with fused=False, or trace a spmdir.training_step",
-            source_line(kernel.meta.get("stack_trace")),
+            f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; expected ops on "
+            "tensors: create the optimizer with fused=False, or trace a spmdir.training_step",
+            innermost_frame(kernel.meta.get("stack_trace")),
         )
     return any(
         is_mutable(node.target)
@@ -47,25 +46,24 @@ def needs_retrace(module: fx.GraphModule) -> bool:
     )
 
 
-def is_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
-    """Return whether what is imported for each op is this op, or one that gives the same bits.
+def is_bitwise_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
+    """Return whether each live op is imported as itself. Results are then equal in each bit.
 
-    An op that torch composes of others, as binary_cross_entropy_with_logits, is these if the graph was traced again.
+    A retrace decomposes composite ops, such as binary_cross_entropy_with_logits, which may then round differently.
 
     Args:
         imported: the graph that is imported for `module`.
     """
-    kept = {node.target for node in imported.nodes}
-    live = iterate_calls(without_dead_code(module))
-    return not any(has_written_form(n.target) or not (is_mutable(n.target) or n.target in kept) for n in live)
+    imported_ops = {node.target for node in imported.nodes}
+    live_calls = iterate_calls(without_dead_code(module))
+    return not any(
+        has_written_form(n.target) or not (is_mutable(n.target) or n.target in imported_ops) for n in live_calls
+    )
 
 
-def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
-    """Return op of the graph, in functional form → the same by simpler ops, for a trace.
-
-    These are ops on lists, puts by a mask, and parts that are said by strides.
-    """
-    return {**entrywise_forms(node.target for node in iterate_calls(module)), _PUT: _masked_put, **SLICED}
+def retrace_decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
+    """Return functional op → its form by simpler ops, for ops on lists, masked puts and ops on strides."""
+    return {**entrywise_forms(node.target for node in iterate_calls(module)), _PUT: _masked_put, **STRIDED_FORMS}
 
 
 def _is_mask(index: Any) -> bool:
@@ -73,30 +71,31 @@ def _is_mask(index: Any) -> bool:
 
 
 def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
-    """Return `self[mask] = values` without a shape that depends on data; other puts stay as they are.
+    """Compute `self[mask] = values` without shapes that depend on data; return NotImplemented for other puts.
 
-    It is a choice where all chosen places get the same, else a masked_scatter, which takes the values in their order.
+    If all selected elements get the same value, it is a `where`. Otherwise it is a `masked_scatter`, which consumes the
+    values in order.
     """
-    at = [position for position, index in enumerate(indices) if index is not None]
-    if len(at) != 1 or not _is_mask(indices[at[0]]):
+    mask_positions = [position for position, index in enumerate(indices) if index is not None]
+    if len(mask_positions) != 1 or not _is_mask(indices[mask_positions[0]]):
         return NotImplemented
-    (first,), mask = at, indices[at[0]]
-    behind = self.dim() - first - mask.dim()
+    (first,), mask = mask_positions, indices[mask_positions[0]]
+    trailing_rank = self.dim() - first - mask.dim()
     if values.numel() == 1:
         values = values.reshape(())
-    whole = mask.reshape((*mask.shape, *(1,) * behind))
-    before = values.dim() - behind - 1
-    if before >= 0 and values.shape[before] == 1:
-        values = values.reshape((*values.shape[:before], *(1,) * mask.dim(), *values.shape[before + 1 :]))
-        before = -1
-    if before < 0:
-        return torch.where(whole, self + values if accumulate else values, self)
-    chosen = values.shape[before]
-    values = values.expand(*self.shape[:first], chosen, *self.shape[self.dim() - behind :])
-    front = list(range(mask.dim()))
-    moved = self.movedim([first + dim for dim in front], front)
-    mask = mask.reshape((*mask.shape, *(1,) * (self.dim() - mask.dim()))).expand(moved.shape)
-    result = moved.masked_scatter(mask, values.movedim(first, 0))
+    broadcast_mask = mask.reshape((*mask.shape, *(1,) * trailing_rank))
+    count_dim = values.dim() - trailing_rank - 1
+    if count_dim >= 0 and values.shape[count_dim] == 1:
+        values = values.reshape((*values.shape[:count_dim], *(1,) * mask.dim(), *values.shape[count_dim + 1 :]))
+        count_dim = -1
+    if count_dim < 0:
+        return torch.where(broadcast_mask, self + values if accumulate else values, self)
+    count = values.shape[count_dim]
+    values = values.expand(*self.shape[:first], count, *self.shape[self.dim() - trailing_rank :])
+    mask_dims = list(range(mask.dim()))
+    moved_self = self.movedim([first + dim for dim in mask_dims], mask_dims)
+    mask = mask.reshape((*mask.shape, *(1,) * (self.dim() - mask.dim()))).expand(moved_self.shape)
+    result = moved_self.masked_scatter(mask, values.movedim(first, 0))
     if accumulate:
-        result = torch.where(mask, moved + result, moved)
-    return result.movedim(front, [first + dim for dim in front])
+        result = torch.where(mask, moved_self + result, moved_self)
+    return result.movedim(mask_dims, [first + dim for dim in mask_dims])

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import Location
-from spmdir.importer.locations import users_line
+from spmdir.importer.locations import current_user_line
 from spmdir.runtime.digests import tensor_digest
 from spmdir.torch_interop.dispatch import without_modes
 from spmdir.torch_interop.fake_tensors import FakeTensor
@@ -46,7 +46,7 @@ class OpRecord:
         mode = "" if torch.is_grad_enabled() else " without gradients"
         returned = ", ".join([self._result(result) for result in results])
         self.lines.append(f"{func}({arguments}){mode} → {returned}")
-        self.locations.append(users_line())
+        self.locations.append(current_user_line())
 
     def _result(self, value: Any) -> str:
         if not isinstance(value, Tensor):

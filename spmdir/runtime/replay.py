@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.importer.locations import users_line
+from spmdir.importer.locations import current_user_line
 from spmdir.importer.running_statistics import written_leaves
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
@@ -131,7 +131,7 @@ class _StepMode(TorchDispatchMode):
                 raise UnsupportedError(
                     f"the loss uses the parameter '{self._parameters[id(leaf)]}' itself, which the trace would keep as "
                     "a constant without updates; use the parameter of the model that the loss is called with",
-                    users_line(),
+                    current_user_line(),
                 )
         if is_random(func) and kwargs.get("generator") is None:
             return self._draw(func, args, kwargs)
@@ -162,7 +162,7 @@ class _StepMode(TorchDispatchMode):
                 raise UnsupportedError(
                     f"{func} draws from a state of the generator {where}; a checkpointed "
                     "function must run the same ops again, on the same values",
-                    users_line(),
+                    current_user_line(),
                 )
             result = _repeat_draw(func, args, pytree.tree_map_only(Tensor, torch.clone, values))
         else:
@@ -188,5 +188,5 @@ def _repeat_draw(func: Any, args: Any, values: Any) -> Any:
     raise UnsupportedError(
         f"{func} draws again from an earlier state of the generator, and writes to its arguments; expected an op "
         "without side effects in a checkpointed function",
-        users_line(),
+        current_user_line(),
     )

@@ -18,7 +18,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
 
-from spmdir.importer.locations import is_passed_over
+from spmdir.importer.locations import is_library_file
 
 _Place = dict[str, Any]
 """The metadata that the tracer copies into `node.meta`."""
@@ -136,7 +136,7 @@ def _set(place: _Place) -> None:
 
 @lru_cache(maxsize=65536)
 def _is_users(code: CodeType) -> bool:
-    return not is_passed_over(code.co_filename)
+    return not is_library_file(code.co_filename)
 
 
 @lru_cache(maxsize=65536)

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.importer.as_strided import SLICED
+from spmdir.importer.as_strided import STRIDED_FORMS
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import run_single, simulate
 
@@ -84,11 +84,11 @@ def test_slices_in_the_place_of_strides_give_and_take_the_same_elements(data):
     last = whole.numel() - 1 - sum((n - 1) * step for n, step in lengths)
     assume(last >= 0)
     offset = data.draw(st.integers(0, last))
-    part = SLICED[torch.ops.aten.as_strided.default](whole, size, stride, offset)
+    part = STRIDED_FORMS[torch.ops.aten.as_strided.default](whole, size, stride, offset)
     assume(part is not NotImplemented)
     assert torch.equal(part, whole.as_strided(size, stride, offset))
     assume(part.numel() == part.unique().numel())
-    written = SLICED[torch.ops.aten.as_strided_scatter.default](whole, part + 100, size, stride, offset)
+    written = STRIDED_FORMS[torch.ops.aten.as_strided_scatter.default](whole, part + 100, size, stride, offset)
     assert torch.equal(written, torch.as_strided_scatter(whole, part + 100, size, stride, offset))
 
 

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import CallSiteLoc
 from spmdir.dialects.ir import parse, print_ir
 from spmdir.dialects.locations import location_of
 from spmdir.importer.importer import import_fx
-from spmdir.importer.locations import call_stack, frames, source_line
+from spmdir.importer.locations import call_stack, innermost_frame, user_frames
 from tests.importer.imported_programs import MESH, export, op
 
 
@@ -43,8 +43,8 @@ def test_an_op_knows_its_module_and_its_line():
 
 def test_files_of_packages_are_relative_to_what_is_installed_and_others_have_no_folders():
     trace = 'File "/src/model.py", line 3, in f\n File "/v/lib/python3.11/site-packages/lib/nn.py", line 7, in g'
-    assert str(source_line(trace)) == "lib/nn.py:7:1"
-    assert str(source_line(trace.partition("\n")[0])) == "model.py:3:1"
+    assert str(innermost_frame(trace)) == "lib/nn.py:7:1"
+    assert str(innermost_frame(trace.partition("\n")[0])) == "model.py:3:1"
 
 
 def test_a_location_keeps_the_call_stack_and_starts_with_its_innermost_frame():
@@ -57,7 +57,7 @@ def test_a_location_keeps_the_call_stack_and_starts_with_its_innermost_frame():
 
 def test_a_call_stack_of_any_depth_is_cut_to_its_innermost_frames():
     trace = "\n".join(f'File "/a/model.py", line {line}, in f' for line in range(1, 10_001))
-    location, depth = call_stack(frames(trace)), 1
+    location, depth = call_stack(user_frames(trace)), 1
     while isinstance(location, CallSiteLoc):
         location, depth = location.caller, depth + 1
     assert (depth, location.line.data) == (32, 10_000 - 31)
@@ -65,8 +65,8 @@ def test_a_call_stack_of_any_depth_is_cut_to_its_innermost_frames():
 
 def test_frames_inside_torch_are_passed_over():
     trace = 'File "/a/model.py", line 3, in f\n File "/v/site-packages/torch/nn/linear.py", line 9, in forward'
-    assert str(source_line(trace)) == "model.py:3:1"
-    assert source_line(None) is None
+    assert str(innermost_frame(trace)) == "model.py:3:1"
+    assert innermost_frame(None) is None
 
 
 def test_locations_survive_the_text():

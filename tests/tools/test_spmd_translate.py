@@ -194,7 +194,7 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         (["--import-pt2", "MODEL"], "error: --import-pt2 needs --mesh"),
         (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected name=size, as in dp=2"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
-        (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
+        (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: cannot load '{__file__}': "),
         (
             ["--import-pt2", "MODEL", "--mesh", "dp=2,tp=2", "--shardings", "fsdp(dp)*tp"],
             "error: tp finds no layers to shard in Model",

@@ -234,7 +234,7 @@ def test_a_class_of_outputs_that_nothing_has_imported_names_the_results_by_its_f
         (arithmetic("_operator.lshift", {"as_int": 1}, {"as_int": 40_000_000_000}), "literal exponents"),
         (arithmetic("_operator.pow", {"as_int": 2}, {"as_sym_int": {"as_name": "sym_size_int"}}), "literal exponents"),
         (arithmetic("_operator.pow", *[{"as_int": 60}] * 2, times=3), "literal exponents"),
-        (arithmetic("_operator.mul", {"as_int": 2}, {"as_int": 1 << 63}), "one of 64"),
+        (arithmetic("_operator.mul", {"as_int": 2}, {"as_int": 1 << 63}), "at most 64"),
         (input_name("x=__import__('os').mkdir('MARKER')"), "a name"),
         (tree(node("builtins.dict", '[{"__enum__": true, "fqn": "this:s", "name": "x"}]')), "a tree"),
         (lambda p: p["range_constraints"].update(u999999999={"min_val": 0, "max_val": 9}), "the name of a size"),
@@ -269,7 +269,7 @@ def test_malformed_metadata_names_its_member(
 @pytest.mark.parametrize(
     ("names", "compression", "part"),
     [
-        (["archive_format", PROGRAM, "extra/zeros"], zipfile.ZIP_DEFLATED, "not compressed"),
+        (["archive_format", PROGRAM, "extra/zeros"], zipfile.ZIP_DEFLATED, "without compression"),
         (["archive_format", PROGRAM, PROGRAM], zipfile.ZIP_STORED, "expected"),
         (["serialized_exported_program.json"], zipfile.ZIP_STORED, "--trust"),
     ],
