@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import spmdir
+from spmdir.core.errors import UnsupportedError
 from spmdir.importer import aliases
 from spmdir.simulator.simulate import run_single
 from tests.importer.imported_programs import MESH, Function, export, results
@@ -159,7 +160,7 @@ def test_layouts_that_change_in_place_give_the_numbers_of_eager(cases: dict[str,
 def test_inputs_that_get_another_shape_or_memory_in_place_are_rejected(name: str):
     graph = make_fx(lambda x: RESHAPED[name](x) * 1)(torch.randn(4, 4))
     with pytest.raises(
-        spmdir.core.errors.UnsupportedError,
+        UnsupportedError,
         match=rf"calls aten\.{name}\.\w+, which changes the shape or memory of the input 'x_1'; expected",
     ):
         spmdir.import_fx(graph, MESH)
@@ -178,7 +179,7 @@ def test_writes_whose_meaning_depends_on_their_order_are_rejected(case: str):
         return x * 1
 
     with pytest.raises(
-        spmdir.core.errors.UnsupportedError, match="depends on the order of writes; expected elements that occur once"
+        UnsupportedError, match="depends on the order of writes; expected elements that occur once"
     ) as info:
         spmdir.import_fx(torch.export.export(Function(lambda _, x: program(x)), (torch.randn(4),)), MESH)
     assert info.value.location is not None
@@ -192,5 +193,5 @@ def test_aliases_told_in_a_region_with_its_own_graph_are_rejected():
             F.dropout(y, 0.5, False).mul_(2)
         return y * 1
 
-    with pytest.raises(spmdir.core.errors.UnsupportedError, match="in an inner graph"):
+    with pytest.raises(UnsupportedError, match="in an inner graph"):
         spmdir.import_fx(export(lambda _, x: program(x), torch.randn(4)), MESH)

@@ -41,7 +41,7 @@ def ops(module) -> list[str]:
         (lambda x: torch.fft.fft(x).abs(), "aten.fft_fft"),
         (lambda x: torch.linalg.inv(x @ x.mT + torch.eye(4, dtype=x.dtype)), "aten.linalg_inv"),
         (lambda x: torch.linalg.multi_dot([x, x.mT, x]), "aten.linalg_multi_dot"),
-        (lambda x: torch.tensordot(x, x, dims=([1], [1])), "aten.tensordot"),
+        (lambda x: torch.tensordot(x, x, dims=([1], [1])), "aten.tensordot"),  # type: ignore
     ],
 )
 def test_an_op_without_a_rule_is_imported_as_the_ops_that_torch_makes_of_it(
@@ -58,7 +58,7 @@ def test_an_op_without_a_rule_is_imported_as_the_ops_that_torch_makes_of_it(
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_that_draw_nothing_are_imported_as_their_steps(layer: type[nn.RNNBase]):
-    model = layer(6, 3, batch_first=True, bidirectional=True).double()
+    model = layer(6, 3, batch_first=True, bidirectional=True).double()  # type: ignore
     x = torch.randn(4, 5, 6, dtype=torch.float64)
     exported = torch.export.export(model, (x,))
     module = spmdir.import_fx(exported, MESH, {"input": "dp: S(0)", "*": "dp: S(0)"}, missing_rule="error")

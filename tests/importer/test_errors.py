@@ -32,7 +32,7 @@ def _sparse():
 
 def _own_generator():  # by hand, as the next: not every torch traces it
     root, graph = nn.Module(), fx.Graph()
-    root.generator = torch.Generator()
+    root.generator = torch.Generator()  # type: ignore
     x = graph.placeholder("x")
     result = graph.call_function(torch.ops.aten.bernoulli.default, (x,), {"generator": graph.get_attr("generator")})
     x.meta["val"] = result.meta["val"] = X
@@ -43,7 +43,7 @@ def _own_generator():  # by hand, as the next: not every torch traces it
 def _left_by_a_transform():
     graph = fx.Graph()
     x = graph.placeholder("x")
-    result = graph.call_function(torch._C._functorch._unwrap_for_grad, (x, 1))
+    result = graph.call_function(torch._C._functorch._unwrap_for_grad, (x, 1))  # type: ignore
     x.meta["val"] = result.meta["val"] = X
     graph.output(result)
     return fx.GraphModule(nn.Module(), graph)

@@ -38,7 +38,7 @@ def test_an_op_knows_its_module_and_its_line():
     assert place is not None
     assert place.file == "test_locations.py"
     assert place.line == inspect.getsourcelines(_Layer.forward)[1] + 1
-    assert found.location.desc.data == "inner.layer"
+    assert found.location.desc.data == "inner.layer"  # type: ignore
 
 
 def test_files_of_packages_are_relative_to_what_is_installed_and_others_have_no_folders():
@@ -50,9 +50,9 @@ def test_files_of_packages_are_relative_to_what_is_installed_and_others_have_no_
 def test_a_location_keeps_the_call_stack_and_starts_with_its_innermost_frame():
     outer, inner = _Outer.forward, _Layer.forward
     module = import_fx(export(lambda s, x: s.outer(x), torch.ones(2), outer=_Outer()), MESH)
-    stack = op(module, "aten.exp").location.location
-    assert stack.callee.line.data == inspect.getsourcelines(inner)[1] + 1
-    assert stack.caller.callee.line.data == inspect.getsourcelines(outer)[1] + 1
+    stack = op(module, "aten.exp").location.location  # type: ignore
+    assert stack.callee.line.data == inspect.getsourcelines(inner)[1] + 1  # type: ignore
+    assert stack.caller.callee.line.data == inspect.getsourcelines(outer)[1] + 1  # type: ignore
 
 
 def test_a_call_stack_of_any_depth_is_cut_to_its_innermost_frames():
@@ -60,7 +60,7 @@ def test_a_call_stack_of_any_depth_is_cut_to_its_innermost_frames():
     location, depth = call_stack(user_frames(trace)), 1
     while isinstance(location, CallSiteLoc):
         location, depth = location.caller, depth + 1
-    assert (depth, location.line.data) == (32, 10_000 - 31)
+    assert (depth, location.line.data) == (32, 10_000 - 31)  # type: ignore
 
 
 def test_frames_inside_torch_are_passed_over():

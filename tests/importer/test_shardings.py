@@ -85,7 +85,11 @@ REJECTED = {
         r"out_shardings\[2\] is for output .*, which is not a tensor; expected None",
     ),
     "rank of output": ({}, [None, "dp: S(0)", None], r"sharding of output 1 \(f32\): S\(0\)"),
-    "unknown like": ({}, ["like:args_3", None, None], r"'like:args_3'; expected the name of an input; did you mean 'args_"),
+    "unknown like": (
+        {},
+        ["like:args_3", None, None],
+        r"'like:args_3'; expected the name of an input; did you mean 'args_",
+    ),
 }
 
 

@@ -25,7 +25,7 @@ def test_mutations_are_made_functional(mode: str):
         b.view(-1).mul_(2)
         return a + b, a, b.view(-1)
 
-    traced = make_fx(function, tracing_mode=mode)(X.clone(), X.clone())
+    traced = make_fx(function, tracing_mode=mode)(X.clone(), X.clone())  # type: ignore
     module = import_fx(traced, MESH, {"b": "dp: S(0)"})
     assert results(module, "kind")[3:] == [("a_1", "mutation"), ("b_1", "mutation")]
     assert results(module)[4] == ("b_1", "dp: S(0)")
@@ -139,7 +139,7 @@ def test_a_least_squares_solution_has_a_shape_and_its_residuals_have_not():
 
 
 def test_a_ctc_loss_whose_lengths_torch_loses_is_rejected():
-    graph = make_fx(lambda x, t: torch.nn.functional.ctc_loss(x, t, [6, 5], [3, 2]))
+    graph = make_fx(lambda x, t: torch.nn.functional.ctc_loss(x, t, [6, 5], [3, 2]))  # type: ignore
     with pytest.raises(UnsupportedError, match="pass input_lengths and target_lengths as tensors"):
         import_fx(graph(torch.randn(6, 2, 5).log_softmax(2), torch.tensor([[1, 2, 3], [2, 2, 4]])), MESH)
 
@@ -257,7 +257,7 @@ def test_a_batch_norm_gives_new_statistics_and_leaves_the_old_ones(training: boo
     inputs = [torch.rand(4, 6, 3), torch.rand(6), torch.rand(6)]
     traced = make_fx(lambda x, mean, var: _statistics(x, mean, var, training))(*inputs)
     module = import_fx(traced, MESH, {"mean": "dp: S(0)", "var": "tp: S(0)"})
-    for found, expected in zip(simulate(module, inputs), _statistics(*inputs, training), strict=True):
+    for found, expected in zip(simulate(module, inputs), _statistics(*inputs, training), strict=True):  # type: ignore
         assert torch.allclose(found, expected)
 
 
@@ -268,7 +268,7 @@ def test_a_batch_norm_that_updates_its_inputs_gives_them_as_mutations():
     inputs = [torch.rand(4, 6), torch.rand(6), torch.rand(6)]
     module = import_fx(make_fx(function)(*map(torch.clone, inputs)), MESH)
     assert [kind for _, kind in results(module, "kind")] == ["output", "mutation", "mutation"]
-    for found, expected in zip(run_single(module, inputs), _statistics(*inputs), strict=True):
+    for found, expected in zip(run_single(module, inputs), _statistics(*inputs), strict=True):  # type: ignore
         assert torch.equal(found, expected)
 
 
