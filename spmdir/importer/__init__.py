@@ -1,6 +1,6 @@
 """Import torch.fx graphs and exported programs into the IR, with the user's annotations.
 
-May import core, rules, dialects, passes and torch_interop; lowering and simulator for `check=True`.
+May import: core, rules, dialects, passes, torch_interop, simulator; lowering and simulator for `check=True`.
 Start with importer.py, which defines `import_fx`. The other modules, in the order in which a program passes them:
 
 - read_exported.py, read_traced.py: convert an ExportedProgram or a GraphModule to a `Program` (program.py): one
