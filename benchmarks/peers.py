@@ -9,7 +9,7 @@ Each system decides the sharding of every value:
 - spmdir's `propagate` minimises the modelled time.
 
 All decisions are priced alike. The decided values are constraints of the program, and spmdir chooses the strategy of
-each op and the collectives between them at the least modelled time. The peers' own lowering of a decision takes no less.
+each op and the collectives between them at the least modelled time. A peer's own lowering takes no less.
 """
 
 from __future__ import annotations
