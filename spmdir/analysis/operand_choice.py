@@ -155,7 +155,7 @@ def _candidates_on(
         return []
 
     def sent(choice: dict[str, Strategy]) -> float:
-        """Return the bytes that the axes send, priced one by one, which is fast."""
+        """Return the bytes that the axes send. They are priced one by one, because that is fast."""
         return sum(_bytes_on(rule, strategy, axis, current, fine) for axis, strategy in choice.items())
 
     choices: list[dict[str, Strategy]] = [{}]
@@ -208,4 +208,4 @@ def _bytes_on(rule: OpRule, strategy: Strategy, axis: str, current: tuple[Shardi
 
 def _overlapping(axis: str, fine: Mesh) -> list[str]:
     """Return the axes of `fine` that overlap `axis`."""
-    return [other for other in fine.axis_names if other == axis or fine.root_axis(other) == fine.root_axis(axis)]
+    return [name for name in fine.axis_names if name == axis or fine.root_axis(name) == fine.root_axis(axis)]

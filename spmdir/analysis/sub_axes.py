@@ -1,4 +1,4 @@
-"""Choose mesh axes to split into sub-axes, which can shard several factors of one dimension.
+"""Choose mesh axes to split into sub-axes. Sub-axes of one axis can shard several factors of one dimension.
 
 For example, a view separates a dimension of 8 elements into 2 x 4. An axis of 4 ranks is split into 2 x 2: its major
 sub-axis shards the dimension of 2, and its minor sub-axis shards the dimension of 4.

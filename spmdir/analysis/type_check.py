@@ -239,7 +239,7 @@ def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Shardi
 
 
 def _factor_of(strategy: Strategy, factors: tuple[int, ...]) -> int | None:
-    """Return the factor of a dimension that `strategy` shards; None if it shards none of `factors`."""
+    """Return the first of the `factors` of a dimension that `strategy` shards; None if there is none."""
     return next((factor for factor in factors if factor in strategy.factors), None)
 
 

@@ -234,7 +234,7 @@ class DecidedProgram:
         return seconds
 
     def equal_nodes(self, node: int) -> Sequence[int]:
-        """Return the nodes of equal layers that share one decision with `node`, which is one of them."""
+        """Return the nodes of equal layers that share one decision with `node`, including `node`."""
         return self.search.alike(node)
 
     def decide_without_strategy(self, node: int, axis: str) -> Alternative | None:

@@ -156,7 +156,7 @@ class Difference(ShownAsText):
                 shares[side] += share
         changed = [(key, old, new) for key, (old, new) in shares_of.items() if old != new]
         changed.sort(key=lambda row: -abs(row[2].seconds - row[1].seconds))
-        rows = [(*key, *was.cells[:3], *now.cells[:3]) for key, was, now in changed]
+        rows = [(*key, *share_before.cells[:3], *share_after.cells[:3]) for key, share_before, share_after in changed]
         header = ("collectives", "", "", "before", "sent", "ms", "after", "sent", "ms")
         return table([header, *rows], range(3, 9)) if rows else []
 

@@ -187,7 +187,7 @@ def _compare_alternative(
 
 
 def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
-    """Return the reasons why a node has no other strategy on an axis."""
+    """Return the reasons that restrict a node to its strategy on an axis."""
     annotated = program.annotation(node, axis)
     if annotated is not None:
         return (f"the value is annotated {axis}: {annotated}",)

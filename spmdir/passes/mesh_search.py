@@ -35,12 +35,12 @@ from spmdir.schedule.simulate import Execution, simulate
 from spmdir.search.hidden_transfers import Scheduled, fastest
 from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_legal
-from spmdir.search.memory_budget import Decision, Held, cheapest_within
+from spmdir.search.memory_budget import Decision, PeakMemory, cheapest_within
 from spmdir.search.nesting import Nested, nest, reshard_seconds
 from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Search, Solution
-from spmdir.search.value_prices import PLAIN, Worth
+from spmdir.search.value_prices import NO_PRICES, ValuePrices
 from spmdir.transforms.write_decision import annotate, user_annotations
 
 _NODE = "node {} of the search"
@@ -127,7 +127,9 @@ class MeshSearch:
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
         self._nested: tuple[Solution, Nested] | None = None
-        self.free = self._search.solution(Worth(exposed=counted_fractions(problem)) if shares_messages else PLAIN)
+        self.free = self._search.solution(
+            ValuePrices(exposed=counted_fractions(problem)) if shares_messages else NO_PRICES
+        )
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
         """Decide again with new_search strategies for some nodes. Return the new search and its solution.
@@ -205,17 +207,17 @@ class MeshSearch:
         """Return the scheduled decision `plain`, and the fastest scheduled decision.
 
         The peak of the latter is at most `budget` bytes, or at most the peak of `plain`, if that is larger."""
-        limit = max(budget, self.decision(plain).held.peak_bytes) if budget < math.inf else budget
+        limit = max(budget, self.decision(plain).memory.peak_bytes) if budget < math.inf else budget
         first = self._scheduled(plain, limit)
         return first, fastest(first, lambda worth: self._scheduled(self._search.solution(worth), limit))
 
-    def _decide(self, worth: Worth) -> Decision:
+    def _decide(self, worth: ValuePrices) -> Decision:
         return self.decision(self._search.solution(worth))
 
     def decision(self, solution: Solution) -> Decision:
         """Write a solution to the function, and return it with the peak memory of a rank."""
         if not self.is_legal(solution):
-            return Decision(solution, Held(math.inf, ()))
+            return Decision(solution, PeakMemory(math.inf, ()))
         self.write(solution)
         return Decision(solution, self._held(self._partitioned()))
 
@@ -246,7 +248,7 @@ class MeshSearch:
         """
         return run_trial(self._context, self._copy(), PARTITIONING)
 
-    def _held(self, local: ModuleOp) -> Held:
+    def _held(self, local: ModuleOp) -> PeakMemory:
         """Return the live buffers at the peak of a local program. Temporary buffers count as the first result."""
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
         most, _, held = find_peak(memory.program)
@@ -255,7 +257,7 @@ class MeshSearch:
             owner, size = self._owner(memory.values[buffer]), memory.buffers[buffer].bytes
             if owner is not None and size > 0:
                 live.append((*owner, size))
-        return Held(most, tuple(sorted(live, key=lambda entry: -entry[2])))
+        return PeakMemory(most, tuple(sorted(live, key=lambda entry: -entry[2])))
 
     def _copy(self) -> ModuleOp:
         """Return a module with a copy of the function, with numbers for sizes. Locations of ops contain their nodes."""

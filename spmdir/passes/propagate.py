@@ -48,7 +48,7 @@ from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.joint_states import Unsolvable
-from spmdir.search.memory_budget import Held
+from spmdir.search.memory_budget import PeakMemory
 from spmdir.search.problem import Problem
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Solution
@@ -199,13 +199,13 @@ class PropagatePass(FunctionPass):
     ) -> tuple[MeshSearch, Solution]:
         """Return the cheapest decision within `budget`. `best` has the cheapest decision without a limit."""
         free = best.decision(best.free)
-        if free.held.peak_bytes <= budget:
+        if free.memory.peak_bytes <= budget:
             return best, best.free
         decisions = [(search, search.within(budget, free if search is best else None)) for search in searches]
-        fitting = [entry for entry in decisions if entry[1].held.peak_bytes <= budget]
-        least = min(decisions, key=lambda entry: entry[1].held.peak_bytes)
+        fitting = [entry for entry in decisions if entry[1].memory.peak_bytes <= budget]
+        least = min(decisions, key=lambda entry: entry[1].memory.peak_bytes)
         if not fitting and self.memory != "least":
-            raise _over_budget(least[1].held, budget, least[0], function)
+            raise _over_budget(least[1].memory, budget, least[0], function)
         chosen, decision = min(fitting, key=lambda entry: entry[1].solution.cost) if fitting else least
         return chosen, decision.solution
 
@@ -243,7 +243,7 @@ def _annotated_mesh(function: FuncOp, problem: Problem) -> Mesh:
     Raises:
         ShardingError: two shardings split an axis in incompatible ways; located.
     """
-    kept = [s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept]
+    kept = [s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept_shardings]
     try:
         return annotated_splits([*user_shardings(function), *kept], problem.mesh)
     except ShardingError as error:
@@ -254,13 +254,13 @@ def _reject_refused_keeps(search: MeshSearch) -> None:
     """Raise a located ShardingError if an op has no strategy for the kept sharding of an operand."""
     for node in search.contradicted:
         source = search.problem.nodes[node].source
-        if isinstance(source, OpStrategies) and any(source.kept):
-            kept = (entry for sharding in source.kept if sharding for entry in sharding.entries)
+        if isinstance(source, OpStrategies) and any(source.kept_shardings):
+            kept = (entry for sharding in source.kept_shardings if sharding for entry in sharding.entries)
             axis = next(axis for axis, placement in kept if placement.trait != "open")
             raise _located(search.makers[node], Unsolvable(node, axis), search.problem)
 
 
-def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
+def _over_budget(held: PeakMemory, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
     """Return the error for a program whose smallest peak exceeds the memory limit."""
     largest = [
         f"{search.name(value)}{' resharded' if is_copy else ''} {size_text(size)}"
@@ -297,8 +297,8 @@ def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
 
 def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
     source = problem.nodes[error.node].source
-    if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept):
-        kept = ", ".join(f"<{sharding}>" for sharding in source.kept if sharding)
+    if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept_shardings):
+        kept = ", ".join(f"<{sharding}>" for sharding in source.kept_shardings if sharding)
         problem_text = (
             f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
         )

@@ -52,7 +52,7 @@ MAX_WIDTH = 300
 """The largest number of characters of such a line."""
 
 MAX_SECONDS = 4.0
-"""The CPU seconds after which no further value is explained by default."""
+"""The CPU seconds that explanations may take by default."""
 
 MAX_EXPLAINED = 12
 """The largest number of values that are explained by default."""
@@ -246,7 +246,7 @@ def _sent(transfer: Transfer | None) -> list[Any]:
 
 
 def _lifetimes(execution: Execution) -> tuple[dict[int, int], dict[int, int]]:
-    """Return buffer → the first and the last position in the order of execution at which it is live."""
+    """Return buffer → its first live position in the order of execution, and buffer → its last."""
     memory, begins, ends = Memory(execution.program), dict[int, int](), dict[int, int]()
     live_before = dict.fromkeys(memory.live)
     for position, task in enumerate(execution.order):

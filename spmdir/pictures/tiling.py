@@ -54,7 +54,7 @@ class Tiling:
         dims: the drawn dimensions: the first downwards, the second to the right. A single one is drawn to the right.
         position: dimension → the position of the slice, for all other dimensions.
         rows, columns: the (start, end) positions of the pieces of the two dimensions.
-        tiles: the rectangles, which do not overlap. No rank holds the positions outside of them.
+        tiles: the rectangles, without overlaps. No rank holds the positions outside of them.
         holders: [holder of a tile], its ranks.
         mixed: (axes, placement) of the placements whose local tensors do not contain elements of the tensor.
         cropped: descriptions of the pieces that are left out.

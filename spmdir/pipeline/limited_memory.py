@@ -113,8 +113,7 @@ class _Bound:
         """Return the bytes of the largest local shard of a value."""
         meta = meta_of(value.type)
         if (meta, sharding) not in self._sizes:
-            own = sharding or Sharding()
-            size = local_bytes(own, meta.shape, meta.dtype.itemsize, self.mesh) if meta else 0.0
+            size = local_bytes(sharding or Sharding(), meta.shape, meta.dtype.itemsize, self.mesh) if meta else 0.0
             self._sizes[meta, sharding] = size
         return self._sizes[meta, sharding]
 

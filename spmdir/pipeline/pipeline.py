@@ -275,8 +275,8 @@ def _named_topologies(topology: object, plugins: PluginSet) -> dict[str, Topolog
     return {**plugins.topologies, **({topology.name: topology} if isinstance(topology, Topology) else {})}
 
 
-def _find_topology(topology: Topology | str | None, own: object, plugins: PluginSet) -> Topology:
-    named = _named_topologies(own, plugins).get(topology) if isinstance(topology, str) else None
+def _find_topology(topology: Topology | str | None, pipeline_topology: object, plugins: PluginSet) -> Topology:
+    named = _named_topologies(pipeline_topology, plugins).get(topology) if isinstance(topology, str) else None
     return named or find_topology(topology)
 
 

@@ -106,7 +106,7 @@ def _files(pipeline: Pipeline) -> set[str]:
     """Return the files that `pipeline` names."""
     values = [value for step in pipeline.steps for option, value in step.options if _is_file(option, value)]
     values += [
-        os.fspath(given) for given in (pipeline.costs, pipeline.topology) if isinstance(given, (str, os.PathLike))
+        os.fspath(option) for option in (pipeline.costs, pipeline.topology) if isinstance(option, (str, os.PathLike))
     ]
     return set(values)
 

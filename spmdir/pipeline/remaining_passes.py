@@ -152,14 +152,14 @@ def names_in_layers(module: ModuleOp) -> dict[str, str]:
     return {name: text_name(value) for name, value in values.items()}
 
 
-def resolve_names(module: ModuleOp, texts: Sequence[str], known: Container[str]) -> dict[str, str]:
+def resolve_names(module: ModuleOp, texts: Sequence[str], inlined_names: Container[str]) -> dict[str, str]:
     """Return text → the name of the same value after layers are inlined, or the text itself.
 
     Args:
-        texts: names of values, and other texts, which do not change. The name of a value in the function of a layer is
-            replaced by that of the value in the first of the equal layers.
-        known: the names of all values after layers are inlined. These do not change.
+        texts: names of values, and other texts. Other texts do not change. The name of a value in the function of a
+            layer is replaced by that of the value in the first of the equal layers.
+        inlined_names: the names of all values after layers are inlined. These do not change.
     """
-    needs_layers = any(text.startswith("%") and text not in known for text in texts)
+    needs_layers = any(text.startswith("%") and text not in inlined_names for text in texts)
     names = names_in_layers(module) if needs_layers else {}
-    return {text: text if text in known else names.get(text, text) for text in texts}
+    return {text: text if text in inlined_names else names.get(text, text) for text in texts}

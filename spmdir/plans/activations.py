@@ -108,7 +108,7 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
     return hook
 
 
-def _constrain_tensor(value: Any, layouts: Texts, what: str) -> Tensor:
+def _constrain_tensor(value: Any, layouts: Texts, description: str) -> Tensor:
     if not isinstance(value, Tensor):
-        raise ShardingError(f"the plan shards {what}, which has type {type(value).__name__}; expected a tensor")
+        raise ShardingError(f"the plan shards {description} of type {type(value).__name__}; expected a tensor")
     return constrain(value, layouts[value.dim()])

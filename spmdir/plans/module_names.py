@@ -26,7 +26,7 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """Return name of a parameter → its first name, which is its key in the state of a step."""
+    """Return name of a parameter → its first name. The state of a step has the parameter under this name."""
     return {name: names[0] for names in tied_names(parameters_of(model).items()) for name in names}
 
 
@@ -66,7 +66,7 @@ def values_by_module(value_by_key: Mapping[str, Value], names: Collection[str], 
 
 
 def with_globs(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
-    """Merge equal values of all layers under one glob, if the glob matches no other names.
+    """Merge equal values of all layers under one glob, if the glob matches only their names.
 
     Args:
         values: name → value.

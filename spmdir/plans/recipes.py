@@ -56,7 +56,7 @@ PRODUCTS = {"hsdp": ("ddp", "fsdp")}
 """Word → the recipes whose product it is."""
 
 AUTO = "auto"
-"""The word for a search of all placements that no other word sets."""
+"""The word for a search: it chooses all placements that the other words leave open."""
 
 _FACTOR = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
 AxisPlacements = dict[str, Placement]
@@ -99,7 +99,7 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     shardings = {INPUTS: _sharding(open_axes, {**replicated, **inputs})} if inputs else {}
     if state_axes:
         shardings |= with_globs(state, names)
-        shardings |= {f"parameters.{key}": one for key, one in with_globs(parameters, names).items()}
+        shardings |= {f"parameters.{key}": sharding for key, sharding in with_globs(parameters, names).items()}
     else:
         shardings |= with_globs(parameters, names)
     return ShardingPlan(shardings, activations=_activations(factors, layers, model, mesh), keep=tuple(layers))
@@ -143,8 +143,8 @@ def _axis(word: str, mesh: Mesh, named_axis: str | None) -> str:
 def _check_distinct(text: str, factors: Sequence[AxisRecipe], mesh: Mesh) -> None:
     """Raise ShardingError if two recipes are for one axis, except tp and sp."""
     for index, factor in enumerate(factors):
-        for other in factors[:index]:
-            if factor.axis == other.axis and {factor.recipe, other.recipe} != {RECIPES["tp"], RECIPES["sp"]}:
+        for earlier in factors[:index]:
+            if factor.axis == earlier.axis and {factor.recipe, earlier.recipe} != {RECIPES["tp"], RECIPES["sp"]}:
                 raise ShardingError(
                     f"'{text}' has two recipes for axis '{factor.axis}' of mesh {mesh}; expected one for each axis, or "
                     "tp and sp: add an axis to the mesh, or name the axes, as in fsdp(dp)*tp(tp)"
@@ -165,8 +165,8 @@ def _layer_placements(layers: Mapping[str, Mapping[str, Style]], model: nn.Modul
 def _shard_over(placements: AxisPlacements, axes: Sequence[str], shape: Sequence[int], mesh: Mesh) -> AxisPlacements:
     """Return `placements` with one sharded dimension for each of `axes`, if the axis divides one.
 
-    Dimension 0 comes first, if no other axis shards it, then the largest such dimension. A dimension that other axes
-    shard is the last choice. There, the axis is nested inside the others.
+    Dimension 0 is the first choice, then the largest dimension, among those that are not sharded yet. A dimension that
+    other axes shard is the last choice. There, the axis is nested inside these axes.
     """
     placements = dict(placements)
     for axis in axes:
@@ -187,8 +187,8 @@ def _shard_over(placements: AxisPlacements, axes: Sequence[str], shape: Sequence
 
 
 def _sharding(open_axes: AxisPlacements, placements: AxisPlacements) -> Sharding:
-    others = {axis: placement for axis, placement in open_axes.items() if axis not in placements}
-    return Sharding([*placements.items(), *others.items()])
+    still_open = {axis: placement for axis, placement in open_axes.items() if axis not in placements}
+    return Sharding([*placements.items(), *still_open.items()])
 
 
 def _activations(
@@ -219,7 +219,7 @@ def _tokenwise_modules(model: nn.Module, axis: str) -> list[str]:
     """
     modules = modules_of(model)
     lists = [name for name, module in modules.items() if _is_list_of_layers(module)]
-    outer = [name for name in lists if not any(other != name and _is_within(name, other) for other in lists)]
+    outer = [name for name in lists if not any(each != name and _is_within(name, each) for each in lists)]
     layers = {f"{name}.{index}".lstrip(".") for name in outer for index, _ in modules[name].named_children()}
     if not layers:
         raise ShardingError(
@@ -239,5 +239,5 @@ def _is_list_of_layers(module: nn.Module) -> bool:
     return isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 0
 
 
-def _is_within(name: str, other: str) -> bool:
-    return not other or name.startswith(f"{other}.")
+def _is_within(name: str, module: str) -> bool:
+    return not module or name.startswith(f"{module}.")

@@ -163,7 +163,7 @@ class Builder:
                         yield NewCollective(operand, step, term.is_start)
 
     def _build_functions(self, form: Term, target: Sharding | None) -> Iterator[Node]:
-        """Yield f on operands that its strategies allow, at least one of which has the form of the right side."""
+        """Yield f on operands that its strategies allow. At least one operand has the form of the right side."""
         function, rule = self.match.function, self.rule
         assert isinstance(function, AtenOp)
         if rule is None:

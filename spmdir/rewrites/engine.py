@@ -10,7 +10,7 @@ For example, `gather-of-slice` has the left side `all_gather (slice x on C?, A d
     %1 = spmd.slice %0 on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
     %2 = spmd.all_gather %1 on [tp] dim 0 : tensor<16x8xf32> <>
 
-with A = [tp], and with empty B and C. The right side is `%0`, which has the sharding of `%2`. The rewrite removes both
+with A = [tp], and with empty B and C. The right side is `%0`. Its sharding is that of `%2`. The rewrite removes both
 ops, so it applies.
 """
 
@@ -106,10 +106,10 @@ class Engine:
                 reasons.append(f"f = {match.function.name} has other users, so it would run twice")
                 continue
             if lossy_step := self._find_changed_lossy_step(dying, replacement):
-                reasons.append(f"does not keep {lossy_step}, which is lossy")
+                reasons.append(f"does not keep the lossy step {lossy_step}")
                 continue
             if self.holds_no_more and self._may_hold_more(root, replacement, dying):
-                reasons.append("may increase live memory, which has a limit")
+                reasons.append("may increase live memory; a memory limit forbids this")
                 continue
             before = add_costs(self.pricing.cost_of_op(op) for op in dying)
             after = add_costs(self.pricing.cost_of_node(node) for node in new_nodes(replacement))

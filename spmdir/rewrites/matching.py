@@ -112,7 +112,7 @@ def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Binding
 def _bind_axes(
     pattern: tuple[tuple[str, bool], ...], axes: tuple[str, ...], unordered: bool, bindings: Bindings
 ) -> Iterator[Bindings]:
-    """Yield all bindings by which the lists of `pattern`, concatenated, are `axes`.
+    """Yield all bindings with which the concatenated lists of `pattern` equal `axes`.
 
     For example, the pattern `A, B?` matches [dp, tp] as A = [dp], B = [tp] and as A = [dp, tp], B = [].
     """
@@ -120,13 +120,13 @@ def _bind_axes(
         if not axes:
             yield bindings
         return
-    (name, optional), rest = pattern[0], pattern[1:]
+    (name, optional), later_lists = pattern[0], pattern[1:]
     if name not in bindings:
         for length in range(0 if optional else 1, len(axes) + 1):
-            yield from _bind_axes(rest, axes[length:], unordered, {**bindings, name: axes[:length]})
+            yield from _bind_axes(later_lists, axes[length:], unordered, {**bindings, name: axes[:length]})
         return
     bound_axes = bindings[name]
     if unordered and set(bound_axes) <= set(axes):
-        yield from _bind_axes(rest, tuple(axis for axis in axes if axis not in bound_axes), unordered, bindings)
+        yield from _bind_axes(later_lists, tuple(axis for axis in axes if axis not in bound_axes), unordered, bindings)
     elif axes[: len(bound_axes)] == bound_axes:
-        yield from _bind_axes(rest, axes[len(bound_axes) :], unordered, bindings)
+        yield from _bind_axes(later_lists, axes[len(bound_axes) :], unordered, bindings)

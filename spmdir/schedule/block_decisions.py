@@ -17,7 +17,7 @@ edge from a task to the sink has its seconds, and an edge from a task to its ope
 
 Sources: the min-cut partitioner of PyTorch (`torch._functorch.partitioners`) for recomputation as a minimum cut, and
 M. J. Eisner and D. G. Severance, "Mathematical techniques for efficient record segmentation in large shared databases",
-1976, for the search of the prices at which the decision changes.
+1976, for the search for the prices at which the decision changes.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class BlockDecision:
 
     Attributes:
         restored: the tasks and the copies.
-        held: weighted bytes that are held across the cut of the program.
+        held_bytes: weighted bytes that are held across the cut of the program.
         seconds: the time of the tasks, and the price of the copies.
     """
 
     restored: frozenset[Restored]
-    held: float
+    held_bytes: float
     seconds: float
 
 
@@ -77,7 +77,7 @@ class BlockDecision:
 class Block:
     """A range of tasks whose recomputation is decided separately.
 
-    Buffers are numbered in the order in which they occur, so blocks of equal layers are equal.
+    Buffers are numbered in the order of their first use, so blocks of equal layers are equal.
 
     Attributes:
         seconds: for each task, its time; None if it must not run again.
@@ -102,20 +102,21 @@ class Block:
             return [hold_all]
         total_seconds = sum(filter(None, self.seconds)) + sum(filter(None, self.copies))
         hold_least = self._cheapest(2 * (total_seconds + CAPACITY_UNIT) / min(sizes))
-        if hold_least.held >= hold_all.held:
+        if hold_least.held_bytes >= hold_all.held_bytes:
             return [hold_all]
         return [hold_all, *self._between(hold_all, hold_least, HALVINGS), hold_least]
 
     def _between(self, more_held: BlockDecision, less_held: BlockDecision, depth: int) -> list[BlockDecision]:
         """Return decisions that hold less than the first one and more than the second one.
 
-        They are the cheapest ones at the price at which the two given decisions cost the same, and so on recursively.
+        At some price, the two given decisions cost the same. The cheapest decision at this price is between them, and
+        the search continues on both sides.
         """
         if not depth:
             return []
-        price = (less_held.seconds - more_held.seconds) / (more_held.held - less_held.held)
+        price = (less_held.seconds - more_held.seconds) / (more_held.held_bytes - less_held.held_bytes)
         middle = self._cheapest(price)
-        if not less_held.held < middle.held < more_held.held:
+        if not less_held.held_bytes < middle.held_bytes < more_held.held_bytes:
             return []
         before, after = self._between(more_held, middle, depth - 1), self._between(middle, less_held, depth - 1)
         return [*before, middle, *after]
@@ -147,11 +148,11 @@ class Block:
         not_repeated = [
             buffer for buffer in source_side if buffer < buffer_count and producer.get(buffer) not in repeated
         ]
-        held = sum(filter(None, [self.sizes[buffer] for buffer in not_repeated if buffer not in copy_price]))
+        held_bytes = sum(filter(None, [self.sizes[buffer] for buffer in not_repeated if buffer not in copy_price]))
         copied = [buffer for buffer in not_repeated if buffer in copy_price]
         copies = [Restored(producer[buffer], self.allocates[producer[buffer]].index(buffer)) for buffer in copied]
         seconds = sum(self.seconds[task] or 0.0 for task in repeated) + sum(copy_price[buffer] for buffer in copied)
-        return BlockDecision(frozenset([*map(Restored, repeated), *copies]), held, seconds)
+        return BlockDecision(frozenset([*map(Restored, repeated), *copies]), held_bytes, seconds)
 
 
 def make_block(
@@ -166,7 +167,7 @@ def make_block(
 
     Args:
         may_repeat: for each task of the block, whether it may run again.
-        held: the buffers that are held in any case.
+        held: the buffers that are always held.
         weights: buffer that is used after the cut of the program → the weight of one byte of it.
         copy_prices: buffer that may be copied → the price of a copy to the host and back in seconds.
     """

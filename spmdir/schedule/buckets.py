@@ -51,7 +51,7 @@ def merge_collectives(program: Program, keys: Mapping[int, Hashable], memory: fl
     memory = max(memory, float(_live_bytes(program, items)[0].max(initial=0.0)))
     latency_weight = _transfer_share(program)
     for key in dict.fromkeys(keys.values()):
-        members = {task for task, other in keys.items() if other == key and _may_pay(program, task)}
+        members = {task for task, key_of_task in keys.items() if key_of_task == key and _may_pay(program, task)}
         if len(members) > 1:
             items = _Merger(program, items, members, memory, latency_weight).merge()
     return items
@@ -77,7 +77,7 @@ class _Bucket:
     Attributes:
         members: their positions in the old order.
         preferred: the best position of the first member.
-        earliest, latest: the legal positions, each before the item that is there in the old order.
+        earliest, latest: the legal positions, each before the item at this position of the old order.
         latency: seconds of latency.
         link_seconds: seconds for which links are busy.
         saved_seconds: the latency that the bucket saves, without the copies that it requires.

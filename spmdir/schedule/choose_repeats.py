@@ -101,7 +101,7 @@ class _CutProblem:
         excess: the largest number of bytes over the budget.
         weights: buffer that is used before and after the cut → the weight of a byte. It is the sum of the bytes over
             the budget at the tasks between its last use up to the cut and its next use.
-        held: the buffers that are held in any case.
+        held: the buffers that are always held.
         copies: the prices of copies of the buffers that may be copied.
     """
 
@@ -172,8 +172,8 @@ class _CutProblem:
                 for prices in ({}, self.copies.prices(self.rate))[: 1 + bool(self.copies.seconds)]
             )
             for before, after in itertools.pairwise(with_copies[0] if with_copies else plain):
-                price = (after.seconds - before.seconds) / (before.held - after.held)
-                without = next((decision for decision in plain if decision.held <= after.held), plain[-1])
+                price = (after.seconds - before.seconds) / (before.held_bytes - after.held_bytes)
+                without = next((decision for decision in plain if decision.held_bytes <= after.held_bytes), plain[-1])
                 moves.append(_Move(price, block.start, after, without))
         return sorted(moves)
 
@@ -220,9 +220,10 @@ class _CutProblem:
         return min(self._with_last_move(moves, low), key=lambda solution: solution.seconds)
 
     def _with_last_move(self, moves: Sequence[_Move], count: int) -> Iterator[_Solution]:
-        """Yield solutions that fit, with the first `count` moves, which do not fit, and one more move.
+        """Yield solutions that fit, with the first `count` moves and one more.
 
-        It is the next move, or that of the later ones that takes the least time. Unnecessary repeats are removed.
+        The first `count` moves alone do not fit. The added move is the next one, or the fastest of the later ones.
+        Unnecessary repeats are removed.
         """
         decisions = self._apply(moves[:count])
 

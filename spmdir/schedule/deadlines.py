@@ -2,7 +2,7 @@
 
 The clock is the time of the accelerator without waits: a task begins at the sum of the durations of the tasks before
 it. Nothing starts while a task runs, so a start has the time of the begin of a task. For example, y0, y1 and y2 take 3
-seconds each and use each other in this order. y2 also uses w2, which is gathered in 2 seconds:
+seconds each and use each other in this order. y2 also uses w2. Its gather takes 2 seconds:
 
     y0 begins at 0, y1 at 3, y2 at 6, so the gather must end at 6
     slack 1.1   the gather is planned with 2.2 s and must start by 3.8: its latest start is 3, the begin of y1
@@ -178,7 +178,7 @@ def _last_up_to(times: Sequence[float], limit: float) -> float:
 
 
 def _find_freeing_starts(program: Program, waits: Mapping[int, int]) -> set[int]:
-    """Return the starts of collectives after which no more memory is held than before, if tasks run in order.
+    """Return the starts of collectives that do not increase the live memory, if tasks run in order.
 
     Args:
         waits: start → its wait.

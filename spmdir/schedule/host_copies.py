@@ -16,7 +16,7 @@ TO_HOST, FROM_HOST = "to host", "from host"
 
 
 def copy_transfer(to_host: bool, size: float, seconds: float) -> Transfer:
-    """Return the transfer of a copy of `size` bytes, which takes `seconds` if no other copy runs."""
+    """Return the transfer of a copy of `size` bytes that takes `seconds` alone on its link."""
     return Transfer(TO_HOST if to_host else FROM_HOST, (), seconds, 0.0, 0.0, size)
 
 

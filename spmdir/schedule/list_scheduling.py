@@ -7,7 +7,7 @@ The scheduler appends one ready task after another to a list, as they would run.
     deadlines     z could run right after p, so nothing hides the transfer in this order: it is urgent
                   a and p lead to the urgent start; x does not, and can fill the gap of 3 s
     list          a: the first ready task of the given order
-                  p: leads to the urgent start; x is reserved for the gap, which nothing else fills
+                  p: leads to the urgent start; x is reserved for the gap, because no other task fills it
                   start: is urgent, so it runs at once
                   x: runs during the transfer
                   wait, z
@@ -134,7 +134,9 @@ class ListScheduler:
             self._add_ready(self.in_flight[start])
 
     def _next_start(self, compute_seconds: float) -> int | None:
-        """Return the next task for a start that is due, or that frees memory and delays no other start; None if none.
+        """Return the next task that leads to a start; None if there is no such start.
+
+        The start is due, or frees memory without a delay of other starts.
 
         Args:
             compute_seconds: time of the next compute task. Nothing can start while it runs.
@@ -162,7 +164,7 @@ class ListScheduler:
         transfer = self._transfer(start)
         if any(self.transferring.get(stream) for stream in transfer.excludes):
             return False
-        queued = sum([self._transfer(other).seconds for other in self.transferring.get(transfer.stream, ())])
+        queued = sum([self._transfer(start).seconds for start in self.transferring.get(transfer.stream, ())])
         if queued and queued + transfer.seconds > compute_seconds:
             return False
         heaps = [self._due_starts.get(stream) for stream in (transfer.stream, *transfer.excludes)]

@@ -110,7 +110,7 @@ def _run_round(program: Program, budget: float, repeatable: Sequence[bool], copi
 def _find_cuts(program: Program, budget: float) -> list[int]:
     """Return the candidates for the cut among the tasks over the budget.
 
-    These are the task at which the buffers that are not in use have the most bytes, and the task with the most live
+    These are the task with the most live bytes in buffers that it does not use, and the task with the most live
     bytes.
     """
     live, waiting = live_bytes(program), _unused_live_bytes(program)

@@ -102,7 +102,11 @@ def find_conflicts(program: Program, task: int, in_flight: Iterable[int]) -> lis
     if transfer is None or not transfer.excludes:
         return []
     transfers = [(start, program.tasks[start].transfer) for start in in_flight]
-    return [start for start, other in transfers if other is not None and other.stream in transfer.excludes]
+    return [
+        start
+        for start, in_flight_transfer in transfers
+        if in_flight_transfer is not None and in_flight_transfer.stream in transfer.excludes
+    ]
 
 
 def advance_outputs(program: Program) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ class TransferTime:
     """The time of a transfer, in seconds from the start of the program.
 
     Attributes:
-        begin, end: the time at which it begins on its stream, and the time at which it ends.
+        begin, end: its times on its stream, in seconds from the begin of the program.
         exposed: seconds of idle time of the accelerator, while it waits for the transfer.
     """
 

@@ -98,8 +98,8 @@ class Assignment:
                     cost[part] = cost[part] + holding[value] * bytes_held
         self.producer_placements = {
             value: np.unique(produced, return_inverse=True)
-            for found in self.produces
-            for value, produced in found.items()
+            for produced_by_value in self.produces
+            for value, produced in produced_by_value.items()
         }
         self.need_rows = [{v: [a.tolist() for a in arrays] for v, arrays in needs.items()} for needs in self.needs]
         self.produce_rows = [{v: a.tolist() for v, a in makes.items()} for makes in self.produces]

@@ -201,7 +201,7 @@ class BlockSearch:
         visited = dict.fromkeys([start])
         waiting = [start]
         for part in waiting:
-            unvisited = [other for other in neighbours[part] if other not in visited]
+            unvisited = [neighbour for neighbour in neighbours[part] if neighbour not in visited]
             visited.update(dict.fromkeys(unvisited))
             waiting += unvisited
         return [*visited, *(part for part in range(len(neighbours)) if part not in visited)]
@@ -217,10 +217,9 @@ def _position(states: StateTable, joint: Sequence[Strategy | None], order: tuple
     """Return the index of the state with these strategies, preferably in this order; the cheapest if there is none."""
     wanted = [(s.operands, s.results) if s is not None else None for s in joint]
     matches = [
-        at
-        for at in range(len(states.order))
-        if all((s.operands, s.results) == want for s, want in zip(states.strategies(at), wanted, strict=True))
+        state
+        for state in range(len(states.order))
+        if all((s.operands, s.results) == want for s, want in zip(states.strategies(state), wanted, strict=True))
     ]
-    return next(
-        (at for at in matches if states.order[at] == order), matches[0] if matches else int(states.seconds.argmin())
-    )
+    default = matches[0] if matches else int(states.seconds.argmin())
+    return next((state for state in matches if states.order[state] == order), default)

@@ -13,7 +13,11 @@ from spmdir.search.problem import Node, Problem
 
 def producers_of(problem: Problem) -> list[tuple[int, int]]:
     """Return the (node, result index) that produces each value."""
-    producers = {value: (i, at) for i, node in enumerate(problem.nodes) for at, value in enumerate(node.results)}
+    producers = {
+        value: (index, position)
+        for index, node in enumerate(problem.nodes)
+        for position, value in enumerate(node.results)
+    }
     return [producers[value] for value in range(len(problem.values))]
 
 

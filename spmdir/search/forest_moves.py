@@ -202,7 +202,7 @@ def _operand_cost(price: Numbers, price_of: Callable[[Numbers], Numbers], needs:
     for copy, cost in zip(needs, costs_from_produced, strict=True):
         for position, (needed, cost_from_produced) in enumerate(zip(needs, costs_from_produced, strict=True)):
             if needed is not copy:
-                is_same = [other == needed for other in needs[:position]]
+                is_same = [earlier == needed for earlier in needs[:position]]
                 cost = cost + np.where(np.any(is_same, 0), 0.0, np.minimum(cost_from_produced, price[copy, needed]))
         costs.append(cost)
     return reduce(np.minimum, costs)

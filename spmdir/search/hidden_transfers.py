@@ -1,6 +1,6 @@
 """Choose the decision with the least scheduled time, in which hidden transfers cost nothing.
 
-The hidden time of a transfer depends on the whole decision, because two transfers cannot hide behind the same compute.
+The hidden time of a transfer depends on the whole decision, because the same compute cannot hide two transfers.
 So decisions are made in rounds. Each decision is scheduled, and its exposed fractions are the prices of the next one.
 For example, if the schedule exposes 30 % of the reshards of a value, these reshards count 0.3 of their time next.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from spmdir.search.solve import Solution
-from spmdir.search.value_prices import Worth
+from spmdir.search.value_prices import ValuePrices
 
 ROUNDS = 4
 """The number of decisions after the first one."""
@@ -39,7 +39,7 @@ class Scheduled:
     exposed: Sequence[float]
 
 
-def fastest(plain: Scheduled, decide: Callable[[Worth], Scheduled]) -> Scheduled:
+def fastest(plain: Scheduled, decide: Callable[[ValuePrices], Scheduled]) -> Scheduled:
     """Return the decision with the least scheduled time.
 
     Args:

@@ -64,9 +64,9 @@ def joint_cost(
     return total
 
 
-def _is_avoided(value: int, made: Placed, needed: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
+def _is_avoided(value: int, produced: Placed, needed: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
     """Return whether a value is resharded along axes with different sizes by rank in a way to be avoided."""
-    produced_on, axes = dict(made), {part for axis in shared.apart for part in mesh.parts(axis)}
+    produced_on, axes = dict(produced), {part for axis in shared.apart for part in mesh.parts(axis)}
     moved = [produced_on[axis] for placed in needed for axis, to in placed if axis in axes and produced_on[axis] != to]
     return any(shared.avoids(value, is_whole=placement == R) for placement in moved)
 
@@ -102,13 +102,13 @@ def node_seconds(
     """
     seconds = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
     for positions, strategy in _sending(joint):
-        others = [
+        other_strategies = [
             (strategy_there, mesh.sizes[axis])
             for position, (axis, strategy_there) in enumerate(zip(axes, joint, strict=True))
             if position not in positions
         ]
         group = tuple([axes[position] for position in positions])
-        sharded, count, nodes = shard_counts(others), mesh.group_size(group), node_count(group, mesh)
+        sharded, count, nodes = shard_counts(other_strategies), mesh.group_size(group), node_count(group, mesh)
         for size, factors in strategy.inner_bytes:
             local = size / math.prod(map(sharded.of, factors))
             seconds += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds

@@ -76,7 +76,7 @@ def joint_strategies(
 def idle_strategies(
     by_node: Sequence[Sequence[Strategy]], producers: Sequence[Iterable[tuple[int, tuple[int, int]]]]
 ) -> list[frozenset[Strategy]]:
-    """Return [node], the idle strategies on one axis: those that pass on partial values which no node produces.
+    """Return [node], the idle strategies on one axis: those that pass on a partial value that no node produces.
 
     An idle strategy can be dropped because the replicated strategy of the node does the same. A node without a
     replicated strategy has no idle ones. Neither shards a factor, so both are legal with the same strategies on the
@@ -118,8 +118,8 @@ def _passing(strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[tuple
     """Return the strategies that may be idle, and the (result index, partial placement) pairs of the others."""
     unsharded = [s for s in strategies if not s.factors]
     passing = [s for s in unsharded if any(s.kinds[: len(s.operands)])] if any(not s.kinds for s in unsharded) else []
-    others = [s for s in strategies if s.kinds and (s.factors or s not in passing)]
-    return passing, list(dict.fromkeys(partial for strategy in others for partial in _partial(strategy)))
+    producing = [s for s in strategies if s.kinds and (s.factors or s not in passing)]
+    return passing, list(dict.fromkeys(partial for strategy in producing for partial in _partial(strategy)))
 
 
 def _partial(strategy: Strategy) -> list[tuple[int, Placement]]:
@@ -179,11 +179,11 @@ def _mixes(kinds: Sequence[tuple[str | None, ...]]) -> bool:
 def is_legal(source: StrategySource, axes: Axes, joint: Sequence[Strategy]) -> bool:
     """Return whether the source lists each strategy for the strategies of all other axes."""
     for position, (axis, count) in enumerate(axes):
-        others = [
+        other_strategies = [
             (joint[other_position], ranks)
             for other_position, (_, ranks) in enumerate(axes)
             if other_position != position
         ]
-        if joint[position] not in source.strategies(axis, count, shard_counts(others)):
+        if joint[position] not in source.strategies(axis, count, shard_counts(other_strategies)):
             return False
     return True

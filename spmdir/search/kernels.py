@@ -1,7 +1,7 @@
 """The work of each op of a program, with chains of elementwise ops fused into kernels.
 
-A value stays inside a kernel if its producer and all users are elementwise and no other op separates them. Views do
-not separate. A kernel is launched once, reads each value from outside once, and writes only values that other ops use.
+A value stays inside a kernel if its producer and all users are elementwise and only views separate
+them. A kernel is launched once, reads each value from outside once, and writes only values that other ops use.
 For example, `exp(x) + y` is one kernel: it reads x and y, writes the sum, and the exponential stays inside.
 """
 

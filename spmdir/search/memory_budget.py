@@ -17,7 +17,7 @@ from collections.abc import Callable
 import attrs
 
 from spmdir.search.solve import Solution
-from spmdir.search.value_prices import Worth
+from spmdir.search.value_prices import ValuePrices
 
 RAISED, LOWERED, PATIENCE = 14, 4, 8
 """The most times that prices are raised, are lowered, and are raised in a row without effect."""
@@ -27,7 +27,7 @@ STEEPER = 4.0
 
 
 @attrs.frozen
-class Held:
+class PeakMemory:
     """The memory of a rank at its peak.
 
     Attributes:
@@ -44,10 +44,10 @@ class Decision:
     """A solution and its peak of memory."""
 
     solution: Solution
-    held: Held
+    memory: PeakMemory
 
 
-Decide = Callable[[Worth], Decision]
+Decide = Callable[[ValuePrices], Decision]
 """A function from prices to the decision for them."""
 
 
@@ -58,29 +58,29 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
         unpriced: the decision without prices of holding.
         values: how many the problem has.
     """
-    if unpriced.held.peak_bytes <= budget:
+    if unpriced.memory.peak_bytes <= budget:
         return unpriced
     prices, copy_prices = [0.0] * values, [0.0] * values
     latest = smallest = unpriced
     worth = unpriced.solution.worth
-    step, tries_in_vain = unpriced.solution.cost / unpriced.held.peak_bytes / RAISED, 0
+    step, tries_in_vain = unpriced.solution.cost / unpriced.memory.peak_bytes / RAISED, 0
     for _ in range(RAISED):
-        for value, is_copy, _ in latest.held.live:
+        for value, is_copy, _ in latest.memory.live:
             (copy_prices if is_copy else prices)[value] += step
         step *= STEEPER
         latest = decide(attrs.evolve(worth, holding=tuple(prices), copy_holding=tuple(copy_prices)))
-        tries_in_vain = tries_in_vain + 1 if latest.held.peak_bytes >= smallest.held.peak_bytes else 0
+        tries_in_vain = tries_in_vain + 1 if latest.memory.peak_bytes >= smallest.memory.peak_bytes else 0
         smallest = smallest if tries_in_vain else latest
-        if smallest.held.peak_bytes <= budget or tries_in_vain == PATIENCE:
+        if smallest.memory.peak_bytes <= budget or tries_in_vain == PATIENCE:
             break
-    if smallest.held.peak_bytes > budget:
+    if smallest.memory.peak_bytes > budget:
         return smallest
     best, low, high = smallest, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(low * high)
         holding, copies = ([scale * price for price in pair] for pair in (prices, copy_prices))
         latest = decide(attrs.evolve(worth, holding=holding, copy_holding=copies))
-        if latest.held.peak_bytes <= budget:
+        if latest.memory.peak_bytes <= budget:
             high, best = scale, min(best, latest, key=lambda decision: decision.solution.cost)
         else:
             low = scale

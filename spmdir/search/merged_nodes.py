@@ -19,7 +19,7 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.search.problem import Node, Problem
-from spmdir.search.value_prices import Worth
+from spmdir.search.value_prices import ValuePrices
 
 FEWEST_LAYERS = 4
 """From this number of equal layers on, decisions do not depend on the number of layers."""
@@ -87,11 +87,11 @@ class Quotient:
         """
         return value in (self.unsliced if is_whole else self.unsent)
 
-    def weighed(self, worth: Worth) -> Quotient:
+    def weighed(self, worth: ValuePrices) -> Quotient:
         """Return this program with prices of holding and sending: their means over the values of each merged value."""
         count = len(self.values)
         holding, copy_holding, exposed = (
-            _mean(some, self.value_class, count) for some in (worth.holding, worth.copy_holding, worth.exposed)
+            _mean(prices, self.value_class, count) for prices in (worth.holding, worth.copy_holding, worth.exposed)
         )
         return attrs.evolve(self, holding=holding, copy_holding=copy_holding, exposed=exposed)
 
@@ -147,8 +147,8 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
 
     def scaled(weight: float) -> float:
         in_each = (weight + BORDER) // layers
-        rest = weight - in_each * layers
-        return max(in_each * times + rest, 1) if rest <= BORDER else weight * times / layers
+        outside = weight - in_each * layers
+        return max(in_each * times + outside, 1) if outside <= BORDER else weight * times / layers
 
     weight = list(map(scaled, shared.weight))
     return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])
@@ -204,7 +204,7 @@ def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int
     for (producing_part, _), using_parts in zip(producer, users, strict=True):
         members = dict.fromkeys([producing_part, *(part for part, _ in using_parts)])
         for part in members:
-            neighbours[part].update(dict.fromkeys(other for other in members if other != part))
+            neighbours[part].update(dict.fromkeys(neighbour for neighbour in members if neighbour != part))
     return list(map(list, neighbours))
 
 

@@ -1,7 +1,7 @@
 """Message passing between the parts of a program: a lower bound on the cost of all decisions, and good decisions.
 
 A *part* has states, one of which is chosen. A *value* links the part that produces it with the parts that use it. Its
-reshards cost time if these parts need another placement than the one it is produced in. Each link has a *message*: one
+reshards cost time if a user needs another placement than the producer has. Each link has a *message*: one
 number for each placement. The message is added to the cost of the value and subtracted from the cost of the part, so
 the cost of a decision does not change. The sum of the minima of all parts and all values is a lower bound.
 
@@ -15,10 +15,10 @@ For example, part A produces a value in placement 0 or 1, at a cost of 0 or 1 se
 
 The algorithm is sequential reweighted message passing (V. Kolmogorov, "A new look at reweighted message passing",
 2015). In program order and back, each part adds the costs of its values to the costs of its states (*min-marginals*).
-It sends what each state costs above the cheapest to the values that it shares with later parts, in equal fractions.
-The bound never falls in such a pass. Both passes together are a *turn*. After a turn, each message moves on by a
-fraction of its last change
-(Nesterov's momentum). This may lower the bound, but it usually rises several times as fast.
+It sends the extra cost of each state over the cheapest to the values that it shares with later parts, in equal
+fractions. The bound never falls in such a pass. Both passes together are a *turn*. After a turn, each message moves on
+by a fraction of its last change (Nesterov's momentum). This may lower the bound, but it usually rises several times as
+fast.
 
 After each pass, the parts are decided one after another. Each takes its cheapest state, given the parts that are
 decided already and the messages of the others. If the bound is tight, the decision is optimal.
@@ -132,9 +132,9 @@ class MessagePassing:
         self._parts, self._factors = list(map(_Part, assignment.cost)), dict[int, ValueFactor]()
         members = {value: self._members(value) for value in range(len(assignment.price))}
         shared = Counter(part for parts in members.values() for part in parts)
-        for value, found in members.items():
-            if found:
-                self._add(value, found, [part for part in found if shared[part] > 1])
+        for value, parts in members.items():
+            if parts:
+                self._add(value, parts, [part for part in parts if shared[part] > 1])
         self._messages = np.zeros(sum(part.size for part in self._parts))
         offset = 0
         for part in self._parts:
@@ -143,7 +143,7 @@ class MessagePassing:
         self._previous = self._messages.copy()
 
     def _members(self, value: int) -> Sequence[int]:
-        """Return the part that produces a value and the other parts that use it; empty if no other part uses it."""
+        """Return the producer of a value and the other parts that use it; empty if only its producer uses it."""
         assignment, shared = self.assignment, self.assignment.shared
         producer = shared.producer[value][0]
         members = dict.fromkeys([producer, *(user for user, _ in shared.users[value])])

@@ -61,7 +61,7 @@ def nest(
         strategies: axis → the strategy of each node.
         annotations: the user annotations of each node.
         rules: the rule of each node that is a torch op.
-        searched: [node], positions of axes in the nesting order of the search, which is tried too.
+        searched: [node], positions of axes in the nesting order of the search, as one more candidate.
     """
     orders = Orders(problem, strategies, annotations, rules)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)

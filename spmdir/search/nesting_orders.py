@@ -41,16 +41,16 @@ class Placed:
     placements: Mapping[str, Placement]
     shards: Mapping[int, Order]
     nested: Mapping[int, Order]
-    known: dict[tuple[Order, ...], Sharding] = attrs.field(factory=dict)
+    shardings: dict[tuple[Order, ...], Sharding] = attrs.field(factory=dict)
 
     def sharding(self, orders: tuple[Order, ...], mesh: Mesh) -> Sharding:
         """Return the sharding with these nesting orders of the dimensions in `nested`."""
-        if orders not in self.known:
+        if orders not in self.shardings:
             chosen = {**self.shards, **dict(zip(self.nested, orders, strict=True))}
             entries = [(axis, placement) for axis, placement in self.placements.items() if placement.dim is None]
             entries += [(axis, self.placements[axis]) for axes in chosen.values() for axis in axes]
-            self.known[orders] = Sharding(entries, mesh.name).merged(mesh)
-        return self.known[orders]
+            self.shardings[orders] = Sharding(entries, mesh.name).merged(mesh)
+        return self.shardings[orders]
 
 
 @attrs.frozen(eq=False)
@@ -282,12 +282,12 @@ def _meeting(produced: Placed, needed: Placed) -> Meeting:
         if axes_before == axes_after:
             alike += [(dim, axes_after)] if len(axes_after) > 1 else []
             continue
-        kept = [axis for axis in axes_before if axis in axes_after]
+        common_axes = [axis for axis in axes_before if axis in axes_after]
         for axes, is_node in ((axes_before, False), (axes_after, True)):
-            moved = [axis for axis in axes if axis not in kept]
-            if len(axes) > 1 and kept and moved:
-                requests.append((dim, is_node, axes, tuple(itertools.product(kept, moved))))
-            is_clear = is_clear and (len(axes) < 2 or (len(kept) == 1 and len(moved) == 1))
+            moved = [axis for axis in axes if axis not in common_axes]
+            if len(axes) > 1 and common_axes and moved:
+                requests.append((dim, is_node, axes, tuple(itertools.product(common_axes, moved))))
+            is_clear = is_clear and (len(axes) < 2 or (len(common_axes) == 1 and len(moved) == 1))
     return Meeting(tuple(alike), tuple(requests), is_clear)
 
 

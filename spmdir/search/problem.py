@@ -294,7 +294,7 @@ class Annotation:
 
 
 def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
-    """Return `problem` in which each pair of an input and an output has the same placement.
+    """Return `problem` with the constraint that the input and the output of each pair have the same placement.
 
     A *tie* is an extra value that the input produces and the output uses. Ties are never resharded. For example, the
     input of a parameter and the output of its update are tied, so the update has the sharding of the parameter.

@@ -1,4 +1,4 @@
-"""A node with fewer strategies, for the question what the search would decide without one of them."""
+"""A node without some of its strategies, to find the decision of the search without them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
 
     These are the arguments and the views and casts of one argument, and the values on which no contraction depends:
     results, and values used only for them. The operand of the gradient of an embedding is an activation, so it is not
-    one of them.
+    one of these values.
     """
     early: set[Value] = set()
     for use in uses:

@@ -22,7 +22,7 @@ from spmdir.search.colour_refinement import Colours
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.merged_nodes import as_if_repeated, quotient
 from spmdir.search.problem import Problem
-from spmdir.search.value_prices import PLAIN, Worth
+from spmdir.search.value_prices import NO_PRICES, ValuePrices
 
 DEPTH = 4
 """The number of steps to which neighbourhoods are compared before nodes are merged."""
@@ -50,7 +50,7 @@ class Solution:
     cost: float
     orders: Sequence[tuple[int, ...]] = ()
     ends: tuple[BlockEnd, ...] = ()
-    worth: Worth = PLAIN
+    worth: ValuePrices = NO_PRICES
 
 
 Decision = dict[str, list[Strategy]]
@@ -85,7 +85,7 @@ class Search:
         axes = self.problem.mesh.axis_names
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
-    def solution(self, worth: Worth = PLAIN, start: Solution | None = None) -> Solution:
+    def solution(self, worth: ValuePrices = NO_PRICES, start: Solution | None = None) -> Solution:
         """Return the best decision found.
 
         Args:
@@ -108,18 +108,18 @@ class Search:
         for block in _blocks(len(axes), together):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
-                known, end = len(joints[0]), len(decided)
-                missing = starts or [(None,) * len(axes)] * len(joints)
-                joints = [(*joint, *others[known:end]) for joint, others in zip(joints, missing, strict=True)]
+                first_missing, end = len(joints[0]), len(decided)
+                defaults = starts or [(None,) * len(axes)] * len(joints)
+                joints = [(*joint, *start[first_missing:end]) for joint, start in zip(joints, defaults, strict=True)]
                 orders = ()
             search = BlockSearch(problem, decided_for, decided, block, joints, orders)
             joints, orders = search.run(self.effort, starts is not None), search.orders
             ends.append(search.end)
             if decided == axes:
-                decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
+                decision = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}
                 decisions.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
         # Costs in seconds omit `worth`. The last block included it on all axes.
-        cost, strategies, orders = min(decisions, key=itemgetter(0)) if worth == PLAIN else decisions[-1]
+        cost, strategies, orders = min(decisions, key=itemgetter(0)) if worth == NO_PRICES else decisions[-1]
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
         return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
 

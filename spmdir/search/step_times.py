@@ -102,16 +102,16 @@ class StepTimes:
         rows, (start, per_byte) = self._rows, self._no_steps()
         start[self._touched == 0] = 0.0
         for chosen, count, nodes in self._groups():
-            first_axis, others = chosen[0], [axis for axis in self._axes if axis not in chosen]
+            first_axis, other_axes = chosen[0], [axis for axis in self._axes if axis not in chosen]
             alike = (rows[:, chosen] == rows[:, first_axis : first_axis + 1]).all(1)
-            alike &= ~self._nested[:, chosen][:, :, others].any((1, 2))
+            alike &= ~self._nested[:, chosen][:, :, other_axes].any((1, 2))
             legal = alike[:, None] & alike & (self._moved == self._bits(chosen))
             inside = self._shards[:, first_axis]
-            legal &= self._keeps_order(others) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
+            legal &= self._keeps_order(other_axes) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
             before, after = np.nonzero(legal)
             begin, byte = self._placements.catalogue.latency_and_slope(count, nodes, self._collectives, self._topology)
             pair = rows[before, first_axis], rows[after, first_axis]
-            share = np.prod(np.where(self._shards[:, others], 1 / self._counts[others], 1.0), axis=1)
+            share = np.prod(np.where(self._shards[:, other_axes], 1 / self._counts[other_axes], 1.0), axis=1)
             start[before, after], per_byte[before, after] = begin[pair], byte[pair] * share[before]
         return start, per_byte
 
@@ -153,10 +153,10 @@ class StepTimes:
         return np.full((size, size), np.inf), np.zeros((size, size))
 
     def _times(self, traffic: Traffic, count: int, nodes: int, combined: int = 1) -> tuple[float, float, float]:
-        """Return the latency of a step, the seconds a byte held after it, and the seconds a byte received."""
+        """Return the latency of a step, the seconds for each byte held after it, and those for each byte received."""
 
-        def seconds(held: float, moved: float) -> float:
-            sizes = Sizes(count, held, held, combined=combined, moved=moved)
+        def seconds(held_bytes: float, moved_bytes: float) -> float:
+            sizes = Sizes(count, held_bytes, held_bytes, combined=combined, moved=moved_bytes)
             return cost(traffic, sizes, nodes, self._topology).seconds
 
         start = seconds(0.0, 0.0)
@@ -211,9 +211,13 @@ def _equal(rows: Numbers) -> Numbers:
 
 
 def _enter(
-    line: Line, legal: Numbers, times: tuple[float, float, float], held: Numbers, sent: Numbers | float = 0.0
+    line: Line,
+    legal: Numbers,
+    times: tuple[float, float, float],
+    held_bytes: Numbers,
+    sent_bytes: Numbers | float = 0.0,
 ) -> None:
     """Enter the times of legal steps into a table."""
-    start, by_held, by_sent = times
+    start, per_held_byte, per_sent_byte = times
     line[0][legal] = start
-    line[1][legal] = (by_held * held + by_sent * sent + np.zeros_like(line[1]))[legal]
+    line[1][legal] = (per_held_byte * held_bytes + per_sent_byte * sent_bytes + np.zeros_like(line[1]))[legal]

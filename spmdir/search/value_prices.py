@@ -8,7 +8,7 @@ import attrs
 
 
 @attrs.frozen
-class Worth:
+class ValuePrices:
     """Prices of holding and sending the values of a program.
 
     Attributes:
@@ -22,5 +22,5 @@ class Worth:
     exposed: Sequence[float] = ()
 
 
-PLAIN = Worth()
+NO_PRICES = ValuePrices()
 """Memory is free, and nothing is hidden."""

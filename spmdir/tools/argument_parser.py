@@ -78,8 +78,8 @@ class ArgumentParser(argparse.ArgumentParser):
             action="append",
             default=[],
             metavar="PLUGIN",
-            help="Load a .rules or .rewrites file, a .py file or module, which is executed, or an installed plug-in. "
-            "The option may be repeated.",
+            help="Load a .rules or .rewrites file, a .py file or module, or an installed plug-in. Python "
+            "code is executed. The option may be repeated.",
         )
 
     def add_color(self) -> None:

@@ -1,4 +1,4 @@
-"""The search of `spmd-reduce`: try deletions and smaller sizes, and keep those for which the failure still shows.
+"""The search of `spmd-reduce`: try deletions and smaller sizes, and keep those that preserve the failure.
 
 Each step lists possible deletions. Halves of the list are tried first, then quarters, and so on (delta debugging:
 Zeller and Hildebrandt, 2002). If few of n ops are needed, this takes about log n tries for each of them. All steps are

@@ -24,7 +24,7 @@ from spmdir.passes.inline import InlinePass
 from spmdir.transforms.layers.inlining import calls_in
 
 Deletion = Callable[[], None]
-"""Deletes one part of the module for which it was listed."""
+"""Deletes one part of its module."""
 
 
 def call_replacements(module: ModuleOp) -> list[Deletion]:
@@ -92,7 +92,7 @@ def attributes(module: ModuleOp) -> list[Deletion]:
 
 
 STEPS = (call_replacements, declarations, results, ops, arguments, mesh_axes, shardings, attributes)
-"""The deletion steps, in the order in which they are tried."""
+"""The deletion steps, in the order of trial."""
 
 
 def size_replacements(text: str) -> list[Callable[[], Iterator[str]]]:

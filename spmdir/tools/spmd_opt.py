@@ -60,13 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    plugins, rest = plugin_parser().parse_known_args(argv)
+    plugins, unparsed = plugin_parser().parse_known_args(argv)
     passes = _passes(plugins.load_plugin)
-    texts, rest = split_pass_flags(rest, passes)
-    if "--help" in rest or "-h" in rest:  # the help lists the passes, so it reads their files
+    texts, unparsed = split_pass_flags(unparsed, passes)
+    if "--help" in unparsed or "-h" in unparsed:  # the help lists the passes, so it reads their files
         print(argument_parser(epilog=f"{pass_summaries(passes)}\n\n{_EXAMPLES}").format_help(), end="")
         return 0
-    options = argument_parser().parse(rest, tuple(passes), _MOVED_OPTIONS)
+    options = argument_parser().parse(unparsed, tuple(passes), _MOVED_OPTIONS)
     if options.list_passes:
         print(pass_table(passes))
         return 0
@@ -190,7 +190,7 @@ def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[list
 
     A flag is `--NAME`, `--NAME=options` or `--NAME{options}` for a NAME in `passes`.
     """
-    pipelines, rest, arguments = [], [], iter(argv)
+    pipelines, other_arguments, arguments = [], [], iter(argv)
     for argument in arguments:
         flag = re.match(r"--([\w-]+)(?:=|(?=\{)|\Z)", argument)
         if flag and flag[1] in passes:
@@ -201,8 +201,8 @@ def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[list
         elif argument in ("-p", "--pass-pipeline") and (pipeline := next(arguments, None)) is not None:
             pipelines.append(pipeline)
         else:
-            rest.append(argument)
-    return pipelines, rest
+            other_arguments.append(argument)
+    return pipelines, other_arguments
 
 
 def pass_summaries(passes: PassTable) -> str:

@@ -30,7 +30,7 @@ examples:
   spmd-run in.mlir --check              compare them with those of one device; the exit status is 1 if they differ
   spmd-run in.mlir --check --dtype f64  compare in double precision, with a tolerance to match
 
-The program may be at any stage: the passes that it still needs run first. The error of an output is the largest
+The program may be at any stage: its remaining passes run first. The error of an output is the largest
 difference of an element, divided by the largest element of the output. Integer inputs are 0 and 1, which are valid
 as indices and as masks. If a placement is lossy, such as Quantised, the error of each of its steps is compared with
 the bound of the placement. The outputs that are compared with one device then have exact steps instead.

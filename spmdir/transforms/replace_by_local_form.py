@@ -1,4 +1,4 @@
-"""Replace an op by the ops of its local form, which are the same on all ranks."""
+"""Replace an op by the ops of its local form. All ranks run the same ops."""
 
 from __future__ import annotations
 

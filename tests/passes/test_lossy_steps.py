@@ -127,7 +127,7 @@ def test_a_rewrite_without_exact_keeps_lossy_steps_that_name_axes(placement: str
     (attempt,) = attempts
     assert attempt.applied is applied
     if not applied:
-        assert attempt.reasons == (f"does not keep all_gather from <tp: {placement}> to <>, which is lossy",)
+        assert attempt.reasons == (f"does not keep the lossy step all_gather from <tp: {placement}> to <>",)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ WRONG = {
         "plan:2:.*shards input y of 'layers.0', but the arguments of its forward are x, shift, scale",
     ),
     "no such argument": ('"layers.0" = { inputs = ["?", "?", "?", ""] }', "input 3 of 'layers.0', but the arguments"),
-    "a number": ('"layers.2" = { outputs = ["?", ""] }', "output 1 of 'layers.2', which has type float; expected"),
+    "a number": ('"layers.2" = { outputs = ["?", ""] }', "output 1 of 'layers.2' of type float; expected"),
     "too many outputs": ('"layers.2" = { outputs = ["?", "?", ""] }', "output 2 of 'layers.2', but it returns 2"),
     "one output": ('"layers.0" = { outputs = ["?", ""] }', "output 1 of 'layers.0', but it returns one tensor"),
     "no key": ('"layers.3" = { outputs = { third = "" } }', "output third of 'layers.3', but it returns first, second"),

@@ -284,9 +284,9 @@ def test_no_choice_for_a_block_is_better_than_an_answer_in_both_bytes_and_time(b
         held = sum(block.sizes[buffer] or 0.0 for buffer in available if not again[buffer])
         possible.append((held, sum(seconds or 0.0 for run, seconds in zip(again, block.seconds, strict=True) if run)))
     for answer in block.decisions():
-        assert (answer.held, answer.seconds) in possible
-        assert not any(held <= answer.held and seconds < answer.seconds for held, seconds in possible)
-        assert not any(held < answer.held and seconds <= answer.seconds for held, seconds in possible)
+        assert (answer.held_bytes, answer.seconds) in possible
+        assert not any(held <= answer.held_bytes and seconds < answer.seconds for held, seconds in possible)
+        assert not any(held < answer.held_bytes and seconds <= answer.seconds for held, seconds in possible)
 
 
 @given(st.data())

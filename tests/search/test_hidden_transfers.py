@@ -22,7 +22,7 @@ from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate
 from spmdir.search.hidden_transfers import LEAST_FRACTION, Scheduled, fastest
 from spmdir.search.solve import Solution
-from spmdir.search.value_prices import PLAIN, Worth
+from spmdir.search.value_prices import NO_PRICES, ValuePrices
 from tests.search.random_programs import Program, programs
 
 HIDDEN = """spmd.mesh @mesh <tp = 4>
@@ -46,11 +46,11 @@ def scheduled(solution: Solution, seconds: float, *exposed: float) -> Scheduled:
 
 
 def test_reshards_count_by_the_mean_of_what_schedules_exposed_of_them_last() -> None:
-    given: list[Worth] = []
-    plain = Solution({}, 3.0, worth=Worth(holding=(1.0, 2.0)))
+    given: list[ValuePrices] = []
+    plain = Solution({}, 3.0, worth=ValuePrices(holding=(1.0, 2.0)))
     runs = iter([(3.0, 1.0, 0.0), (1.0, 0.0, 0.0), (2.0, 1.0, 0.0), (math.inf, 1.0, 1.0)])
 
-    def decide(worth: Worth) -> Scheduled:
+    def decide(worth: ValuePrices) -> Scheduled:
         given.append(worth)
         return scheduled(Solution({}, 3.0, worth=worth), *next(runs))
 
@@ -62,16 +62,16 @@ def test_reshards_count_by_the_mean_of_what_schedules_exposed_of_them_last() -> 
 
 
 def test_what_is_always_hidden_counts_a_little() -> None:
-    given: list[Worth] = []
+    given: list[ValuePrices] = []
 
-    def decide(worth: Worth) -> Scheduled:
+    def decide(worth: ValuePrices) -> Scheduled:
         given.append(worth)
         return scheduled(Solution({}, 1.0), 1.0, 0.0)
 
     first = scheduled(Solution({}, 1.0), 1.0, 0.0)
     assert fastest(first, decide) is first
     assert tuple(given[-1].exposed) >= (LEAST_FRACTION,)
-    assert first.solution.worth == PLAIN
+    assert first.solution.worth == NO_PRICES
 
 
 ONE_BESIDE_IT = """spmd.mesh @mesh <dp = 4>

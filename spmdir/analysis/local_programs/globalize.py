@@ -121,7 +121,7 @@ class _Globalizer:
         traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
         if kind is None or not (issubclass(kind, AtenOp) or traits == ("shard", "replicated")):
             raise ShardingError(
-                f"{NOTE} names '{form.op}', which has no local forms; "
+                f"{NOTE} names '{form.op}', an op without local forms; "
                 f"expected an op of torch: leave {NOTE} as localize wrote it"
             )
         operands = []

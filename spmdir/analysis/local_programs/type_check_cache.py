@@ -1,7 +1,7 @@
 """A cache of the type check of local functions.
 
-It has the functions that localize created, or that passed the type check, as long as they are unchanged. Other
-functions are checked, so the cache does not change results.
+It contains the functions that localize created, or that passed the type check, as long as they are unchanged. All
+other functions are checked, so the cache does not change results.
 """
 
 from __future__ import annotations

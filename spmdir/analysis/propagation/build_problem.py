@@ -175,11 +175,13 @@ def _meta(value: SSAValue) -> TensorMeta:
 
 
 def _op_strategies(
-    op: AtenOp, mesh: Mesh, rules: RuleSet, of_double: bool, kept: tuple[Sharding | None, ...]
+    op: AtenOp, mesh: Mesh, rules: RuleSet, of_double: bool, kept_shardings: tuple[Sharding | None, ...]
 ) -> OpStrategies:
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
-    sizes = mesh.axes if any(op.shardings) or kept else ()
-    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, of_double and narrow, (), sizes, kept=kept)
+    sizes = mesh.axes if any(op.shardings) or kept_shardings else ()
+    return OpStrategies(
+        rule, len(op.tensors), op.shardings, NO_WORK, of_double and narrow, (), sizes, kept_shardings=kept_shardings
+    )

@@ -49,7 +49,11 @@ class KeptValues:
                     self._add(op.results[0], self._kept_result(op))
 
     def can_reshape(self, value: SSAValue, shape: Sequence[int]) -> bool:
-        """Return whether a reshape of a value to `shape` preserves its kept sharding; True if the value is not kept."""
+        """Return whether a reshape of a value to `shape` preserves its kept sharding; True if the value is not kept.
+
+        The order of queries matters. A reshape may be possible only if a mesh axis is split into sub-axes. A query with
+        this result commits the split, and later queries use the split mesh.
+        """
         meta = meta_of(value.type)
         if value not in self.shardings or meta is None:
             return True

@@ -28,14 +28,14 @@ class OpStrategies:
         rule: the instantiated rule, compared by identity because instantiation is memoised.
         operands: the number of operands.
         results: for each result, its user annotation or None.
-        kept: for each operand, the sharding that the op must use, open along axes that are not kept; () if none is
-            kept.
+        kept_shardings: for each operand, the sharding that the op must use, open along axes that are not kept; () if
+            none is kept.
         work: the work of the unsharded op.
         keep_sum_order: avoid strategies that change the order of additions, unless there are no others.
         parts: the sub-axes of the mesh. Sub-axes of one axis must shard a factor evenly.
         sizes: (axis, size) of all axes, if a result has a user annotation or an operand is kept.
         plugin_placements: for each axis, the candidate plug-in placements of the op's values.
-        apart: axes along which each rank has a separate batch. They shard only rows of the batch.
+        apart: the axes whose ranks have separate batches. They shard only rows of the batch.
         rows: for each result, the dimensions with rows of the batch; () if the op does not depend on the batch.
     """
 
@@ -43,7 +43,7 @@ class OpStrategies:
     operands: int
     results: tuple[Sharding | None, ...]
     work: Work
-    kept: tuple[Sharding | None, ...] = attrs.field(default=(), kw_only=True)
+    kept_shardings: tuple[Sharding | None, ...] = attrs.field(default=(), kw_only=True)
     keep_sum_order: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
@@ -59,7 +59,7 @@ class OpStrategies:
 
     @property
     def _annotations(self) -> tuple[Sharding | None, ...]:
-        return self.results + self.kept
+        return self.results + self.kept_shardings
 
     @property
     def majors(self) -> Mapping[int, Collection[int]]:
@@ -112,7 +112,7 @@ class OpStrategies:
 
     def _fitting(self, strategies: Sequence[Strategy], axis: str) -> Sequence[Strategy]:
         """Return the strategies that agree on `axis` with the user annotations and with the kept operands."""
-        result_placements, operand_placements = _on_axis(self.results, axis), _on_axis(self.kept, axis)
+        result_placements, operand_placements = _on_axis(self.results, axis), _on_axis(self.kept_shardings, axis)
         if not result_placements and not operand_placements:
             return strategies
         fitting = [
@@ -139,7 +139,7 @@ class OpStrategies:
         return shard_counts(other_strategies)
 
     def doing(self, work: Work) -> OpStrategies:
-        """Return this source with another `work`. Both share their lists of strategies, which do not depend on it."""
+        """Return this source with another `work`. Both share lists of strategies: work does not affect them."""
         copy = attrs.evolve(self, work=work)
         object.__setattr__(copy, "_strategies_of_key", self._strategies_of_key)
         object.__setattr__(copy, "_sized_strategies", self._sized_strategies)
@@ -148,9 +148,9 @@ class OpStrategies:
     def on(self, mesh: Mesh) -> OpStrategies:
         """Return this source on a refined mesh."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
-        kept = tuple(sharding.refined(mesh) if sharding else None for sharding in self.kept)
-        sizes = mesh.axes if any(results) or any(kept) else ()
-        return attrs.evolve(self, results=results, kept=kept, parts=parts_of(mesh), sizes=sizes)
+        kept_shardings = tuple(sharding.refined(mesh) if sharding else None for sharding in self.kept_shardings)
+        sizes = mesh.axes if any(results) or any(kept_shardings) else ()
+        return attrs.evolve(self, results=results, kept_shardings=kept_shardings, parts=parts_of(mesh), sizes=sizes)
 
     def _with_sizes(self, strategy: Strategy, count: int) -> Strategy:
         """Return a strategy with the bytes that it sends inside the op, and with the dimension that it shards."""

@@ -152,7 +152,9 @@ class _Streams:
         self._of = {op: communicator_on(op, message.axes, mesh) for op, message in messages.items()}
         communicators = {*self._of.values()}
         self._excludes = {
-            communicator: frozenset(other.name for other in communicators if communicator.excludes(other, mesh))
+            communicator: frozenset(
+                excluded.name for excluded in communicators if communicator.excludes(excluded, mesh)
+            )
             for communicator in communicators
         }
 

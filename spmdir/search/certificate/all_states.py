@@ -92,8 +92,8 @@ def _states(
         if cost < cheapest.get((operands, results), np.inf):
             cheapest[operands, results] = cost
     operands, needed = _numbered([operands for operands, _ in cheapest])
-    results, made = _numbered([results for _, results in cheapest])
-    return AllStates(np.array(list(cheapest.values())), operands, results, needed, made)
+    results, produced = _numbered([results for _, results in cheapest])
+    return AllStates(np.array(list(cheapest.values())), operands, results, needed, produced)
 
 
 def _numbered(

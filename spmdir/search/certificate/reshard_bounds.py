@@ -82,7 +82,7 @@ class ReshardBounds:
     """Lower bounds of the reshards of a problem, minimised over nesting orders of axes.
 
     Initially the bound is the time of the bytes and hops that any algorithm needs. `plan` replaces it by the time of
-    the planner's plan, which is slower to compute.
+    the planner's plan. That takes longer to compute.
     """
 
     def __init__(self, problem: Problem):

@@ -40,20 +40,20 @@ def most_frequent(layers: Mapping[tuple[str, int], int]) -> tuple[str, int] | No
     return max(layers, key=lambda layer: (layers[layer], -len(layer[0]), layer), default=None)
 
 
-def function_name(prefix: str | None, layer_number: int | None, purpose: str, taken: Collection[str]) -> str:
+def function_name(prefix: str | None, layer_number: int | None, purpose: str, used_names: Collection[str]) -> str:
     """Return the name of a function of layers, such as `layers_forward`, or `layers_5_forward` for an exception.
 
     Args:
         prefix: the prefix of the layers; None if they have no name.
         layer_number: the first of the layers, if they differ from most layers; None for the most common layers.
         purpose: the phase of the layers, such as "forward".
-        taken: the names of other functions.
+        used_names: the names of other functions.
     """
     words = re.findall(r"[A-Za-z_]+", prefix or "")
     parts = [words[-1] if words else "layer" if prefix is None else "layers", layer_number, purpose]
     name = base = "_".join(str(part).strip("_") for part in parts if part is not None)
     number = 0
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{base}_{number}"
     return name

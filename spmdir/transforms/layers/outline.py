@@ -40,7 +40,7 @@ def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
     for function in ir.functions(module):
         if any(isinstance(op, CallOp) for op in function.body.block.ops):
             continue
-        names = {other.sym_name.data for other in ir.functions(module)}
+        names = {each.sym_name.data for each in ir.functions(module)}
         groups = layers_of(function, rules, names)
         if groups and GIVEN in function.attributes:
             raise UnsupportedError(
