@@ -97,7 +97,7 @@ func.func @f(%x: !spmd.pending<tensor<16x8xf32>> {spmd.sharding = #spmd.sharding
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-  // expected-error@+1 {{spmd.slice_start}}
+  // expected-error@+1 {{unknown op 'spmd.slice_start'; expected an op of a dialect, of torch or of a plug-in loaded with --load-plugin; did you mean 'spmd.slice'?}}
   %0 = spmd.slice_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <dp: S(0)>
   return
 }

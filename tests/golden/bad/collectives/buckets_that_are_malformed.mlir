@@ -20,7 +20,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // Each member makes a legal step of its own.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
-  // expected-error@+1 {{all_gather}}
+  // expected-error@+1 {{'spmd.all_gather': all_gather on [dp] requires the innermost axes of dimension 0 in nesting order, found [tp] in <tp: S(0)>; move the inner axes first}}
   %0, %1 = spmd.all_gather %x, %y on [dp] dim 0 : tensor<8xf32> <>, tensor<8xf32> <>
   return
 }

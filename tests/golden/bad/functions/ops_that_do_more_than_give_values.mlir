@@ -25,7 +25,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{writes its operand 'self'}}
+  // expected-error@+1 {{'aten.set_.source_Tensor': writes its operand 'self'; expected a functional op}}
   %0 = aten.set_.source_Tensor(%x, %y) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -41,7 +41,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{writes its operand 'self'}}
+  // expected-error@+1 {{'aten.resize_': writes its operand 'self'; expected a functional op}}
   %0 = aten.resize_(%x) {size = [8]} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -49,7 +49,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{writes its operand 'self'}}
+  // expected-error@+1 {{'aten.normal_': writes its operand 'self'; expected a functional op: use aten.normal_functional}}
   %0 = aten.normal_(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -57,7 +57,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{writes its operand 'dst'}}
+  // expected-error@+1 {{'aten._copy_from': writes its operand 'dst'; expected a functional op}}
   %0 = aten._copy_from(%x, %y) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -73,7 +73,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{writes its operand 'a'}}
+  // expected-error@+1 {{'prims.copy_to': writes its operand 'a'; expected a functional op}}
   %0 = prims.copy_to(%x, %y) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -121,7 +121,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{returns no tensor}}
+  // expected-error@+1 {{'aten._print': returns no tensor; every op of the IR returns tensors}}
   %0 = aten._print() {s = "hello"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -129,7 +129,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{returns no tensor}}
+  // expected-error@+1 {{'aten.item': returns no tensor; every op of the IR returns tensors}}
   %0 = aten.item(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -169,7 +169,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{works on sparse tensors}}
+  // expected-error@+1 {{'aten.to_sparse': works on sparse tensors; the IR has only dense tensors}}
   %0 = aten.to_sparse(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -193,7 +193,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{did you mean 'aten.relu'?}}
+  // expected-error@+1 {{'aten.relu.default': is not an op of torch 2.11 to 2.13; did you mean 'aten.relu'?}}
   %0 = aten.relu.default(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -201,7 +201,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{did you mean 'aten.mm'?}}
+  // expected-error@+1 {{'aten.mm.__init__': is not an op of torch 2.11 to 2.13; did you mean 'aten.mm'?}}
   %0 = aten.mm.__init__(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -209,7 +209,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{did you mean 'aten.mm'?}}
+  // expected-error@+1 {{'aten.mm.default.decompose': is not an op of torch 2.11 to 2.13; did you mean 'aten.mm'?}}
   %0 = aten.mm.default.decompose(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -217,7 +217,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is not an op of torch}}
+  // expected-error@+1 {{'aten.__class__': is not an op of torch 2.11 to 2.13; did you mean 'aten._ctc_loss'?}}
   %0 = aten.__class__(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -233,7 +233,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is not the name of an op}}
+  // expected-error@+1 {{'mylib.scale.default.decompose': is not the name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD}}
   %0 = mylib.scale.default.decompose(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

@@ -19,7 +19,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> attributes {spmd.given = {"%x" 
 
 spmd.mesh @mesh <tp = 2>
 
-// expected-error@below {{'dp'}}
+// expected-error@below {{'func.func': axis 'dp' is not in mesh @mesh <tp = 2>; expected one of tp}}
 func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> attributes {spmd.given = {"%x" = {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}} {
   return %x : tensor<4xf32>
 }

@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --verify-diagnostics
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{unknown op}}
+  // expected-error@+1 {{unknown op 'aten-.relu'; expected an op of a dialect, of torch or of a plug-in loaded with --load-plugin}}
   %0 = "aten-.relu"(%x) : (tensor<8xf32>) -> tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -9,7 +9,7 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{unknown op}}
+  // expected-error@+1 {{unknown op 'aten.-lu'; expected an op of a dialect, of torch or of a plug-in loaded with --load-plugin}}
   %0 = "aten.-lu"(%x) : (tensor<8xf32>) -> tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -17,7 +17,7 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{unknown op}}
+  // expected-error@+1 {{unknown op 'a{n.relu'; expected an op of a dialect, of torch or of a plug-in loaded with --load-plugin}}
   %0 = "a{n.relu"(%x) : (tensor<8xf32>) -> tensor<8xf32>
   return %0 : tensor<8xf32>
 }

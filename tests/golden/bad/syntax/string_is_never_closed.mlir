@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{not closed}}
+  // expected-error@+1 {{the arguments are not closed; expected '}'}}
   %0 = aten.gelu(%x) {approximate = "none} : tensor<16x8xf32>
   return
 }

@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --verify-diagnostics
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{Invalid \escape}}
+  // expected-error@+1 {{found the string '"\\q"': Invalid \escape}}
   %0 = my.op(%x) {a = "\q"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -9,7 +9,7 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{Invalid control character}}
+  // expected-error@+1 {{found the string '"a\tb"': Invalid control character at}}
   %0 = my.op(%x) {a = "a	b"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

@@ -1,4 +1,4 @@
 // RUN: spmd-opt %s --verify-diagnostics
 
-// expected-error@+1 {{Unexpected character}}
+// expected-error@+1 {{Unexpected character: '}}
 'hello'

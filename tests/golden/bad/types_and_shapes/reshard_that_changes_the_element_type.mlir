@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{element type}}
+  // expected-error@+1 {{'spmd.reshard': changes the element type from f32 to f64}}
   %0 = spmd.reshard %x : tensor<16x8xf64> <>
   return
 }
