@@ -45,7 +45,9 @@ QUICK_FORMS = {
 """Target → the variables of its quickest form, and what that prints."""
 
 INSTALLED = [
-    part for name in ("env", *(f".venv/.installed-{e}" for e in ("demo", "docs", "peers", "release"))) for part in ("-o", name)
+    part
+    for name in ("env", *(f".venv/.installed-{extra}" for extra in ("demo", "docs", "peers", "release")))
+    for part in ("-o", name)
 ]
 """Options of make: what the targets install is there already."""
 
