@@ -145,7 +145,7 @@ class _AliasTracer(EntrywiseInterpreter):
         for node in () if changes_layout else written_leaves(n.target, n.args, n.kwargs):
             if node in self.values:
                 target = self.values[node]
-                is_first = target.root is None and target.layout.is_line
+                is_first = target.root is None and target.layout.is_contiguous
                 needs_clone = _aten.as_strided.default in collector.view_ops and not is_first
                 self.writes.append(_Write(target, n, self.clock[0], needs_clone))
         layout = layout_of(value)
@@ -166,7 +166,7 @@ class _AliasTracer(EntrywiseInterpreter):
         torch inverts an `as_strided` only if it is the first view of a contiguous tensor.
         """
         source = self.values.get(node.args[0]) if node.target is _aten.as_strided.default else None  # type: ignore
-        return source is None or (source.root is None and source.layout.is_line)
+        return source is None or (source.root is None and source.layout.is_contiguous)
 
     def _record_value(self, node: fx.Node, layout: Layout) -> None:
         call = _producing_call(node)
@@ -227,7 +227,7 @@ def symbolic_fake_mode(examples: Sequence[Any]) -> FakeTensorMode | None:
 def _find_final_layout(tracer: _AliasTracer, node: fx.Node, value: Tensor) -> Layout:
     """Return the layout of the input `node`, whose tensor is `value`, after the run."""
     before, after = tracer.values[node].layout, layout_of(value)
-    if after is not None and before.storage == after.storage and before.has_size_of(after):
+    if after is not None and before.storage == after.storage and before.has_same_size(after):
         return after
     changer = next(changer for tensor, changer in reversed(tracer.layout_changes) if tensor is value)
     raise UnsupportedError(
@@ -257,7 +257,7 @@ def _plan_edits(tracer: _AliasTracer) -> tuple[dict[fx.Node, Call], dict[int, fx
     flattened: dict[int, fx.Node] = {}
     for write in tracer.writes:
         value, group = write.value, tracer.groups[write.value.layout.storage]
-        if value.layout.repeats() and write.writer.target not in _FILLS:
+        if value.layout.has_repeated_elements() and write.writer.target not in _FILLS:
             raise UnsupportedError(
                 f"'{write.writer.name}' calls {write.writer.target} on a view with repeated elements, and the result "
                 "depends on the order of writes; expected elements that occur once: write to a clone, or to the base "
@@ -269,7 +269,7 @@ def _plan_edits(tracer: _AliasTracer) -> tuple[dict[fx.Node, Call], dict[int, fx
         hidden_aliases = (
             v for v in group if v.root_or_self is not value.root_or_self and v.created_at < write.time < v.last_read_at
         )
-        if not any(value.layout.meets(alias.layout) for alias in hidden_aliases):
+        if not any(value.layout.overlaps(alias.layout) for alias in hidden_aliases):
             continue
         for index, undeclared in enumerate(group):
             if index and undeclared.root is None:
@@ -350,7 +350,7 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
         return insert_call(_aten.as_strided.default, flat_tensor, *strides, origin=origin)
 
     flat_tensor = insert_call(_aten.permute.default, owner, order, origin=owner)
-    flat_tensor = insert_call(_aten.reshape.default, flat_tensor, [first.count], origin=owner)
+    flat_tensor = insert_call(_aten.reshape.default, flat_tensor, [first.element_count], origin=owner)
     flat_tensor = insert_call(_aten.clone.default, flat_tensor, origin=owner)
     for value in group:
         node = copies[value.node]
@@ -381,7 +381,9 @@ def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
         reason = "symbolic sizes"
     elif any(layout.dtype != first.dtype or layout.is_lazy for layout in layouts):
         reason = "another element type, or are conjugated or negated"
-    elif (order := first.order()) is None or any(v.offset < first.offset or v.last > first.last for v in layouts):
+    elif (order := first.dims_outermost_first()) is None or any(
+        v.offset < first.offset or v.last_position > first.last_position for v in layouts
+    ):
         reason = "gaps between their elements"
     else:
         return order

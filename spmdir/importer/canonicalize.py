@@ -17,7 +17,7 @@ from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.importer.fx_arguments import BoundCall
 from spmdir.importer.locations import node_location
 from spmdir.rules.language.promotion import widened
-from spmdir.torch_interop.symbolic_numbers import plain
+from spmdir.torch_interop.symbolic_numbers import comparable_number
 
 
 def _identity(_: BoundCall, __: fx.Node) -> None:
@@ -84,9 +84,11 @@ def _as_strided(call: BoundCall, node: fx.Node) -> BoundCall | None:
     source, result = _operand(node), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
     source_layout, result_layout = _shape_and_strides(source), _shape_and_strides(result)
-    if source_layout == result_layout and plain(source.storage_offset()) == plain(offset):
+    if source_layout == result_layout and comparable_number(source.storage_offset()) == comparable_number(offset):
         return None
-    is_full_view = _numel(source) == _numel(result) and plain(offset) == 0 == plain(source.storage_offset())
+    is_full_view = _numel(source) == _numel(result) and comparable_number(offset) == 0 == comparable_number(
+        source.storage_offset()
+    )
     if is_full_view and _is_contiguous(source) and _is_contiguous(result):
         return _with_result_sizes("aten.view", "size")(call, node)
     raise UnsupportedError(
@@ -97,11 +99,11 @@ def _as_strided(call: BoundCall, node: fx.Node) -> BoundCall | None:
 
 
 def _shape_and_strides(value: Any) -> tuple[list[Any], list[Any]]:
-    return list(map(plain, value.shape)), list(map(plain, value.stride()))
+    return list(map(comparable_number, value.shape)), list(map(comparable_number, value.stride()))
 
 
 def _numel(value: Any) -> Any:
-    return math.prod(map(plain, value.shape))
+    return math.prod(map(comparable_number, value.shape))
 
 
 def _is_contiguous(value: Any) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from torch import Tensor, fx
 
 from spmdir.importer.program import Input, Output, Program
-from spmdir.torch_interop.symbolic_numbers import plain
+from spmdir.torch_interop.symbolic_numbers import comparable_number
 
 _PASS_THROUGH = frozenset({"mul.Tensor", "mul.Scalar", "clone", "detach", "alias", "copy", "_to_copy", "to.dtype"})
 _UPDATES = frozenset({"sub.Tensor", "addcdiv", "addcmul", "lerp.Scalar", "lerp.Tensor"})
@@ -75,4 +75,4 @@ def _find_by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[
 
 def _shape(node: object) -> tuple[int, ...] | None:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return tuple(map(plain, value.shape)) if isinstance(value, Tensor) else None
+    return tuple(map(comparable_number, value.shape)) if isinstance(value, Tensor) else None

@@ -1,6 +1,6 @@
-"""Torch's private names, each in one file, and what the packages from `lowering` on share of torch.
+"""Wrap each private name of torch in one place, and share torch helpers among the packages from `lowering` on.
 
-That is schemas, element types and memory layouts.
+The helpers concern schemas, element types and memory layouts.
 
 May import: core; torch.
 Start with schemas.py and dtypes.py. A test lists every private name of torch that spmdir uses. Other packages use these

@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor's elements, one after the other; a view where they already are.
+    """Return the bytes of the elements of a tensor in order; a view if the tensor is contiguous.
 
-    A contiguous tensor of one element may have any stride, with which torch views no other element type.
+    torch cannot view a tensor of one element as another type if its stride is not 1, so the stride is set to 1.
     """
-    whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+    contiguous = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""What torch computes an op by: `torch._decomp` and the dispatch keys of kernels, in torch 2.11 to 2.13."""
+"""Find the decomposition of an op: `torch._decomp` and the dispatch keys of kernels, in torch 2.11 to 2.13."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from torch.overrides import TorchFunctionMode
 
 from spmdir.torch_interop.ops import OpOverload
 
-_IS_EARLY = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
-"""Whether `linear` of torch decides open sizes, and fake tensors say that states of an LSTM have four dimensions."""
+_IS_BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+"""Whether `linear` specialises symbolic sizes, and fake states of an LSTM have four dimensions."""
 
 
 def can_decompose(op: OpOverload) -> bool:
-    """Return whether torch knows an op by others, in Python or in C++."""
+    """Return whether torch has a decomposition of an op, in Python or in C++."""
     return op in decomposition_table or op._can_decompose()
 
 
 def sized_form(op: OpOverload) -> Callable[..., Any]:
-    """Return what computes an op by other ops for all sizes; what torch has in C++ decides those that are open."""
-    run = decomposition_table.get(op, op)
+    """Return the Python decomposition of an op. Unlike that in C++, it does not specialise symbolic sizes."""
+    decomposition = decomposition_table.get(op, op)
 
-    def corrected(*args: Any, **kwargs: Any) -> Any:
-        with _OpenLinear():
-            return with_right_states(op, run(*args, **kwargs))
+    def run_corrected(*args: Any, **kwargs: Any) -> Any:
+        with _SymbolicLinear():
+            return with_right_states(op, decomposition(*args, **kwargs))
 
-    return corrected if _IS_EARLY else run
+    return run_corrected if _IS_BEFORE_2_13 else decomposition
 
 
 def with_right_states(op: OpOverload, results: Any) -> Any:
-    """Return the results of an op on fake tensors, with the states of an LSTM in the shape that they have.
+    """Return the results of an op on fake tensors, with the correct shape of the states of an LSTM.
 
     Up to torch 2.12, the decomposition of an LSTM in Python adds a dimension to the states of more than one example.
     """
-    if not _IS_EARLY or op.overloadpacket is not torch.ops.aten.lstm:
+    if not _IS_BEFORE_2_13 or op.overloadpacket is not torch.ops.aten.lstm:
         return results
     output, *states = results
     return output, *(state.squeeze(1) if state.dim() == 4 else state for state in states)
 
 
-class _OpenLinear(TorchFunctionMode):
-    """Runs `linear` as a product of matrices, whose sizes torch leaves open."""
+class _SymbolicLinear(TorchFunctionMode):
+    """Runs `linear` as a product of matrices, which does not specialise symbolic sizes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return (_linear if func is functional.linear else func)(*args, **(kwargs or {}))
@@ -60,7 +60,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def composite(op: OpOverload) -> Callable[..., Any]:
-    """Return what computes an op by other ops, where torch has such a kernel in C++ for all devices."""
+    """Return the kernel in C++ that computes an op by other ops on all devices. The op must have one."""
     return partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
 
 

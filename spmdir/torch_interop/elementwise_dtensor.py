@@ -34,22 +34,27 @@ _NEW = (
 )  # fmt: skip
 """Ops that give a result for each element; foreach ops too."""
 
-_LIKE = (
+_NEW_METHODS = (
     "clone", "empty_like", "ones_like", "zeros_like", "square", "__add__", "__radd__", "__sub__", "__mul__", "__rmul__",
     "__truediv__", "__neg__",
 )  # fmt: skip
 
 
-def _functions() -> dict[Any, bool]:
+def _collect_functions() -> dict[Any, bool]:
     """Return function or method of torch → whether it writes into its first operand."""
-    writes = [*_INPLACE, *_FUSED, *(f"_foreach_{name}" for name in _INPLACE)]
-    makes = [*_NEW, *_LIKE, *(f"_foreach_{name}" for name in _NEW)]
-    names = dict.fromkeys(writes, True) | dict.fromkeys(makes, False)
-    homes: tuple[Any, ...] = Tensor, torch
-    return {getattr(home, name): kind for home in homes for name, kind in names.items() if hasattr(home, name)}
+    in_place_names = [*_INPLACE, *_FUSED, *(f"_foreach_{name}" for name in _INPLACE)]
+    functional_names = [*_NEW, *_NEW_METHODS, *(f"_foreach_{name}" for name in _NEW)]
+    names = dict.fromkeys(in_place_names, True) | dict.fromkeys(functional_names, False)
+    namespaces: tuple[Any, ...] = Tensor, torch
+    return {
+        getattr(namespace, name): is_in_place
+        for namespace in namespaces
+        for name, is_in_place in names.items()
+        if hasattr(namespace, name)
+    }
 
 
-_WRITES = _functions()
+_WRITES_IN_PLACE = _collect_functions()
 
 _DETACH = Tensor.detach
 
@@ -61,21 +66,21 @@ class ElementwiseDTensor(DTensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        writes = _WRITES.get(func)
-        if writes is None or torch.is_grad_enabled() or (kwargs and "out" in kwargs):
+        is_in_place = _WRITES_IN_PLACE.get(func)
+        if is_in_place is None or torch.is_grad_enabled() or (kwargs and "out" in kwargs):
             result = without_torch_function(func, types, args, kwargs or {})
             return elementwise(result) if func is _DETACH else result
-        shards = _shards(args if not kwargs else (*args, *kwargs.values()))
+        shards = _to_shards(args if not kwargs else (*args, *kwargs.values()))
         if shards is None:
             return without_torch_function(func, types, args, kwargs or {})
         if not kwargs:
             result = func(*shards)
         else:
             result = func(*shards[: len(args)], **dict(zip(kwargs, shards[len(args) :], strict=True)))
-        if writes:
-            increment_version(args[0])  # autograd looks there for what has been written to
+        if is_in_place:
+            increment_version(args[0])  # autograd detects writes by the version
             return None if result is None else args[0]
-        wrapped = _wrapped(result, args[0], shards[0])
+        wrapped = _wrap_result(result, args[0], shards[0])
         return without_torch_function(func, types, args, kwargs or {}) if wrapped is None else wrapped
 
     @classmethod
@@ -91,7 +96,7 @@ class ElementwiseDTensor(DTensor):
         return elementwise(_as_dtensor(self, lambda: Tensor.__deepcopy__(self, memo)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return what makes a DTensor, which every reader of torch.load knows."""
+        """Pickle the tensor as a plain DTensor, which torch.load accepts everywhere."""
         return _as_dtensor(self, lambda: Tensor.__reduce_ex__(self, protocol))
 
 
@@ -107,7 +112,7 @@ def on_shard(local: Tensor, spec: Any) -> ElementwiseDTensor:
 
 
 def _as_dtensor(tensor: ElementwiseDTensor, run: Callable[[], Any]) -> Any:
-    """Return what `run` gives while `tensor` is a DTensor."""
+    """Return the result of `run`, called while `tensor` is a plain DTensor."""
     tensor.__class__ = DTensor  # type: ignore[assignment]
     try:
         return run()
@@ -115,50 +120,55 @@ def _as_dtensor(tensor: ElementwiseDTensor, run: Callable[[], Any]) -> Any:
         elementwise(tensor)
 
 
-def _shards(operands: Sequence[Any]) -> list[Any] | None:
-    """Return the operands with local tensors in the place of DTensors; None unless all of these have one layout.
+def _to_shards(operands: Sequence[Any]) -> list[Any] | None:
+    """Return the operands with the shard of each DTensor; None unless all DTensors have the same layout.
 
-    In an op of lists, those of each place have one. Numbers and tensors without dimensions are as they are.
+    In an op on lists, the entries at each index must have the same layout. Numbers and 0-d tensors are returned
+    unchanged.
     """
-    spec, layouts, found = None, None, []
+    spec, layouts, shards = None, None, []
     for operand in operands:
         kind = type(operand)
         if kind is float or kind is int:
-            found.append(operand)
+            shards.append(operand)
         elif kind is ElementwiseDTensor or isinstance(operand, DTensor):
             if spec is None:
                 spec = operand._spec
             elif operand._spec is not spec and operand._spec != spec:
                 return None
-            found.append(operand._local_tensor)
+            shards.append(operand._local_tensor)
         elif isinstance(operand, Tensor):
             if operand.dim():
                 return None
-            found.append(operand)
+            shards.append(operand)
         elif isinstance(operand, (list, tuple)) and operand and isinstance(operand[0], Tensor):
-            if all(isinstance(one, DTensor) for one in operand):
-                specs = [one._spec for one in operand]
+            if all(isinstance(entry, DTensor) for entry in operand):
+                specs = [entry._spec for entry in operand]
                 if layouts is None:
                     layouts = specs
-                elif any(one is not other and one != other for one, other in zip(specs, layouts, strict=True)):
+                elif any(a is not b and a != b for a, b in zip(specs, layouts, strict=True)):
                     return None
-                found.append([one._local_tensor for one in operand])
-            elif any(isinstance(one, DTensor) or one.dim() for one in operand):
+                shards.append([entry._local_tensor for entry in operand])
+            elif any(isinstance(entry, DTensor) or entry.dim() for entry in operand):
                 return None
             else:
-                found.append(operand)
+                shards.append(operand)
         else:
-            found.append(operand)
-    return None if spec is not None and layouts is not None else found
+            shards.append(operand)
+    return None if spec is not None and layouts is not None else shards
 
 
-def _wrapped(result: Any, like: Any, local: Any) -> Any:
-    """Return `result` laid out as `like`, whose shard is `local`; None if it has another type or order in memory."""
-    if isinstance(like, (list, tuple)):
-        found = [_wrapped(*row) for row in zip(result, like, local, strict=True)]
-        return None if any(one is None for one in found) else type(result)(found)
-    if not isinstance(like, DTensor) or not isinstance(result, Tensor):
+def _wrap_result(result: Any, operand: Any, shard: Any) -> Any:
+    """Return `result` with the layout of `operand`; None unless it has the type and strides of `shard`.
+
+    Args:
+        operand: a DTensor or a list of them, with the local tensor `shard`.
+    """
+    if isinstance(operand, (list, tuple)):
+        wrapped = [_wrap_result(*row) for row in zip(result, operand, shard, strict=True)]
+        return None if any(entry is None for entry in wrapped) else type(result)(wrapped)
+    if not isinstance(operand, DTensor) or not isinstance(result, Tensor):
         return None
-    if result.dtype != local.dtype or result.device != local.device or result.stride() != local.stride():
+    if result.dtype != shard.dtype or result.device != shard.device or result.stride() != shard.stride():
         return None
-    return on_shard(result, like._spec)
+    return on_shard(result, operand._spec)

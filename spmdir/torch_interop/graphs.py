@@ -20,7 +20,7 @@ def rename(node: fx.Node, name: str) -> None:
 
 
 def pytree_info(graph: fx.Graph) -> Any:
-    """Return what a graph remembers of the pytrees of its inputs and outputs; None if nothing."""
+    """Return the description of the pytrees of the inputs and outputs of a graph; None if it has none."""
     return getattr(graph._codegen, "pytree_info", None)
 
 

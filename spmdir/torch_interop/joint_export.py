@@ -46,7 +46,7 @@ __all__ = [
 def capture_graph(
     model: nn.Module, constraints: list[Any] | None, dynamic_shapes: Any
 ) -> Callable[..., torch.fx.GraphModule]:
-    """Return what captures a call of a module with the arguments that it is given, as a graph.
+    """Return a function that captures a call of the module, with the arguments of the function, as a graph.
 
     Dynamo makes guards of a capture only to compare them with `dynamic_shapes`, which takes a third of its time for a
     module with many layers. Without dynamic shapes there is nothing to compare.
@@ -61,24 +61,24 @@ def capture_graph(
 
 
 def _without_guards(capture: Callable[..., torch.fx.GraphModule]) -> Callable[..., torch.fx.GraphModule]:
-    def captured(*args: Any, **kwargs: Any) -> torch.fx.GraphModule:
-        check = functional_export._suggest_or_raise_constraint_violation
+    def capture_without_guards(*args: Any, **kwargs: Any) -> torch.fx.GraphModule:
+        suggest_or_raise = functional_export._suggest_or_raise_constraint_violation
         functional_export._suggest_or_raise_constraint_violation = lambda *_: None
         try:
             return capture(*args, **kwargs)
         finally:
-            functional_export._suggest_or_raise_constraint_violation = check
+            functional_export._suggest_or_raise_constraint_violation = suggest_or_raise
 
-    return captured
+    return capture_without_guards
 
 
 def constraints(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> list[Any] | None:
-    """Return what `dynamic_shapes` says of the arguments of a call, as torch.export.export reads it; None of None.
+    """Return the constraints of `dynamic_shapes` on the arguments of a call, as torch.export.export computes them.
 
     Raises:
-        torch._dynamo.exc.UserError: it is not built like the arguments.
+        torch._dynamo.exc.UserError: the structure of `dynamic_shapes` differs from that of the arguments.
     """
     if dynamic_shapes is None:
         return None

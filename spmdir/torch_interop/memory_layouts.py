@@ -1,4 +1,4 @@
-"""Which elements of its memory a tensor has, as integers: what may be asked of a fake tensor."""
+"""Describe the elements of memory that a strided tensor has, in a form that fake tensors support."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from spmdir.torch_interop.symbolic_numbers import is_open, plain
+from spmdir.torch_interop.symbolic_numbers import comparable_number, is_open
 from spmdir.torch_interop.tensors import storage_key
 
-_ENUMERATED = 1 << 24
-"""Elements up to which layouts are compared one by one; beyond, intervals that meet count as common elements."""
+_MAX_ENUMERATED = 1 << 24
+"""Layouts with up to this many elements are compared element by element, larger ones by their memory intervals."""
 
 
 @attrs.frozen(slots=False)
@@ -22,7 +22,7 @@ class Layout:
     """The layout of a strided tensor.
 
     Attributes:
-        storage: what tells its memory from others; ids of live memory differ.
+        storage: the id of its memory, unique among live memory.
         size, stride, offset: in elements; may be symbolic.
         dtype: element type.
         is_lazy: whether elements are conjugated or negated when they are read.
@@ -38,13 +38,13 @@ class Layout:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout) or (self.storage, self.dtype) != (other.storage, other.dtype):
             return False
-        return self.is_lazy == other.is_lazy and _numbers(self) == _numbers(other)
+        return self.is_lazy == other.is_lazy and _comparable_numbers(self) == _comparable_numbers(other)
 
     __hash__ = None  # type: ignore  # symbolic sizes have none
 
-    def has_size_of(self, other: Layout) -> bool:
-        """Return whether both have one shape."""
-        return [*map(plain, self.size)] == [*map(plain, other.size)]
+    def has_same_size(self, other: Layout) -> bool:
+        """Return whether both have the same shape."""
+        return [*map(comparable_number, self.size)] == [*map(comparable_number, other.size)]
 
     @property
     def is_open(self) -> bool:
@@ -52,27 +52,27 @@ class Layout:
         return any(map(is_open, (*self.size, *self.stride, self.offset)))
 
     @property
-    def count(self) -> int:
-        """Return how many elements it has; sizes are known."""
+    def element_count(self) -> int:
+        """Return the number of elements. Sizes must not be symbolic."""
         return math.prod(self.size)
 
     @property
-    def last(self) -> int:
-        """Return the place of the last element in memory."""
+    def last_position(self) -> int:
+        """Return the position of the last element in memory."""
         return self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
 
     @cached_property
-    def places(self) -> Tensor:
-        """Return the place in memory of each element, flat, in order."""
-        found = torch.full((), self.offset)
+    def positions(self) -> Tensor:
+        """Return the position in memory of each element, flat, in order."""
+        positions = torch.full((), self.offset)
         for n, step in zip(self.size, self.stride, strict=True):
-            found = found.unsqueeze(-1) + torch.arange(n) * step
-        return found.flatten()
+            positions = positions.unsqueeze(-1) + torch.arange(n) * step
+        return positions.flatten()
 
-    def order(self) -> list[int] | None:
+    def dims_outermost_first(self) -> list[int] | None:
         """Return the dimensions from the outermost in memory to the innermost.
 
-        None if there are gaps or common elements.
+        Returns None if there are gaps or repeated elements.
         """
         order = sorted(range(len(self.size)), key=lambda d: (-self.stride[d], self.size[d] == 1))
         expected = 1
@@ -84,40 +84,52 @@ class Layout:
         return order
 
     @property
-    def is_line(self) -> bool:
-        """Return whether the elements lie in memory in their order, from its start."""
-        return not self.is_open and not self.offset and self.order() == list(range(len(self.size)))
+    def is_contiguous(self) -> bool:
+        """Return whether the elements fill memory from its start, in order."""
+        return not self.is_open and not self.offset and self.dims_outermost_first() == list(range(len(self.size)))
 
-    def repeats(self) -> bool:
-        """Return whether two positions may be one element of memory."""
+    def has_repeated_elements(self) -> bool:
+        """Return whether two indices may refer to the same element of memory."""
         if self.is_open:
-            return any(plain(step) == 0 and plain(n) != 1 for n, step in zip(self.size, self.stride, strict=True))
-        if not self.count:
+            return any(
+                comparable_number(step) == 0 and comparable_number(n) != 1
+                for n, step in zip(self.size, self.stride, strict=True)
+            )
+        if not self.element_count:
             return False
-        reach = 0
+        last_reached = 0
         for step, n in sorted((step, n) for n, step in zip(self.size, self.stride, strict=True) if n > 1):
-            if step <= reach:
-                return self.count > _ENUMERATED or len(self.places.unique()) < self.count
-            reach += (n - 1) * step
+            if step <= last_reached:
+                return self.element_count > _MAX_ENUMERATED or len(self.positions.unique()) < self.element_count
+            last_reached += (n - 1) * step
         return False
 
-    def meets(self, other: Layout) -> bool:
-        """Return whether some element of memory may be in both; they have one memory."""
+    def overlaps(self, other: Layout) -> bool:
+        """Return whether two layouts of the same memory may have common elements."""
         if self.is_open or other.is_open or self.dtype != other.dtype or self == other:
             return True
-        if not self.count or not other.count or self.last < other.offset or other.last < self.offset:
+        if (
+            not self.element_count
+            or not other.element_count
+            or self.last_position < other.offset
+            or other.last_position < self.offset
+        ):
             return False
-        if self.count + other.count > _ENUMERATED:
+        if self.element_count + other.element_count > _MAX_ENUMERATED:
             return True
-        return bool(torch.isin(self.places, other.places).any())
+        return bool(torch.isin(self.positions, other.positions).any())
 
 
-def _numbers(layout: Layout) -> list[Any]:
-    return [*map(plain, layout.size), *map(plain, layout.stride), plain(layout.offset)]
+def _comparable_numbers(layout: Layout) -> list[Any]:
+    return [
+        *map(comparable_number, layout.size),
+        *map(comparable_number, layout.stride),
+        comparable_number(layout.offset),
+    ]
 
 
 def layout_of(value: object) -> Layout | None:
-    """Return the layout of a tensor; None for what has no strides."""
+    """Return the layout of a strided tensor; None for other values."""
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
         return None
     return Layout(

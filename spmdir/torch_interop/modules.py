@@ -41,8 +41,8 @@ def clear_hooks(module: nn.Module) -> None:
 
 
 def remove_forward_pre_hook(module: nn.Module, hook: Any) -> None:
-    """Remove a hook from a module, however often it is registered."""
-    for key in [key for key, known in module._forward_pre_hooks.items() if known is hook]:
+    """Remove all registrations of a hook from a module."""
+    for key in [key for key, registered in module._forward_pre_hooks.items() if registered is hook]:
         del module._forward_pre_hooks[key]
         module._forward_pre_hooks_with_kwargs.pop(key, None)
 
@@ -66,7 +66,7 @@ def has_step_hooks(optimizer: Optimizer) -> bool:
 
 
 def note_step(optimizer: Optimizer) -> None:
-    """Let schedulers know that an optimizer has made a step; they warn if they come before the first."""
+    """Record a step of an optimizer. Learning-rate schedulers warn if they run before the first step."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
@@ -76,9 +76,9 @@ def compiling_flag() -> Iterator[None]:
 
     The flag is one of the process, as where torch.export traces: other threads should not compute meanwhile.
     """
-    before = torch.compiler._is_compiling_flag
+    old_value = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
         yield
     finally:
-        torch.compiler._is_compiling_flag = before
+        torch.compiler._is_compiling_flag = old_value

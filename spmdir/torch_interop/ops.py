@@ -17,7 +17,7 @@ def schema_of(op: OpOverload) -> torch.FunctionSchema:
 
 
 def schema_or_none(target: Any) -> torch.FunctionSchema | None:
-    """Return the schema of what a node calls, of whatever type; None if it is no op."""
+    """Return the schema of the target of a node; None if it is not an op."""
     return getattr(target, "_schema", None)
 
 

@@ -27,7 +27,7 @@ def recurrent_layers_traced(model: nn.Module, device: torch.device) -> Iterator[
     has a backward that fails on a traced workspace. By default TorchDynamo refuses recurrent layers.
 
     Raises:
-        UnsupportedError: on another device, whose C++ decomposition has ops of its own, a layer has such a dropout.
+        UnsupportedError: a layer has such a dropout on another device, where the C++ decomposition has special ops.
     """
     with ExitStack() as stack:
         stack.enter_context(dynamo_config.patch(allow_rnn=True))
@@ -48,13 +48,13 @@ def without_onednn() -> Iterator[None]:
 
     A forward that reads `torch.backends.mkldnn.enabled` reads what it was before.
     """
-    before = torch._C._get_mkldnn_enabled()
+    was_enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        with patch.object(type(torch.backends.mkldnn), "enabled", before):
+        with patch.object(type(torch.backends.mkldnn), "enabled", was_enabled):
             yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        torch._C._set_mkldnn_enabled(was_enabled)
 
 
 def _check_dropout(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Ops of torch by their names in the IR, and which of them a program may call, as their schemas say."""
+"""Look up torch ops by their names in the IR, and decide from their schemas whether programs may call them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def resolve(name: str) -> OpOverload | None:
     if len(parts) not in (2, 3):
         return None
     namespace, base, overload = [*parts, "default"][:3]
-    qualified, key = f"{namespace}::{base}", "" if overload == "default" else overload
-    if not is_registered(qualified, key):
+    qualified, overload_key = f"{namespace}::{base}", "" if overload == "default" else overload
+    if not is_registered(qualified, overload_key):
         return None
-    found = getattr(getattr(getattr(torch.ops, namespace), base, None), overload, None)
-    if not isinstance(found, OpOverload):
+    op = getattr(getattr(getattr(torch.ops, namespace), base, None), overload, None)
+    if not isinstance(op, OpOverload):
         return None
-    schema = schema_of(found)
-    return found if (schema.name, schema.overload_name) == (qualified, key) else None
+    schema = schema_of(op)
+    return op if (schema.name, schema.overload_name) == (qualified, overload_key) else None
 
 
 @cache
@@ -45,11 +45,11 @@ def torch_op(name: str) -> OpOverload:
     Raises:
         UnsupportedError: torch has no such op, or it is one that no program may call; nothing of it has run.
     """
-    found = resolve(name)
-    if found is None:
+    op = resolve(name)
+    if op is None:
         raise UnsupportedError(f"torch {torch.__version__} has no op '{name}'; import the module that defines it")
-    require_admitted(found)
-    return found
+    require_admitted(op)
+    return op
 
 
 def is_random(target: Any) -> bool:
@@ -64,28 +64,28 @@ def is_mutable(target: Any) -> bool:
 
 @cache
 def reason_against(target: Any) -> str:
-    """Return why no program may call an overload, as the table of ops words it; "" if one may."""
+    """Return the reason why programs may not call an overload, in the words of the table of ops; "" if they may."""
     return judge(str(target).removesuffix(".default"), schema_of(target))
 
 
 def require_admitted(target: Any) -> None:
-    """Raise UnsupportedError if no program may call an overload; the message goes behind the op's name."""
+    """Raise UnsupportedError if programs may not call an overload. The message continues the name of the op."""
     reason = reason_against(target)
     if reason:
         raise UnsupportedError(sentence(str(target).removesuffix(".default"), reason))
 
 
 def judge(name: str, schema: Any) -> str:
-    """Return why no program may call the op that `name` is in the IR; "" if one may.
+    """Return the reason why programs may not call the op `name`; "" if they may.
 
-    Views are admitted, since the IR has values only and nothing that it admits writes. So are ops that draw random
-    numbers, and ops whose results' shapes depend on data: others reject these, knowing the call.
+    Views are admitted, because no admitted op writes to them. Random ops and ops with shapes that depend on data are
+    admitted too: the importer rejects some of their calls.
     """
     namespace = name.partition(".")[0]
     if namespace in NAMESPACES:
         return NAMESPACES[namespace]
     for argument in schema.arguments:
-        if _innermost(argument.real_type) == "str" and names_file(argument.name):
+        if _element_type(argument.real_type) == "str" and names_file(argument.name):
             return f"file {argument.name}"
         if argument.name == "group_name":
             return "collective"
@@ -93,19 +93,19 @@ def judge(name: str, schema: Any) -> str:
         if argument.alias_info is not None and argument.alias_info.is_write:
             return f"writes {argument.name}"
     for argument in schema.arguments:
-        type_ = _innermost(argument.real_type)
+        type_ = _element_type(argument.real_type)
         if type_ not in _PLAIN:
             return f"takes {type_} {argument.name}"
-    types = [_innermost(returned.real_type) for returned in schema.returns]
-    strange = [type_ for type_ in types if type_ not in _PLAIN]
-    if strange:
-        return f"gives {strange[0]}"
+    types = [_element_type(returned.real_type) for returned in schema.returns]
+    other_types = [type_ for type_ in types if type_ not in _PLAIN]
+    if other_types:
+        return f"gives {other_types[0]}"
     reason = exception(name) if namespace in LISTED else ""
     return reason or ("" if "Tensor" in types else "gives-nothing")
 
 
-def _innermost(type_: Any) -> str:
-    """Return the type that lists and optional values of type `type_` are of, without the path of a class."""
+def _element_type(type_: Any) -> str:
+    """Return the element type of lists and optional values, without the path of a class."""
     while type_.kind() in ("OptionalType", "ListType"):
         type_ = type_.getElementType()
     return str(type_).rpartition(".")[2].replace(" ", "")

@@ -1,4 +1,4 @@
-"""Numbers of torch's that are not known when tracing."""
+"""Symbolic numbers of torch, which are unknown during a trace."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_open(value: object) -> bool:
-    """Return whether `value` is a number of torch's that is not known when tracing."""
+    """Return whether `value` is a symbolic number of torch."""
     return isinstance(value, _SYMBOLIC)
 
 
-def plain(value: Any) -> Any:
-    """Return a number of torch's, where it is open as what it is made of: comparing these asks nothing of torch.
+def comparable_number(value: Any) -> Any:
+    """Return a number, or the sympy expression of a symbolic one.
 
-    To compare open numbers themselves would make torch take their examples for what they always are.
+    A comparison of symbolic numbers themselves would specialise them to their example values.
     """
     return value.node.expr if is_open(value) else value
 

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def tied_names(named: Iterable[tuple[str, Any]]) -> list[tuple[str, ...]]:
-    """Return all names of each object, of objects and names in the order in which they come."""
-    found: dict[int, tuple[Any, list[str]]] = {}
-    for name, one in named:
-        found.setdefault(id(one), (one, []))[1].append(name)
-    return [tuple(names) for _, names in found.values()]
+    """Return all names of each object, in order."""
+    names_by_id: dict[int, tuple[Any, list[str]]] = {}
+    for name, value in named:
+        names_by_id.setdefault(id(value), (value, []))[1].append(name)
+    return [tuple(names) for _, names in names_by_id.values()]

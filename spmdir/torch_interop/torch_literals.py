@@ -34,10 +34,10 @@ def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
     if isinstance(value, DType):
         return TORCH_DTYPES[value]
     if isinstance(value, str) and any(kind in type_ for kind in _NAMED_BY_STRINGS):
-        named = getattr(torch, value.removeprefix("torch."), None)
-        if not isinstance(named, (torch.memory_format, torch.layout)):
+        constant = getattr(torch, value.removeprefix("torch."), None)
+        if not isinstance(constant, (torch.memory_format, torch.layout)):
             raise UnsupportedError(f"'{value}' is not a {type_} of torch, such as contiguous_format or strided")
-        return named
+        return constant
     return value
 
 
