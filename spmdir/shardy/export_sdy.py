@@ -38,7 +38,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ShardingAttr, meta_of
 from spmdir.dialects.locations import errors_at
-from spmdir.dialects.names import name_of, take_name, text_name
+from spmdir.dialects.names import copy_name, name_of, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, LayoutOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local
@@ -163,7 +163,7 @@ class _Exporter:
         return DictionaryAttr(translated)
 
     def _bind(self, value: SSAValue, translated: SSAValue) -> None:
-        take_name(translated, value)
+        copy_name(translated, value)
         self.values[value] = translated
 
     def _op(self, op: Operation) -> Operation:

@@ -30,7 +30,7 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.locations import errors_at
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.names import keep_name, name_of, take_name, text_name
+from spmdir.dialects.names import copy_name, keep_name, name_of, text_name
 from spmdir.dialects.op_lookup import class_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
@@ -151,7 +151,7 @@ class _Importer:
         return translated
 
     def _bind(self, value: SSAValue, translated: SSAValue) -> None:
-        take_name(translated, value)
+        copy_name(translated, value)
         self.values[value] = translated
 
     def _op(self, op: Operation) -> Operation:
