@@ -1,11 +1,11 @@
-"""Plug-ins: one loader of `.rules`, `.rewrites` and `.py` files, modules and installed packages.
+"""Load plug-ins: `.rules`, `.rewrites` and `.py` files, modules and installed packages.
 
-A plug-in in Python is code: it is executed, once as long as its file does not change. What it defines is found by its
-class: each `ModulePass` is a pass, each `Topology` a machine, each `RewriteCondition` a condition of rewrites;
-`PLUGIN_FILES` lists further files, and NAME.rules beside a NAME.py that defines placements is one of them.
-The names of placements and collectives are known to the whole process once they are loaded, since texts are read
-without a pipeline. All else, among it what the planner may choose, holds only in the pipelines that are given the
-plug-in.
+A plug-in in Python is executed once, and again if its file has changed. The class of a value in it decides its use:
+each `ModulePass` is a pass, each `Topology` a machine, each `RewriteCondition` a condition of rewrites. The variable
+`PLUGIN_FILES` lists further files. If NAME.py defines placements, NAME.rules in the same folder is also loaded.
+
+Loaded placements and collectives can be named in any text of the process, because texts are parsed without a pipeline.
+All other effects are limited to pipelines with the plug-in, such as its rules and its collectives in plans.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ FILES = "PLUGIN_FILES"
 
 _PACKAGE = os.path.realpath(os.path.dirname(__file__))
 _SOURCE = "__spmdir_source__"
-"""The name under which a plug-in's module keeps the text that it was made from."""
+"""The attribute of a plug-in's module with the text that was executed."""
 
 _RULES = "__spmdir_rules__"
-"""The name under which it keeps the text of the .rules file beside it."""
+"""The attribute of a plug-in's module with the text of its NAME.rules."""
 
-_TOLD = "__spmdir_told__"
-"""The name under which it keeps that warnings about it have been issued."""
+_WARNED = "__spmdir_warned__"
+"""The attribute of a plug-in's module that is True after warnings about it have been issued."""
 
 _EXPECTED = "expected a .rules, .rewrites or .py file, or a package"
 
@@ -73,7 +73,7 @@ Kind = TypeVar("Kind")
 
 @attrs.frozen(eq=False)
 class TextFile:
-    """A file that a plug-in brings: where it is, and its text when it was loaded."""
+    """A file of a plug-in: its path, and its text when it was loaded."""
 
     path: str
     text: str
@@ -81,19 +81,19 @@ class TextFile:
 
 @attrs.frozen(repr=False)
 class Plugin:
-    """What a plug-in brings; made by `load_plugin`.
+    """The contents of a plug-in. `load_plugin` makes it.
 
     Two plug-ins are equal if they have the same name and digest.
 
     Attributes:
-        name: the path or the name by which it was loaded.
-        digest: of all of its text; ranks compare it.
-        rules: op → its rules, which replace those that come with spmdir.
-        strategies: op → the strategies of its files, which hold in every program; those of placements are not among
-            them, but for joint and offered ones.
-        rewrites: files of rewrites for fuse-collectives.
+        name: the path or the name that `load_plugin` received.
+        digest: the digest of all of its text; ranks compare it.
+        rules: op → its rules. They replace the shipped rules.
+        strategies: op → the strategies that apply to every program: those of its files, and those of packed placements
+            and of placements that are `offered`.
+        rewrites: the files of rewrites for fuse-collectives.
         passes: pass name → class.
-        module: of a plug-in in Python.
+        module: the module of a plug-in in Python.
     """
 
     name: str
@@ -105,14 +105,14 @@ class Plugin:
     module: ModuleType | None = attrs.field(default=None, eq=False)
 
     def __repr__(self) -> str:
-        brought = {
+        contents = {
             "rules of": self.rules,
             "strategies of": self.strategies,
             "rewrites": [file.path for file in self.rewrites],
             "passes": self.passes,
         }
-        said = "; ".join(f"{what} {', '.join(names)}" for what, names in brought.items() if names)
-        return f"<Plugin '{self.name}': {said}>" if said else f"<Plugin '{self.name}'>"
+        description = "; ".join(f"{kind} {', '.join(names)}" for kind, names in contents.items() if names)
+        return f"<Plugin '{self.name}': {description}>" if description else f"<Plugin '{self.name}'>"
 
     def values(self, kind: type[Kind]) -> tuple[Kind, ...]:
         """Return the values of class `kind` that the plug-in defines, in order."""
@@ -121,7 +121,7 @@ class Plugin:
 
     def classes(self, base: type[Kind]) -> tuple[type[Kind], ...]:
         """Return the classes derived from `base` that the plug-in defines, in order."""
-        return tuple(_own_classes(self.module, base)) if self.module is not None else ()
+        return tuple(_defined_classes(self.module, base)) if self.module is not None else ()
 
 
 def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
@@ -129,12 +129,12 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
 
     Args:
         source: the path of a `.rules`, `.rewrites` or `.py` file, the name of an installed plug-in (entry-point group
-            `spmdir.plugins`), or the dotted name of a module. A Plugin is returned as it is.
+            `spmdir.plugins`), or the dotted name of a module. A Plugin is returned unchanged.
 
-    Returns: a value for `Pipeline(plugins=[...])`. Placements that it declares can be used from now on.
+    Returns: a value for `Pipeline(plugins=[...])`. Its placements can be used from now on.
 
     Raises:
-        SpmdirError: it cannot be found or read, is malformed or fails; with the place in it.
+        SpmdirError: the plug-in cannot be found or read, is malformed or fails. The error has the location in it.
 
     Example:
         >>> pipeline = spmdir.Pipeline("propagate,count", plugins=[spmdir.plugins.load_plugin("count.py")])
@@ -143,21 +143,21 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
         return source
     require_type("plugin", source, (str, os.PathLike), "the path of a file, or the name of an installed plug-in")
     name = os.fspath(source)
-    reader = _READERS.get(os.path.splitext(name)[1])
+    reader = _LOADERS.get(os.path.splitext(name)[1])
     if reader is not None:
         return reader(name)
     if os.sep in name or os.path.exists(name):
         raise SpmdirError(f"'{name}' is not a plug-in; {_EXPECTED}")
-    home = _home(name)
-    module = _guarded(name, lambda: import_module(home))
+    home = _find_module(name)
+    module = _run_plugin_code(name, lambda: import_module(home))
     for each, loaded in list(sys.modules.items()):
         if f"{each}.".startswith(f"{home}."):
             setattr(loaded, IS_PLUGIN, True)
-    return _of_module(name, module)
+    return _load_from_module(name, module)
 
 
 def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
-    """Load plug-ins in order; the rules of each may speak of ops that those before it have rules for."""
+    """Load plug-ins in order. Each may refer to ops whose rules are in an earlier one."""
     plugins: list[Plugin] = []
     for source in dict.fromkeys(sources):
         with extended_rules(plugins):
@@ -166,8 +166,8 @@ def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Pl
 
 
 def extended_rules(plugins: Sequence[Plugin]) -> RuleSet:
-    """Return the rules in force, extended by those of `plugins`."""
-    from spmdir.rules.rule_set import default  # 50 ms, and tools that only read and print need no rules
+    """Return the default rules, extended by those of `plugins`."""
+    from spmdir.rules.rule_set import default  # takes 50 ms; tools that only read and print need no rules
 
     rules = default()
     for plugin in plugins:
@@ -177,33 +177,33 @@ def extended_rules(plugins: Sequence[Plugin]) -> RuleSet:
 
 
 def installed_plugins() -> tuple[Plugin, ...]:
-    """Load every plug-in that installed packages offer; slow, since it looks through all of them."""
+    """Load the plug-ins of all installed packages. This is slow, because it reads the metadata of all packages."""
     return load_plugins(sorted(_entry_points()))
 
 
 def _entry_points() -> Mapping[str, str]:
-    """Return plug-in name → module, of the installed packages."""
-    from importlib.metadata import entry_points  # 84 ms with the look-up, and only names of packages need it
+    """Return name of a plug-in → its module, for the installed packages."""
+    from importlib.metadata import entry_points  # takes 84 ms with the call; paths do not need it
 
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
-def _home(name: str) -> str:
-    """Return the module of the plug-in that is installed by `name`, or is a module of that name."""
+def _find_module(name: str) -> str:
+    """Return the module of the installed plug-in `name`, or `name` itself if such a module exists."""
     offered = _entry_points()
     if name in offered:
         return offered[name]
     try:
-        known = find_spec(name) is not None
+        exists = find_spec(name) is not None
     except (ImportError, ValueError):
-        known = False
-    if not known:
+        exists = False
+    if not exists:
         installed = f"; installed are {', '.join(sorted(offered))}" if offered else ""
-        raise SpmdirError(f"there is no plug-in '{name}'; {_EXPECTED}{installed}{did_you_mean(name, offered)}")
+        raise SpmdirError(f"found no plug-in '{name}'; {_EXPECTED}{installed}{did_you_mean(name, offered)}")
     return name
 
 
-def _of_rules(path: str) -> Plugin:
+def _load_rules(path: str) -> Plugin:
     from spmdir.rules.language.records import read, read_strategies
     from spmdir.rules.rule_set import default
 
@@ -213,42 +213,42 @@ def _of_rules(path: str) -> Plugin:
     return Plugin(path, _digest(text), rules, strategies)
 
 
-def _of_rewrites(path: str) -> Plugin:
+def _load_rewrites(path: str) -> Plugin:
     text = read_text_file(path, f"rewrites from '{path}'")
     return Plugin(path, _digest(text), rewrites=(TextFile(path, text),))
 
 
-def _of_python(path: str) -> Plugin:
-    return _of_module(path, load_module(path))
+def _load_python(path: str) -> Plugin:
+    return _load_from_module(path, load_module(path))
 
 
-_READERS: dict[str, Callable[[str], Plugin]] = {".rules": _of_rules, ".rewrites": _of_rewrites, ".py": _of_python}
-"""Ending of a file's name → what reads such a plug-in."""
+_LOADERS: dict[str, Callable[[str], Plugin]] = {".rules": _load_rules, ".rewrites": _load_rewrites, ".py": _load_python}
+"""File extension → function that loads such a plug-in."""
 
 
-def _of_module(name: str, module: ModuleType) -> Plugin:
-    from spmdir.rules.language.records import merged
+def _load_from_module(name: str, module: ModuleType) -> Plugin:
+    from spmdir.rules.language.records import merge_records
 
     folder = Path(module.__file__ or ".").parent
-    placements = tuple(_own_classes(module, Placement))
+    placements = tuple(_defined_classes(module, Placement))
     beside = file_beside(module.__file__, ".rules") if placements else None
     listed = [str(folder / file) for file in getattr(module, FILES, ())]
     files = load_plugins([*listed, str(beside)] if beside else listed)
     if any(kind.rules for kind in placements):
-        _guarded(name, lambda: _check_strategies(placements, files))
-    if not vars(module).get(_TOLD):
+        _run_plugin_code(name, lambda: _check_strategies(placements, files))
+    if not vars(module).get(_WARNED):
         for kind in placements:
-            _guarded(name, lambda kind=kind: _warn_of_edges(kind))
-        setattr(module, _TOLD, True)
-    passes = {kind.name: kind for kind in _passes(name, module)}
-    _guarded(name, lambda: register_collectives(vars(module).values(), module.__name__, _dialect_names()))
+            _run_plugin_code(name, lambda kind=kind: _warn_of_edges(kind))
+        setattr(module, _WARNED, True)
+    passes = {kind.name: kind for kind in _pass_classes(name, module)}
+    _run_plugin_code(name, lambda: register_collectives(vars(module).values(), module.__name__, _dialect_names()))
     strategies: Records = {}
     everywhere = (file.strategies for file in files if beside is None or file.name != str(beside))
-    for added in (*everywhere, *_of_every_program(placements)):
-        strategies = merged(strategies, added)
+    for added in (*everywhere, *_strategies_of_every_program(placements)):
+        strategies = merge_records(strategies, added)
     return Plugin(
         name,
-        _digest(*_sources(module), *(file.digest for file in files)),
+        _digest(*_read_sources(module), *(file.digest for file in files)),
         {op: records for file in files for op, records in file.rules.items()},
         strategies,
         tuple(text for file in files for text in file.rewrites),
@@ -257,10 +257,10 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     )
 
 
-def _of_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
-    """Return the strategies of joint and of offered placements, which hold in programs that name none of them.
+def _strategies_of_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
+    """Return the strategies of packed and offered placements. They apply even to programs that do not name them.
 
-    Local forms alone may use a packed placement.
+    For example, a packed placement may occur only inside local forms.
     """
     from spmdir.rules.strategies.placement_texts import texts_of
 
@@ -268,7 +268,7 @@ def _of_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
 
 
 def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:
-    """Raise unless the strategies that placements declare as text fit the ops that they name."""
+    """Raise SpmdirError unless the strategies that placements declare as text are valid for their ops."""
     from spmdir.rules.strategies.placement_texts import texts_of
 
     rules = extended_rules(files)
@@ -276,10 +276,10 @@ def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plu
 
 
 def _warn_of_edges(kind: type[Placement]) -> None:
-    """Warn of edges of a placement that are never taken."""
+    """Warn about edges of a placement that no plan can use."""
     placement = instance_of(kind) if "text" in vars(kind) and kind.edges is not Placement.edges else None
     for edge, why in unusable_edges(placement) if placement is not None else ():
-        warn(f"an edge of {kind.__name__} is never taken: {why}", edge.place)
+        warn(f"no plan can use this edge of {kind.__name__}: {why}", edge.place)
 
 
 def _dialect_names() -> frozenset[str]:
@@ -289,25 +289,27 @@ def _dialect_names() -> frozenset[str]:
     return frozenset(op.name.removeprefix("spmd.") for op in Spmd.operations)
 
 
-def _passes(name: str, module: ModuleType) -> Iterator[type[ModulePass]]:
+def _pass_classes(name: str, module: ModuleType) -> Iterator[type[ModulePass]]:
     """Yield the pass classes that a plug-in defines."""
     from xdsl.passes import ModulePass
 
-    for value in _own_classes(module, ModulePass):
+    for value in _defined_classes(module, ModulePass):
         if not isinstance(getattr(value, "name", None), str):
-            raise SpmdirError(f"the pass {value.__name__} of plug-in '{name}' has no name; give it a `name = …`")
+            raise SpmdirError(
+                f"the pass {value.__name__} of plug-in '{name}' has no name; add `name = \"…\"` to the class"
+            )
         yield value
 
 
-def _own_classes(module: ModuleType, base: type[Kind]) -> Iterator[type[Kind]]:
-    """Yield the classes derived from `base` that are written in the module or in one of its package."""
+def _defined_classes(module: ModuleType, base: type[Kind]) -> Iterator[type[Kind]]:
+    """Yield the classes derived from `base` that the module, or a module of its package, defines."""
     for value in dict.fromkeys(value for value in vars(module).values() if isinstance(value, type)):
         if issubclass(value, base) and f"{value.__module__}.".startswith(f"{module.__name__}."):
             yield value
 
 
-def _sources(module: ModuleType) -> Iterator[str]:
-    """Yield the text of the module, or of all modules of the package."""
+def _read_sources(module: ModuleType) -> Iterator[str]:
+    """Yield the source text of the module, or of all modules of the package."""
     if hasattr(module, "__path__"):
         yield from (file.read_text() for folder in module.__path__ for file in sorted(Path(folder).rglob("*.py")))
     elif module.__file__:
@@ -319,34 +321,34 @@ def _digest(*texts: str) -> str:
 
 
 def load_module(path: str) -> ModuleType:
-    """Return the module of the Python file at `path`, executed if it has not been or has changed since.
+    """Return the module of the Python file at `path`. It is executed at the first call, and after a change of the file.
 
     Raises:
-        SpmdirError: the file cannot be read, is malformed or fails; with the place in it.
+        SpmdirError: the file cannot be read, is malformed or fails. The error has the location in it.
     """
     real = os.path.realpath(path)
     package, inside = os.path.split(_PACKAGE)[0] + os.sep, real.startswith(_PACKAGE + os.sep)
     if inside and os.path.isfile(real):
         return import_module(real.removeprefix(package).removesuffix(".py").replace(os.sep, "."))
-    source, known = _read(path), _imported(real)
+    source, loaded = _read(path), _find_loaded(real)
     beside = file_beside(real, ".rules")
     rules = _read(str(beside)) if beside else b""
-    if known is not None and vars(known).get(_SOURCE, source) == source and vars(known).get(_RULES, rules) == rules:
-        return known
+    if loaded is not None and vars(loaded).get(_SOURCE, source) == source and vars(loaded).get(_RULES, rules) == rules:
+        return loaded
     module = _execute(path, real, source)
     setattr(module, _RULES, rules)
     return module
 
 
-def _imported(real: str) -> ModuleType | None:
-    """Return the module that was made from the file at `real`, if there is one."""
+def _find_loaded(real: str) -> ModuleType | None:
+    """Return the loaded module of the file at `real`; None if there is none."""
     named = ((m, getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
-    alike = ((module, file) for module, file in named if os.path.basename(file) == os.path.basename(real))
-    return next((module for module, file in alike if os.path.realpath(file) == real), None)
+    same_name = ((module, file) for module, file in named if os.path.basename(file) == os.path.basename(real))
+    return next((module for module, file in same_name if os.path.realpath(file) == real), None)
 
 
 def module_name(real: str) -> str:
-    """Return the name of the module of the plug-in in the file `real`; that of a folder begins those of its files."""
+    """Return the name of the module of the plug-in file `real`. Names of files start with that of their folder."""
     return "spmdir_plugin_" + re.sub(r"\W", "_", real)
 
 
@@ -355,10 +357,10 @@ def _execute(path: str, real: str, source: bytes) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     setattr(module, IS_PLUGIN, True)
-    # Dataclasses, and so passes, look their module up there while it is still being executed.
+    # Dataclasses, such as passes, look up their module in this table while it is still being executed.
     sys.modules[spec.name] = module
     try:
-        _guarded(path, lambda: exec(compile(source, real, "exec"), vars(module)))
+        _run_plugin_code(path, lambda: exec(compile(source, real, "exec"), vars(module)))
     except SpmdirError:
         del sys.modules[spec.name]
         raise
@@ -374,8 +376,8 @@ def _read(path: str) -> bytes:
         raise SpmdirError(f"cannot read plug-in '{path}': {error.strerror}") from None
 
 
-def _guarded(path: str, body: Callable[[], Kind]) -> Kind:
-    """Run `body`, code of the plug-in at `path`; what it raises becomes an error at the line in the plug-in."""
+def _run_plugin_code(path: str, body: Callable[[], Kind]) -> Kind:
+    """Run `body`, which runs code of the plug-in at `path`. Its exceptions become errors at the line in the plug-in."""
     try:
         return body()
     except SyntaxError as error:
@@ -384,7 +386,7 @@ def _guarded(path: str, body: Callable[[], Kind]) -> Kind:
         if error.location is None and not isinstance(error, SpmdirErrors) and (line := line_in(path, error)):
             error.location = Location(path, line, 1)
         if error.location is not None and error.location.file == os.path.realpath(path):
-            error.location = attrs.evolve(error.location, file=path)  # as the user gave it
+            error.location = attrs.evolve(error.location, file=path)  # the path that the user passed
         raise
     except (Exception, SystemExit) as error:
         place = Location(path, line_in(path, error) or 1, 1)
@@ -392,6 +394,6 @@ def _guarded(path: str, body: Callable[[], Kind]) -> Kind:
 
 
 def line_in(path: str, error: BaseException) -> int | None:
-    """Return the innermost line of the file at `path` that `error` went through; None if it went through none."""
+    """Return the innermost line of the file at `path` in the traceback of `error`; None if the file is not in it."""
     frames, real = reversed(traceback.extract_tb(error.__traceback__)), os.path.realpath(path)
     return next((frame.lineno for frame in frames if frame.filename == real), None)

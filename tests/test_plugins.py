@@ -124,7 +124,7 @@ def test_rules_that_expand_into_each_other_are_rejected_at_their_place(tmp_path,
         ("import sys\nsys.exit(3)", "own.py:2:1: error: plug-in failed: SystemExit: 3"),
         (
             "from xdsl.passes import ModulePass\nclass P(ModulePass):\n    pass",
-            "error: the pass P of plug-in 'own.py' has no name; give it",
+            "error: the pass P of plug-in 'own.py' has no name; add",
         ),
     ],
 )

@@ -425,7 +425,7 @@ def _arguments(spec: CollectiveSpec, steps: Sequence[Step], stream: str | None =
         "to_dim": _one_or_all([step.to_dim for step in steps]),
         "reduction": first_step.reduction,
         STREAM.argument: stream,
-        **dict(first_step.others),
+        **dict(first_step.extra_arguments),
     }
     return tuple(sorted((name, argument) for name, argument in arguments.items() if argument is not None))
 

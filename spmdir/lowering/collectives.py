@@ -1,8 +1,7 @@
-"""The emitters of the shipped collectives, which their specs name in `lower`.
+"""The emitters of the shipped collectives. The field `lower` of a `CollectiveSpec` names its emitter.
 
 An emitter appends the nodes that prepare the operand, and returns a `Message`: the functional collective that sends it,
-and a function that computes the result from the received tensor. Process groups list ranks in ascending order, which is
-mesh order.
+and a function that computes the result from the received tensor. Process groups list ranks in mesh order, ascending.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from spmdir.reshard.multi_axis_steps import permute_senders
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
-def message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
+def prepare_message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
     """Prepare the operand `x` of the collective `spec`, and return its message.
 
     Raises:
@@ -55,7 +54,7 @@ _MESSAGE = instance(Message, expected="a Message, as `site.send`, `site.move` or
 
 def slice_message(site: Site, x: Node) -> Message:
     partition = site.partition(site.target, site.dim)
-    ranges = site.own(partition)
+    ranges = site.own_ranges(partition)
     return Message(x, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
 
 
@@ -73,14 +72,16 @@ def all_gather_message(site: Site, x: Node) -> Message:
     block = (*(shape := site.local(site.source))[: partition.dim], partition.step, *shape[partition.dim + 1 :])
     x = pad_end(site.emit, x, partition.dim, site.ranks, partition.step - shape[partition.dim])
 
-    is_joined = partition.dim == 0 and partition.in_order
+    is_joined = partition.dim == 0 and partition.is_in_mesh_order
 
     def finish(result: Node) -> Node:
         joined = result if is_joined else join_even(site.emit, result, partition, block)
         return from_chunk_order(site.emit, drop_padding(site.emit, joined, partition), partition)
 
-    taken = None if is_joined else (partition.count, *block)
-    return site.move(functional.all_gather_into_tensor.default, x, partition.count, finish=finish, taken=taken)
+    received_shape = None if is_joined else (partition.count, *block)
+    return site.move(
+        functional.all_gather_into_tensor.default, x, partition.count, finish=finish, received_shape=received_shape
+    )
 
 
 def all_reduce_message(site: Site, x: Node) -> Message:

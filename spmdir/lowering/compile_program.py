@@ -20,8 +20,8 @@ from spmdir.lowering.process_groups import group_names, is_runnable
 def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Compile the program of a rank with `torch.compile`, without moving starts and waits of collectives.
 
-    By default, Inductor may move a start next to its wait, and waits to the end, which undoes the schedule. Call the
-    result without gradients: the program contains its backward.
+    By default, Inductor may undo the schedule: it moves starts next to their waits, and waits to the end. Call the
+    result without gradients, because the program contains its backward.
 
     Args:
         program: the program of one rank, lowered with a device mesh.
@@ -71,7 +71,7 @@ KEPT = {
     "_micro_pipeline_tp": False,
     "triton.reorder_for_reducing_graph_partitions": False,
 }
-"""Options of Inductor with which it neither moves nor buckets collectives, and draws the same random numbers.
+"""Options that stop Inductor from moving or bucketing collectives, and from changing the random numbers.
 
 `reorder_for_locality` would put waits last, and `reorder_for_peak_memory` would put starts next to their waits. The
 others are off by default.

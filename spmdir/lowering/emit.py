@@ -38,11 +38,11 @@ from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
-from spmdir.lowering.collectives import message
+from spmdir.lowering.collectives import prepare_message
 from spmdir.lowering.gathers import write_gathers
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
-from spmdir.lowering.joined_messages import Started, start
+from spmdir.lowering.joined_messages import StartedCollective, start_collective
 from spmdir.lowering.node_shapes import NodeShapes
 from spmdir.lowering.offload import begin_copy
 from spmdir.lowering.process_groups import (
@@ -55,8 +55,8 @@ from spmdir.lowering.process_groups import (
 )
 from spmdir.lowering.ranges import Emit, Indices
 from spmdir.lowering.recordings import Recorder, Recording
-from spmdir.lowering.ring import assemble, erase_unused, rotate, state
-from spmdir.lowering.shard_indices import local_index, positions
+from spmdir.lowering.ring import assemble, emit_state, erase_unused, rotate
+from spmdir.lowering.shard_indices import emit_local_index, emit_positions
 from spmdir.lowering.site import IS_COMPUTED, WAIT, Kind, Site, here
 from spmdir.lowering.torch_calls import TorchCalls, fill_operands
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -124,7 +124,7 @@ def emit(
         measured: whether to call `measured_step` after each lossy step. Only the simulator runs such a graph.
 
     Raises:
-        SpmdirError: torch has no such op, or a collective is impossible; located.
+        SpmdirError: torch has no such op, or a collective is impossible. The error has a location.
     """
     if rank not in range(mesh.world_size):
         raise UnsupportedError(
@@ -133,8 +133,8 @@ def emit(
     return _Emitter(function, mesh, rank, group_name, ignore_shardings, measured).graph_module()
 
 
-def measured_step(held: Any, made: Any, number: int, member: int, group: str) -> Any:
-    """Measure the error of a lossy step. This is a placeholder, which the simulator implements.
+def measured_step(before: Any, after: Any, number: int, member: int, group: str) -> Any:
+    """Measure the error of a lossy step. This function is a placeholder; the simulator implements it.
 
     Args:
         held, made: the local tensor before and after the step.
@@ -186,7 +186,8 @@ class _Emitter:
             self.number = number
             if isinstance(op, CallOp):
                 raise UnsupportedError(
-                    f"calls {op.callee}; expected a function without calls; run the pass inline first", location_of(op)
+                    f"the function calls {op.callee}; expected a function without calls; run the pass inline first",
+                    location_of(op),
                 )
             if isinstance(op, ValueOp):
                 with errors_at(op):
@@ -245,7 +246,7 @@ class _Emitter:
         return sharding or Sharding((), self.mesh.name)
 
     def emit_op(self, op: ValueOp) -> None:
-        self.meta = _meta(op)
+        self.meta = _node_metadata(op)
         for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
             if isinstance(node, fx.Node) and node not in self.origin:
@@ -296,7 +297,7 @@ class _Emitter:
     def emit_collective(self, op: Any) -> Sequence[Any]:
         operands = [self.node(value) for value, _ in op.pairs]
         if self.ignore_shardings:
-            started = start(self.call, [*map(here, operands)], self.shapes.of)
+            started = start_collective(self.call, [*map(here, operands)], self.shapes.of)
             return [*self.values_of(op, (), started), *map(self.node, op.operands[len(operands) :])]
         steps, state = op.steps(self.mesh), sent_state(op, self.mesh)
         measured = self.measured and any(step.has_lossy for step in steps)
@@ -306,7 +307,7 @@ class _Emitter:
         return [*self.values_of(op, steps, started), *started.states]
 
     def emit_stateless(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
-        """Return the results of `op`, which depends only on its operands. Equal collectives are lowered once."""
+        """Return the results of a collective without edge states. Equal collectives are lowered once."""
         types = tuple(global_type(value, self.mesh) for value, _ in op.pairs)
         key = (op.spec, steps, types, tuple(map(operands.index, operands)))
         if key in self.recordings:
@@ -316,19 +317,19 @@ class _Emitter:
         self.recordings[key] = Recording.of(operands, emit.nodes, results)
         return results
 
-    def begin(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node], emit: Emit) -> Started:
+    def begin(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node], emit: Emit) -> StartedCollective:
         """Emit the collective `op` up to its wait. It applies one of `steps` to each operand."""
         sites = [self.site(op, index, step, emit) for index, step in enumerate(steps)]
-        messages = [message(op.spec, site, x) for site, x in zip(sites, operands, strict=True)]
-        return start(emit, messages, self.shapes.of)
+        messages = [prepare_message(op.spec, site, x) for site, x in zip(sites, operands, strict=True)]
+        return start_collective(emit, messages, self.shapes.of)
 
-    def values_of(self, op: Any, steps: Sequence[Step], started: Started) -> list[Any]:
+    def values_of(self, op: Any, steps: Sequence[Step], started: StartedCollective) -> list[Any]:
         """Return the values of the results of `op`. A start has functions that wait and return all values."""
-        arrive = partial(self.arrived, op, self.number, steps, started)
+        arrive = partial(self.wait_for, op, self.number, steps, started)
         return [arrive] * (len(op.results) - len(started.states)) if op.IS_START else arrive()
 
-    def arrived(self, op: Any, number: int, steps: Sequence[Step], started: Started) -> list[fx.Node]:
-        """Wait for the collective `op`, which is op `number` of the program, and return its values."""
+    def wait_for(self, op: Any, number: int, steps: Sequence[Step], started: StartedCollective) -> list[fx.Node]:
+        """Wait for the collective `op`, at position `number` of the program, and return its values."""
         values = started.wait(self.call)
         for member, (step, (operand, _)) in enumerate(zip(steps, op.pairs, strict=False)):
             if self.measured and step.has_lossy:
@@ -388,7 +389,7 @@ class _Emitter:
         nodes, operand_kinds = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
         result_kinds = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
         call_once = partial(self.call_once, (tuple(op.operands), op.argument["by"]))
-        results = state(call_once if isinstance(op, PackOp) else self.call, op, nodes, operand_kinds, result_kinds)
+        results = emit_state(call_once if isinstance(op, PackOp) else self.call, op, nodes, operand_kinds, result_kinds)
         self.rejected_nodes += results
         return results
 
@@ -403,8 +404,8 @@ class _Emitter:
             index, meta = self.node(op.operands[0]), meta_of(op.operands[0].type)
             wide = meta is not None and meta.dtype == I64
             index = index if wide else self.call(aten._to_copy.default, index, dtype=torch.int64)
-            return [local_index(self.call, index, ranges)]
-        return [positions(self.call, ranges, self.device())]
+            return [emit_local_index(self.call, index, ranges)]
+        return [emit_positions(self.call, ranges, self.device())]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         arrive = self.values[op.operands[0]]
@@ -471,7 +472,7 @@ def _identifier(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() or not name else name
 
 
-def _meta(op: ValueOp) -> dict[str, Any]:
+def _node_metadata(op: ValueOp) -> dict[str, Any]:
     """Return the metadata of fx nodes from the location of an op."""
     location = location_of(op)
     if location is None:

@@ -18,7 +18,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import Brackets, brackets, identities
 from spmdir.lowering.site import Message, Site, functional, here
-from spmdir.lowering.wire_types import packed
+from spmdir.lowering.wire_types import view_as_sendable
 from spmdir.reshard.exchange import exchange, exchange_loads, grid_of, partial_axes, reduced_axes
 from spmdir.reshard.exchange_parts import Grid, Loads, Part
 from spmdir.reshard.moved_axes import exchanged_axes, two_round_axes
@@ -35,8 +35,10 @@ def exchange_message(site: Site, x: Node) -> Message:
     axes = exchanged_axes(site.source, site.target, site.mesh)
     values = _Values.of(site, x, reduced_axes(site.source, site.target))
     (loads,) = exchange_loads(site.source, site.target, site.mesh, site.shape)
-    sending = _send_round(values, axes, parts, loads, lambda part: _take(site.emit, values.moved, part.grid, grid))
-    return sending.ending_in(lambda placed: _reduce_parts(values, placed))
+    sending = _send_round(
+        values, axes, parts, loads, lambda part: _select_grid(site.emit, values.moved, part.grid, grid)
+    )
+    return sending.finish_with(lambda placed: _reduce_parts(values, placed))
 
 
 def two_round_exchange_message(site: Site, x: Node) -> Message:
@@ -48,15 +50,15 @@ def two_round_exchange_message(site: Site, x: Node) -> Message:
     values = _Values.of(site, x, _combined_axes(site))
 
     def take_part(part: Part) -> Node:
-        return _take(site.emit, values.moved, part.grid, grid)
+        return _select_grid(site.emit, values.moved, part.grid, grid)
 
-    kept_parts = [(part, take_part(part)) for part in rounds.kept if part.receiver == site.rank]
-    first_round = _send_round(values, axes, rounds.gathered, loads[0], take_part)
-    gathered = first_round.received(first_round.message.sent_and_finished(site.emit))
-    grids = dict.fromkeys(part.grid for part in rounds.spread if part.sender == site.rank)
+    kept_parts = [(part, take_part(part)) for part in rounds.stationary if part.receiver == site.rank]
+    first_round = _send_round(values, axes, rounds.first_round, loads[0], take_part)
+    gathered = first_round.unpack(first_round.message.send_and_finish(site.emit))
+    grids = dict.fromkeys(part.grid for part in rounds.second_round if part.sender == site.rank)
     sums = {grid: _combine(values, _partials_of_grid(values, grid, gathered)) for grid in grids}
-    second_round = _send_round(values, axes, rounds.spread, loads[1], lambda part: sums[part.grid])
-    return second_round.ending_in(lambda placed: _reduce_parts(values, [*kept_parts, *placed]))
+    second_round = _send_round(values, axes, rounds.second_round, loads[1], lambda part: sums[part.grid])
+    return second_round.finish_with(lambda placed: _reduce_parts(values, [*kept_parts, *placed]))
 
 
 def _combined_axes(site: Site) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ class _Values:
         # Only empty chunks need it for a placement without an identity.
         outer = self.brackets.site
         neutral = identities(outer, self.operand, shape, self.placement.identity or 0.0)
-        return self.brackets.prepared(neutral, (tuple(shape), outer.torch_dtype))[0]
+        return self.brackets.prepare(neutral, (tuple(shape), outer.torch_dtype))[0]
 
 
 def _moved_placement(site: Site) -> PartialPlacement:
@@ -125,12 +127,12 @@ class _Round:
     """
 
     message: Message
-    received: Callable[[Node], list[PartNode]]
+    unpack: Callable[[Node], list[PartNode]]
 
-    def ending_in(self, value_of: Callable[[list[PartNode]], Node]) -> Message:
+    def finish_with(self, value_of: Callable[[list[PartNode]], Node]) -> Message:
         """Return the message whose value is `value_of` of the parts."""
         finish = self.message.finish
-        return attrs.evolve(self.message, finish=lambda result: value_of(self.received(finish(result))))
+        return attrs.evolve(self.message, finish=lambda result: value_of(self.unpack(finish(result))))
 
 
 def _send_round(
@@ -139,7 +141,7 @@ def _send_round(
     """Send the chunks of `parts` along `axes`.
 
     Args:
-        loads: what the ranks of the mesh send. If it is empty, there is no collective.
+        loads: the elements that ranks of the mesh send. If it is empty, there is no collective.
         chunk_of: part → its node.
     """
     site, x = values.site, values.moved
@@ -164,7 +166,7 @@ def _send_round(
         functional.all_to_all_single.default, joined, receives, sends, axes=axes, finish=lambda result: result
     )
 
-    def received(result: Node) -> list[PartNode]:
+    def unpack(result: Node) -> list[PartNode]:
         part_nodes, offset = list(kept_parts), 0
         for part in (part for parts in incoming for part in parts):
             chunk = narrow(site.emit, result, 0, offset, part.numel, sum(receives))
@@ -172,10 +174,10 @@ def _send_round(
             offset += part.numel
         return part_nodes
 
-    return _Round(message, received)
+    return _Round(message, unpack)
 
 
-def _take(emit: Emit, x: Node, grid: Grid, source_grid: Grid) -> Node:
+def _select_grid(emit: Emit, x: Node, grid: Grid, source_grid: Grid) -> Node:
     """Return the elements of `grid`, in its order, from `x`, which has the elements of the grid `source_grid`."""
     for dim, (wanted, source_ranges) in enumerate(zip(grid, source_grid, strict=True)):
         x = take(emit, x, dim, positions(wanted, source_ranges), length(source_ranges))
@@ -188,16 +190,18 @@ def _partials_of_grid(values: _Values, grid: Grid, parts: Sequence[PartNode]) ->
     for part, node in parts:
         overlap = tuple(common(a, b) for a, b in zip(part.grid, grid, strict=True))
         if all(overlap):
-            met = attrs.evolve(part, grid=overlap)
-            partials.setdefault(part.partial, []).append((met, _take(values.site.emit, node, overlap, part.grid)))
+            clipped = attrs.evolve(part, grid=overlap)
+            partials.setdefault(part.partial, []).append(
+                (clipped, _select_grid(values.site.emit, node, overlap, part.grid))
+            )
     return [_join(values, grid, partials[partial]) for partial in sorted(partials)]
 
 
 def _reduce_parts(values: _Values, parts: Sequence[PartNode]) -> Node:
-    """What the rank holds in the end, of all parts that it got or kept."""
+    """Return the result of the exchange on this rank, from all parts that it received or kept."""
     site = values.site
     wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
-    # A rank that gets nothing of a partial value would add identities only.
+    # Partial values of which the rank receives no part would only add identities.
     partials = [[(p, n) for p, n in parts if p.partial == partial] for partial in sorted({p.partial for p, _ in parts})]
     result = _combine(values, [_join(values, wanted, of_partial) for of_partial in partials or [[]]])
     return values.brackets.after(result, (site.local(site.target), site.torch_dtype))
@@ -209,32 +213,32 @@ def _combine(values: _Values, partials: Sequence[Node]) -> Node:
     if len(partials) == 1 or not site.torch_dtype.is_complex or reduction == "product":
         return functools.reduce(combine, partials)
     # torch computes a + 1 * b, where 1 * b changes infinite parts and negative zeros. Process groups add the parts.
-    parts, unpacks = zip(*(packed(site.emit, partial, site.torch_dtype) for partial in partials), strict=True)
+    parts, unpacks = zip(*(view_as_sendable(site.emit, partial, site.torch_dtype) for partial in partials), strict=True)
     return unpacks[0](functools.reduce(combine, parts))
 
 
 def _join(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
     """Return `grid` joined from `parts`. Elements in no part have the identity of the combination."""
     ascending = tuple(map(union, grid))
-    return _take(values.site.emit, _joined_chunks(values, ascending, parts), grid, ascending)
+    return _select_grid(values.site.emit, _join_ascending(values, ascending, parts), grid, ascending)
 
 
-def _joined_chunks(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
+def _join_ascending(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
     """Return `_join` of a grid that ascends in every dimension. It is cut along a dimension that no part spans."""
     if not parts:
         return values.identities([length(ranges) for ranges in grid])
     for part, node in parts:
         if part.grid == grid:
             return node
-    for dim, own in enumerate(grid):
-        slabs = _slabs(own, [part.grid[dim] for part, _ in parts])
+    for dim, ranges in enumerate(grid):
+        slabs = _slabs(ranges, [part.grid[dim] for part, _ in parts])
         if len(slabs) > 1:
             parts_of_slabs = [[(p, node) for p, node in parts if common(p.grid[dim], slab)] for slab in slabs]
             grids = [(*grid[:dim], slab, *grid[dim + 1 :]) for slab in slabs]
-            joined = [_joined_chunks(values, *pair) for pair in zip(grids, parts_of_slabs, strict=True)]
+            joined = [_join_ascending(values, *pair) for pair in zip(grids, parts_of_slabs, strict=True)]
             result = values.site.emit(aten.cat.default, joined, dim)
             order = tuple(itertools.chain.from_iterable(slabs))
-            return take(values.site.emit, result, dim, positions(own, order), length(own))
+            return take(values.site.emit, result, dim, positions(ranges, order), length(ranges))
     raise AssertionError(f"parts of a grid do not fit together: {grid}")
 
 

@@ -38,5 +38,5 @@ def all_gather_into_tensor(x: Tensor, count: int, group: str) -> Tensor:
     """
     if not takes_outputs() or (torch.is_grad_enabled() and x.requires_grad):
         return functional.all_gather_into_tensor.default(x, count, group)
-    size, *rest = x.shape
-    return functional.all_gather_into_tensor_out.default(x, count, group, out=x.new_empty((size * count, *rest)))
+    size, *inner_sizes = x.shape
+    return functional.all_gather_into_tensor_out.default(x, count, group, out=x.new_empty((size * count, *inner_sizes)))

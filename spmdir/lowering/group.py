@@ -13,7 +13,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.reductions import REDUCTIONS, group_reduction
 from spmdir.lowering.partition import DimPartition, pad_chunks, split_even, to_chunk_order
 from spmdir.lowering.ranges import Indices, narrow
-from spmdir.lowering.wire_types import check_reduced, packed
+from spmdir.lowering.wire_types import check_reduced, view_as_sendable
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional
@@ -46,34 +46,34 @@ class Group:
     def all_gather(self, x: Tensor) -> Tensor:
         """Return the tensors of all ranks, in rank order: [*shape] → [size, *shape]."""
         x = x.unsqueeze(0)
-        return x if self.size == 1 else self._moved(functional.all_gather_into_tensor.default, x, self.size)
+        return x if self.size == 1 else self._move(functional.all_gather_into_tensor.default, x, self.size)
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
         """Return the reduction over all ranks by `op`, a key of `spmdir.core.placement.reductions.REDUCTIONS`."""
-        return self._reduced(functional.all_reduce.default, x, op)
+        return self._reduce(functional.all_reduce.default, x, op)
 
     def reduce_scatter(self, x: Tensor, op: str = "sum") -> Tensor:
         """Return the reduction over all ranks of slice `index` of dimension 0: [size, *shape] → [*shape]."""
         self._check_slices("reduce_scatter", x)
-        return self._reduced(functional.reduce_scatter_tensor.default, x, op, self.size).squeeze(0)
+        return self._reduce(functional.reduce_scatter_tensor.default, x, op, self.size).squeeze(0)
 
     def all_to_all(self, x: Tensor) -> Tensor:
         """Send slice i of dimension 0 to rank i; slice i of the result is from rank i. Both are [size, *shape]."""
         self._check_slices("all_to_all", x)
         ones = [1] * self.size
-        return x if self.size == 1 else self._moved(functional.all_to_all_single.default, x, ones, ones)
+        return x if self.size == 1 else self._move(functional.all_to_all_single.default, x, ones, ones)
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
         """Return the tensor of rank `source`. On other ranks, `x` defines shape and element type."""
-        return x if self.size == 1 else self._moved(functional.broadcast.default, x, source)
+        return x if self.size == 1 else self._move(functional.broadcast.default, x, source)
 
     def rotate(self, x: Tensor, steps: int = 1) -> Tensor:
         """Send `x` to rank `index + steps`, and return the tensor of rank `index - steps`, modulo `size`."""
         if steps % self.size == 0:
             return x
         target, source = ((self.index + by) % self.size for by in (steps, -steps))
-        sends, receives = ([int(rank == other) for rank in range(self.size)] for other in (target, source))
-        return self._moved(functional.all_to_all_single.default, x.unsqueeze(0), receives, sends).squeeze(0)
+        sends, receives = ([int(rank == peer) for rank in range(self.size)] for peer in (target, source))
+        return self._move(functional.all_to_all_single.default, x.unsqueeze(0), receives, sends).squeeze(0)
 
     def split(self, x: Tensor) -> Tensor:
         """Return the chunks of `x` under the target of the edge, in rank order, padded with zeros: [size, *block].
@@ -87,7 +87,7 @@ class Group:
         return split_even(_call, padded, partition, block).reshape(self.size, *block)  # type: ignore[attr-defined]
 
     def keep(self, x: Tensor) -> Tensor:
-        """Return `x`, which is one block of `split`, without the padding of this rank's chunk.
+        """Return `x`, one block of `split`, without the padding of this rank's chunk.
 
         Raises:
             SpmdirError: the target shards no dimension.
@@ -110,7 +110,7 @@ class Group:
                 f"group.{method} found the shape {[*x.shape]}; expected [{self.size}, …], one slice per rank"
             )
 
-    def _reduced(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:
+    def _reduce(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:
         if self.size == 1:
             return x
         check_reduced(op, x.dtype)
@@ -119,11 +119,11 @@ class Group:
         name = group_reduction(op, True)
         if name is None:
             names = [name for name, reduction in REDUCTIONS.items() if reduction.of_bool]
-            raise SpmdirError(f"reduces truth values by {op}; expected one of {', '.join(names)}")
+            raise SpmdirError(f"cannot reduce booleans by {op}; expected one of {', '.join(names)}")
         return self._run(collective, x.view(torch.uint8), name, *arguments).view(torch.bool)
 
-    def _moved(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
-        sent, unpack = packed(_call, x, x.dtype)  # type: ignore[arg-type]
+    def _move(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
+        sent, unpack = view_as_sendable(_call, x, x.dtype)  # type: ignore[arg-type]
         return unpack(self._run(collective, sent, *arguments))  # type: ignore[arg-type, return-value]
 
     def _run(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:

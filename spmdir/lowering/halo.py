@@ -14,7 +14,7 @@ from spmdir.dialects.halo import FILLS, HaloExchangeOp
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
-from spmdir.lowering.wire_types import packed
+from spmdir.lowering.wire_types import view_as_sendable
 
 
 @attrs.frozen
@@ -121,7 +121,7 @@ def _exchange(
     receives = [sizes.get(member, 0) for member in line.members]
     parts = [part for member in line.members if (part := sent.get(member)) is not None]
     joined = emit(aten.cat.default, parts) if parts else emit(aten.slice.Tensor, front, 0, 0, 0)
-    joined, unpack = packed(emit, joined, dtype)
+    joined, unpack = view_as_sendable(emit, joined, dtype)
     contiguous = emit(aten.contiguous.default, joined)
     started = emit(functional.all_to_all_single.default, contiguous, receives, sends, line.group)
     received, offset = unpack(emit(WAIT, started)), 0

@@ -190,7 +190,9 @@ def inline_all(
         if node.op == "placeholder":
             operand = next(operands)
             # The code was traced on a contiguous tensor, so its views require one.
-            copies[node] = emit(aten.contiguous.default, operand) if node.users and not _returned(node) else operand
+            copies[node] = (
+                emit(aten.contiguous.default, operand) if node.users and not _is_only_returned(node) else operand
+            )
         elif node.op == "get_attr":
             copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
         elif node.target in _SAME:
@@ -205,7 +207,7 @@ def inline_all(
     raise AssertionError("a traced program has an output")
 
 
-def _returned(node: Node) -> bool:
+def _is_only_returned(node: Node) -> bool:
     return all(user.op == "output" for user in node.users)
 
 

@@ -28,13 +28,13 @@ Shape = tuple[int, ...]
 
 
 @attrs.frozen
-class Started:
+class StartedCollective:
     """An in-flight collective.
 
     Attributes:
         messages: the message of each member.
         arrive: waits and returns the received tensor of each member.
-        states: the new edge states, which are results of the op after its values.
+        states: the new edge states. The op returns them after its values.
     """
 
     messages: Sequence[Message]
@@ -46,10 +46,10 @@ class Started:
 
     def wait(self, emit: Emit) -> list[Node]:
         """Return the value of each member."""
-        return [message.finished(emit, x) for message, x in zip(self.messages, self.arrive(), strict=True)]
+        return [message.compute_value(emit, x) for message, x in zip(self.messages, self.arrive(), strict=True)]
 
 
-def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kind]) -> Started:
+def start_collective(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kind]) -> StartedCollective:
     """Send the messages of one collective, in the order of the members, with one call.
 
     Args:
@@ -61,7 +61,7 @@ def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kin
     call = messages[0].call
     if len(messages) == 1 or any(message.call is None for message in messages):  # the same on all ranks
         arrivals = [message.send(emit) for message in messages]
-        return Started(messages, lambda: [arrive() for arrive in arrivals])
+        return StartedCollective(messages, lambda: [arrive() for arrive in arrivals])
     if call not in PACKINGS:
         raise UnsupportedError(
             f"{call} cannot send a bucket of several tensors; expected one of {', '.join(map(str, PACKINGS))}, "
@@ -70,7 +70,7 @@ def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kin
     packing, shapes = PACKINGS[call], [kind_of(message.x)[0] for message in messages]
     x, arguments = packing.pack(emit, messages, shapes)
     arrive = attrs.evolve(messages[0], x=x, arguments=arguments).send(emit)
-    return Started(messages, lambda: packing.unpack(emit, arrive(), messages, shapes))
+    return StartedCollective(messages, lambda: packing.unpack(emit, arrive(), messages, shapes))
 
 
 @attrs.frozen
@@ -86,32 +86,34 @@ class Packing:
     unpack: Callable[[Emit, Node, Sequence[Message], Sequence[Shape]], list[Node]]
 
 
-def _flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
+def _join_flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
     """Concatenate the flattened members."""
     return _cat(emit, [emit(aten.reshape.default, m.x, [-1]) for m in messages]), messages[0].arguments
 
 
-def _from_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+def _split_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
     """Split a tensor as long as the sent one into views."""
     parts = _split(emit, x, list(map(math.prod, shapes)))
     return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _from_each_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
     """Split a tensor that has all members of the first rank, then all members of the second, and so on.
 
-    The results are views, which is enough for members that are copied afterwards anyway. A member with one element from
-    each rank would be a view with gaps, and some torch kernels ignore its strides, so it is copied here.
+    The results are views; most members are copied afterwards. A member with one element from each rank would be a view
+    with gaps. Some torch kernels ignore its strides, so it is copied here.
     """
     count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
-    taken = [m.taken or (count * shape[0], *shape[1:]) for m, shape in zip(messages, shapes, strict=True)]
-    found = [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, taken, strict=True)]
+    received_shapes = [
+        m.received_shape or (count * shape[0], *shape[1:]) for m, shape in zip(messages, shapes, strict=True)
+    ]
+    results = [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, received_shapes, strict=True)]
     has_gaps = [size == 1 and sum(sizes) > 1 for size in sizes]
-    return [emit(aten.contiguous.default, one) if gaps else one for one, gaps in zip(found, has_gaps, strict=True)]
+    return [emit(aten.contiguous.default, x) if gaps else x for x, gaps in zip(results, has_gaps, strict=True)]
 
 
-def _for_each_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
+def _join_by_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
     """Concatenate, for each rank in turn, the chunks of all members along dimension 0."""
     count = messages[0].arguments[-1]
     rows = [
@@ -121,13 +123,13 @@ def _for_each_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Sha
     return emit(aten.reshape.default, _cat(emit, rows, 1), [-1]), messages[0].arguments
 
 
-def _from_own(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+def _split_own_chunks(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
     """Split a tensor with this rank's chunks of all members into views."""
     count = messages[0].arguments[-1]
-    return _from_flat(emit, x, messages, [(shape[0] // count, *shape[1:]) for shape in shapes])
+    return _split_flat(emit, x, messages, [(shape[0] // count, *shape[1:]) for shape in shapes])
 
 
-def _by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
+def _join_by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
     """Concatenate, for each rank in turn, the splits of all members."""
     (receives, sends), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     parts = [
@@ -139,15 +141,15 @@ def _by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape])
     return _cat(emit, ordered), tuple(totals)
 
 
-def _from_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
+def _split_by_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
     """Split a tensor with the splits of all members for each rank in turn, and concatenate those of each member."""
     (receives, _), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     sizes = [size * width for row in zip(*receives, strict=True) for size, width in zip(row, inner, strict=True)]
-    parts, found = _split(emit, x, sizes), []
+    parts, results = _split(emit, x, sizes), []
     for number, shape in enumerate(shapes):
-        whole = _cat(emit, parts[number :: len(shapes)])
-        found.append(emit(aten.reshape.default, whole, [sum(receives[number]), *shape[1:]]))
-    return found
+        joined = _cat(emit, parts[number :: len(shapes)])
+        results.append(emit(aten.reshape.default, joined, [sum(receives[number]), *shape[1:]]))
+    return results
 
 
 def _splits(messages: Sequence[Message]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
@@ -156,10 +158,10 @@ def _splits(messages: Sequence[Message]) -> tuple[list[Sequence[int]], list[Sequ
 
 
 PACKINGS: dict[Any, Packing] = {
-    functional.all_reduce.default: Packing(_flat, _from_flat),
-    functional.all_gather_into_tensor.default: Packing(_flat, _from_each_rank),
-    functional.reduce_scatter_tensor.default: Packing(_for_each_rank, _from_own),
-    functional.all_to_all_single.default: Packing(_by_splits, _from_splits),
+    functional.all_reduce.default: Packing(_join_flat, _split_flat),
+    functional.all_gather_into_tensor.default: Packing(_join_flat, _split_by_rank),
+    functional.reduce_scatter_tensor.default: Packing(_join_by_rank, _split_own_chunks),
+    functional.all_to_all_single.default: Packing(_join_by_splits, _split_by_splits),
 }
 """Functional collective → its packing of several tensors."""
 

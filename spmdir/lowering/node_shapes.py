@@ -17,23 +17,23 @@ class NodeShapes:
     """Fake tensors of the nodes of one graph, computed from the nodes whose types the IR contains.
 
     Args:
-        known: node → its type in the IR; None if the type has no sizes.
+        type_of: node → its type in the IR; None if the type has no sizes.
         constants: name → tensor of the constants of the graph.
     """
 
-    def __init__(self, known: Callable[[fx.Node], TensorMeta | None], constants: Mapping[str, torch.Tensor]):
-        self._known, self._constants = known, constants
+    def __init__(self, type_of: Callable[[fx.Node], TensorMeta | None], constants: Mapping[str, torch.Tensor]):
+        self._type_of, self._constants = type_of, constants
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._values: dict[fx.Node, Any] = {}
 
     def of(self, node: fx.Node) -> tuple[tuple[int, ...], torch.dtype]:
         """Return the shape and element type of `node`."""
-        if (meta := self._known(node)) is not None:
+        if (meta := self._type_of(node)) is not None:
             return meta.shape, TORCH_DTYPES[meta.dtype]
         pending = [node]
         while pending:  # chains of rings are too long for recursion
             last = pending[-1]
-            if last in self._values or self._tell(last):
+            if last in self._values or self._store_declared(last):
                 pending.pop()
             elif missing := [operand for operand in last.all_input_nodes if operand not in self._values]:
                 pending += missing
@@ -42,10 +42,10 @@ class NodeShapes:
         value = self._values[node]
         return tuple(value.shape), value.dtype
 
-    def _tell(self, node: fx.Node) -> bool:
+    def _store_declared(self, node: fx.Node) -> bool:
         """Store the fake tensor of `node` if its type is in the IR or it is a constant; return whether it is stored."""
         with self._mode:
-            if (meta := self._known(node)) is not None:
+            if (meta := self._type_of(node)) is not None:
                 self._values[node] = torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype])
             elif node.op == "get_attr":
                 self._values[node] = torch.empty_like(self._constants[str(node.target)])

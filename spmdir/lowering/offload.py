@@ -27,24 +27,24 @@ def begin_copy(emit: Emit, x: Node, device: Callable[[], Any], to_host: bool) ->
     Args:
         device: returns the node of the accelerator's device.
     """
-    begun = emit(offload, x) if to_host else emit(reload, x, device())
+    copy = emit(offload, x) if to_host else emit(reload, x, device())
 
     def end() -> Node:
-        emit(end_copy, begun, x)  # keeps x alive until the copy is complete
-        return begun
+        emit(end_copy, copy, x)  # keeps x alive until the copy is complete
+        return copy
 
     return end
 
 
 @torch.library.custom_op("spmdir::offload", mutates_args=(), schema="(Tensor x) -> Tensor")
 def _offload(x: Tensor) -> Tensor:
-    made = torch.empty_like(x, device="cpu", pin_memory=x.device.type != "cpu")
-    return _copied(made, x, x.device, True)
+    host_copy = torch.empty_like(x, device="cpu", pin_memory=x.device.type != "cpu")
+    return _start_copy(host_copy, x, x.device, True)
 
 
 @torch.library.custom_op("spmdir::reload", mutates_args=(), schema="(Tensor x, Device device) -> Tensor")
 def _reload(x: Tensor, device: torch.device) -> Tensor:
-    return _copied(torch.empty_like(x, device=device), x, device, False)
+    return _start_copy(torch.empty_like(x, device=device), x, device, False)
 
 
 @torch.library.custom_op("spmdir::end_copy", mutates_args=("copied",), schema="(Tensor(a!) copied, Tensor x) -> ()")
@@ -60,16 +60,16 @@ def _end_copy(copied: Tensor, x: Tensor) -> None:
         current.wait_event(event)
 
 
-def _copied(made: Tensor, x: Tensor, device: torch.device, to_host: bool) -> Tensor:
+def _start_copy(target: Tensor, x: Tensor, device: torch.device, to_host: bool) -> Tensor:
     """Start a copy of `x` into `made` on the stream of its direction; return `made`."""
     if device.type == "cpu":
-        return made.copy_(x)
+        return target.copy_(x)
     accelerator, stream = torch.get_device_module(device), _stream(device, to_host)
     stream.wait_stream(accelerator.current_stream(device))
     with accelerator.stream(stream):
-        made.copy_(x, non_blocking=True)
-        setattr(made, _EVENT, stream.record_event())
-    return made
+        target.copy_(x, non_blocking=True)
+        setattr(target, _EVENT, stream.record_event())
+    return target
 
 
 @cache

@@ -1,7 +1,7 @@
 """The partition of one dimension among the ranks of a group, and the graph nodes that split and join tensors.
 
-Chunks are numbered in nesting order. The ranks of a process group ascend in mesh order, which may differ. For example,
-the axes `b: S(0), a: S(0)` on the mesh (a = 2, b = 2) have chunk 1 on the rank a = 1, b = 0, which is rank 2.
+Chunks are numbered in nesting order, but the ranks of a process group are in mesh order. For example, with the axes
+`b: S(0), a: S(0)` on the mesh (a = 2, b = 2), chunk 1 is on rank 2, which has the coordinates a = 1, b = 0.
 
 Any chunk of a nested uneven partition may be short, so padding may occur in the middle of the block. If chunks are not
 contiguous, the block is first permuted to *chunk order*, chunk after chunk. After a gather, this is undone.
@@ -65,12 +65,12 @@ class DimPartition:
         return max(length for _, length in self.chunks)
 
     @cached_property
-    def even(self) -> bool:
+    def is_even(self) -> bool:
         """Return whether all chunks have the same length."""
         return self.extent == self.step * self.count
 
     @cached_property
-    def in_order(self) -> bool:
+    def is_in_mesh_order(self) -> bool:
         """Return whether nesting order is mesh order."""
         return self.order == tuple(range(len(self.order)))
 
@@ -163,7 +163,7 @@ def pad_end(emit: Emit, x: Node, dim: int, rank: int, amount: int) -> Node:
 
 def pad_chunks(emit: Emit, x: Node, partition: DimPartition, rank: int) -> Node:
     """Pad each chunk of `x`, of `rank` dimensions and in chunk order, to `partition.step` elements."""
-    if partition.even:
+    if partition.is_even:
         return x
     starts = [number for number, _, _ in partition.runs] + [partition.count]
     parts = []
@@ -186,12 +186,12 @@ def split_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> No
     """Return the even chunks of `x`, each of shape `block`, joined along dimension 0 in rank order."""
     rank, nest = len(block), len(partition.counts)
     joined = [partition.count * block[0], *block[1:]]
-    if partition.in_order and all(size == 1 for size in block[: partition.dim]):
+    if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return x if partition.dim == 0 else emit(aten.reshape.default, x, joined)
     shape = [*block[: partition.dim], *partition.counts, *block[partition.dim :]]
     front = [partition.dim + position for position in partition.order]
-    rest = [dim for dim in range(rank + nest) if dim not in front]
-    x = emit(aten.permute.default, emit(aten.reshape.default, x, shape), [*front, *rest])
+    other_dims = [dim for dim in range(rank + nest) if dim not in front]
+    x = emit(aten.permute.default, emit(aten.reshape.default, x, shape), [*front, *other_dims])
     return emit(aten.reshape.default, x, joined)
 
 
@@ -199,7 +199,7 @@ def join_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Nod
     """Invert `split_even`, for `x` of any shape that has the chunks in rank order."""
     rank, nest = len(block), len(partition.counts)
     shape = [*block[: partition.dim], partition.count * block[partition.dim], *block[partition.dim + 1 :]]
-    if partition.in_order and all(size == 1 for size in block[: partition.dim]):
+    if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return emit(aten.reshape.default, x, shape)
     x = emit(aten.reshape.default, x, [*(partition.counts[position] for position in partition.order), *block])
     nested = [partition.order.index(position) for position in range(nest)]
@@ -222,11 +222,11 @@ def flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> N
     Example:
         >>> flat = spmdir.placement.flat_chunks(site.emit, x, partition, site.local(site.source))
     """
-    if partition.even:
+    if partition.is_even:
         return emit(
-            aten.reshape.default, split_even(emit, x, partition, _with(block, partition.dim, partition.step)), [-1]
+            aten.reshape.default, split_even(emit, x, partition, _with_size(block, partition.dim, partition.step)), [-1]
         )
-    if partition.in_order and all(size == 1 for size in block[: partition.dim]):
+    if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return emit(aten.reshape.default, x, [-1])
     chunks = [partition.chunks[number] for number in partition.by_rank]
     parts = [narrow(emit, x, partition.dim, offset, size, partition.extent) for offset, size in chunks]
@@ -248,9 +248,9 @@ def from_flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape)
     Example:
         >>> x = spmdir.placement.from_flat_chunks(site.emit, flat, partition, site.local(site.target))
     """
-    if partition.even:
-        return join_even(emit, x, partition, _with(block, partition.dim, partition.step))
-    shapes = [_with(block, partition.dim, partition.chunks[number][1]) for number in partition.by_rank]
+    if partition.is_even:
+        return join_even(emit, x, partition, _with_size(block, partition.dim, partition.step))
+    shapes = [_with_size(block, partition.dim, partition.chunks[number][1]) for number in partition.by_rank]
     ends = list(itertools.accumulate(map(math.prod, shapes)))
     parts: dict[int, Node] = {}
     for number, shape, end in zip(partition.by_rank, shapes, ends, strict=True):
@@ -259,5 +259,5 @@ def from_flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape)
     return emit(aten.cat.default, [parts[number] for number in range(partition.count)], partition.dim)
 
 
-def _with(shape: Shape, dim: int, size: int) -> Shape:
+def _with_size(shape: Shape, dim: int, size: int) -> Shape:
     return (*shape[:dim], size, *shape[dim + 1 :])

@@ -48,7 +48,10 @@ def _symbolic_stream(name: str) -> str | None:
 
 
 def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
-    """Return the group names of a torch DeviceMesh, which must equal `mesh`, in this process.
+    """Return the group names of a torch DeviceMesh in this process.
+
+    Args:
+        mesh: the mesh that `device_mesh` must equal.
 
     Raises:
         ShardingError: axis names, sizes or the order of ranks differ.
@@ -68,7 +71,7 @@ def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
 
 
 def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | None = None) -> Any:
-    """Return the process group of this process over `axes`, which may be sub-axes, of a torch DeviceMesh.
+    """Return the process group of this process over axes or sub-axes of a torch DeviceMesh.
 
     DeviceMesh has the groups of whole axes. Groups of sub-axes and streams are created once and stored on the device
     mesh. All ranks request groups in the same order, because creating a group is collective.
@@ -88,11 +91,12 @@ def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | No
 
 
 def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
-    """Replace the symbolic group names of a program by those of a torch DeviceMesh, which must equal `mesh`.
+    """Replace the symbolic group names of a program by those of a torch DeviceMesh.
 
     All ranks must call this with equal programs, because it creates missing groups.
 
     Args:
+        mesh: the mesh that `device_mesh` must equal.
         timeout: the timeout of the groups in seconds; None to keep it.
     """
     named = {text: symbolic_axes(text) for text in group_names(program)}

@@ -64,12 +64,12 @@ class Pattern:
 
     @property
     def is_strided(self) -> bool:
-        """Return whether the positions are equal stretches at equal distances, ascending."""
+        """Return whether the positions are ranges of equal length at equal, ascending distances."""
         return self.loops[0][1] > 0 and [stride for _, stride in self.loops[1:]] in ([], [1])
 
 
 def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
-    """Return the positions `ranges`, in their order, of dimension `dim`, which has `extent` elements."""
+    """Return the positions `ranges`, in their order, of dimension `dim` with `extent` elements."""
     if not ranges:
         return narrow(emit, x, dim, 0, 0, extent)
     if len(ranges) == 1:
@@ -86,7 +86,7 @@ def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
 
 
 def narrow(emit: Emit, x: Node, dim: int, offset: int, length: int, extent: int) -> Node:
-    """Return `length` elements from `offset` on, of dimension `dim`, which has `extent` elements."""
+    """Return `length` elements from `offset` on, of dimension `dim` with `extent` elements."""
     return x if length == extent else emit(aten.slice.Tensor, x, dim, offset, offset + length)
 
 
@@ -115,12 +115,12 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
 def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> Node | None:
     """Return the pattern as a permutation of split dimensions; None unless it contains all positions of `extent`."""
     sizes = sorted(pattern.loops, key=lambda loop: -loop[1])
-    inner = [math.prod(count for count, _ in sizes[at + 1 :]) for at in range(len(sizes))]
+    inner = [math.prod(count for count, _ in sizes[index + 1 :]) for index in range(len(sizes))]
     if [stride for _, stride in sizes] != inner or math.prod(count for count, _ in sizes) != extent:
         return None
     split = emit(aten.unflatten.int, x, dim, [count for count, _ in sizes])
     sources = [dim + sizes.index(loop) for loop in pattern.loops]
-    moved = emit(aten.movedim.intlist, split, sources, [dim + at for at in range(len(sizes))])
+    moved = emit(aten.movedim.intlist, split, sources, [dim + index for index in range(len(sizes))])
     return emit(aten.flatten.using_ints, moved, dim, dim + len(sizes) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Recordings of calls in a graph, which can be appended again for other operands."""
+"""Record the calls of a lowered op, and append them again for other operands."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Recording:
 
     @staticmethod
     def of(operands: Sequence[fx.Node], nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> Recording:
-        """Return the recording of `nodes`, which were appended for `operands`. Other arguments are not replaced."""
+        """Return the recording of the nodes that were appended for `operands`. Other arguments are not replaced."""
         number = {node: index for index, node in enumerate((*operands, *nodes))}
 
-        def fixed(node: fx.Node) -> Any:
+        def as_operand(node: fx.Node) -> Any:
             return Operand(number[node]) if node in number else node
 
-        calls = tuple((node.target, *fx.map_arg((node.args, node.kwargs), fixed)) for node in nodes)
+        calls = tuple((node.target, *fx.map_arg((node.args, node.kwargs), as_operand)) for node in nodes)
         return Recording(calls, tuple(number[result] for result in results))
 
     def replay(self, append: Emit, operands: Sequence[fx.Node]) -> list[fx.Node]:

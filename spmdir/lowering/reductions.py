@@ -15,7 +15,7 @@ from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, group
 from spmdir.lowering.inline_code import AfterCode, BeforeCode, inline, require_kind
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import Kind, Site
-from spmdir.lowering.wire_types import check_reduced, packed
+from spmdir.lowering.wire_types import check_reduced, view_as_sendable
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class Brackets:
     afters: tuple[AfterCode, ...] = ()
     divisors: tuple[float, float] = (1, 1)
 
-    def prepared(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
+    def prepare(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
         """Return `x` after `befores`, and its kind.
 
         Raises:
@@ -46,12 +46,12 @@ class Brackets:
 
     def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
         """Return the operand of the reduction for the local tensor `x`, and its kind."""
-        x, kind = self.prepared(x, kind)
-        return divided(self.site, x, self.divisors[0]), kind
+        x, kind = self.prepare(x, kind)
+        return divide(self.site, x, self.divisors[0]), kind
 
     def after(self, x: Node, kind: Kind) -> Node:
-        """Return the value for the result `x` of the reduction, which has `kind`."""
-        x = divided(self.site, x, self.divisors[1])
+        """Return the value for the result `x` of the reduction, a tensor of `kind`."""
+        x = divide(self.site, x, self.divisors[1])
         wanted = kind[0], self.site.torch_dtype
         for code in self.afters:
             x, kind = inline(self.site.emit, code, x, kind)
@@ -64,7 +64,7 @@ def brackets(site: Site, axes: Sequence[str]) -> Brackets:
     """Return the steps before and after a reduction of the partial values over `axes`."""
     placements = [p for p in dict.fromkeys(site.source[axis] for axis in axes) if isinstance(p, PartialPlacement)]
     if all(placement.op in REDUCTIONS for placement in placements):
-        return Brackets(site, divisors=averaging(site, axes))
+        return Brackets(site, divisors=divisors_of(site, axes))
     counts = [site.mesh.group_size(axis for axis in axes if site.source[axis] == p) for p in placements]
     afters = tuple(AfterCode(p, count) for p, count in zip(placements, counts, strict=True))
     return Brackets(site, tuple(map(BeforeCode, placements)), afters[::-1])
@@ -113,17 +113,17 @@ def reduction_of(site: Site) -> Reduction:
     return Reduction(site, name, brackets(site, site.named))
 
 
-def averaging(site: Site, axes: Iterable[str]) -> tuple[float, float]:
+def divisors_of(site: Site, axes: Iterable[str]) -> tuple[float, float]:
     """Return the divisors of the operand and the result of a sum over `axes`, for the axes with an average."""
     return average_divisors(site.mesh.group_size(axis for axis in axes if site.source[axis].op == "avg"))
 
 
-def divided(site: Site, x: Node, divisor: float) -> Node:
+def divide(site: Site, x: Node, divisor: float) -> Node:
     """Emit `x` divided by `divisor`. Complex numbers are divided by parts, because a part may be infinite."""
     if divisor == 1:
         return x
     if site.torch_dtype.is_complex:
-        parts, unpack = packed(site.emit, x, site.torch_dtype)
+        parts, unpack = view_as_sendable(site.emit, x, site.torch_dtype)
         return unpack(site.emit(aten.div.Scalar, parts, divisor))
     return site.emit(aten.div.Scalar, x, divisor)
 
@@ -137,7 +137,7 @@ def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> No
     kind, size = site.torch_dtype, list(shape)
     if kind.is_complex and value == 0:
         # Both parts must be −0.0, which generated code cannot express as a complex literal.
-        parts, unpack = packed(site.emit, like, kind)
+        parts, unpack = view_as_sendable(site.emit, like, kind)
         return unpack(site.emit(aten.new_full.default, parts, [*size, 2], value))
     if kind == torch.bool:
         value = value > 0

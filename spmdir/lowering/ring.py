@@ -17,7 +17,7 @@ from spmdir.lowering.inline_code import Kind, StateCode, inline_all, require_kin
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
-from spmdir.lowering.wire_types import packed
+from spmdir.lowering.wire_types import view_as_sendable
 
 Arrive = Callable[[], Node]
 """Emits the wait for an in-flight tensor, and returns the tensor."""
@@ -36,8 +36,8 @@ def rotate(
     parts = {part for axis in axes for part in fine.parts(axis)}
     group = group_name(fine.merge(axis for axis in fine.axis_names if axis in parts))
     target, source = order[(position + steps) % len(order)], order[position - steps]
-    sends, receives = ([int(member == other) for member in members] for other in (target, source))
-    sent, unpack = packed(emit, emit(aten.unsqueeze.default, x, 0), dtype)
+    sends, receives = ([int(member == peer) for member in members] for peer in (target, source))
+    sent, unpack = view_as_sendable(emit, emit(aten.unsqueeze.default, x, 0), dtype)
     started = emit(functional.all_to_all_single.default, emit(aten.contiguous.default, sent), receives, sends, group)
     return lambda: emit(aten.squeeze.dim, unpack(emit(WAIT, started)), 0)
 
@@ -52,7 +52,7 @@ def assemble(emit: Emit, mesh: Mesh, rank: int, blocks: Sequence[Node], op: Asse
     return emit(aten.cat.default, [blocks[(position - place) % count] for place in range(count)], op.dim)
 
 
-def state(
+def emit_state(
     emit: Emit, op: StateOp, values: Sequence[Node], operand_kinds: Sequence[Kind], result_kinds: Sequence[Kind | None]
 ) -> list[Node]:
     """Return the results of `op` on `values`.
@@ -77,10 +77,10 @@ def state(
 
 
 def erase_unused(graph: Graph, nodes: Iterable[Node], protected: Container[Node]) -> None:
-    """Erase the `nodes` without users, and their operands that have no other users.
+    """Erase the `nodes` without users, and then their operands without users.
 
-    Collectives remain, because all ranks must issue them. Inputs and `protected` nodes remain too. The latter draw
-    random numbers on all ranks.
+    Collectives remain, because all ranks must issue them. Inputs and `protected` nodes remain too. The protected nodes
+    draw random numbers on all ranks.
     """
     pending, erased = [*nodes], set[Node]()
     while pending:

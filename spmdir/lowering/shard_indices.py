@@ -14,7 +14,7 @@ FOREIGN = -(1 << 62)
 """The offset that makes positions of other ranks negative."""
 
 
-def positions(emit: Emit, ranges: Ranges, device: object) -> Node:
+def emit_positions(emit: Emit, ranges: Ranges, device: object) -> Node:
     """Return the positions of `ranges`, in their order, as an int64 vector."""
 
     def arange(start: int, end: int, step: int = 1) -> Node:
@@ -29,14 +29,14 @@ def positions(emit: Emit, ranges: Ranges, device: object) -> Node:
     return emit(aten.alias.default, Positions(ranges))
 
 
-def local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
+def emit_local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
     """Return the local index of each global position in `index`, an int64 tensor; -1 if no range contains it."""
     if not ranges:
         return emit(aten.full_like.default, index, -1)
     if len(ranges) == 1:
         ((start, end),) = ranges
-        found = emit(aten.sub.Scalar, emit(aten.clamp.default, index, start - 1, end), start)
-        return emit(aten.masked_fill.Scalar, found, emit(aten.eq.Scalar, found, end - start), -1)
+        local = emit(aten.sub.Scalar, emit(aten.clamp.default, index, start - 1, end), start)
+        return emit(aten.masked_fill.Scalar, local, emit(aten.eq.Scalar, local, end - start), -1)
     offsets = itertools.accumulate((end - start for start, end in ranges), initial=0)
     by_position = sorted((start, end, offset - start) for (start, end), offset in zip(ranges, offsets, strict=False))
     edges = Table(tuple(edge for start, end, _ in by_position for edge in (start, end)))

@@ -23,14 +23,14 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.partition import DimPartition, partition_of
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
-from spmdir.lowering.wire_types import packed
+from spmdir.lowering.wire_types import view_as_sendable
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional
 WAIT = functional.wait_tensor.default
 
 IS_COMPUTED = "is_computed"
-"""The key in the metadata of a node for whether the program computes its value, and does not only move it."""
+"""The key in the metadata of a node for whether the program computes its value instead of only moving it."""
 
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Shape and element type of a local tensor."""
@@ -46,10 +46,10 @@ class Message:
         call: the functional collective; None if nothing is sent.
         arguments: the arguments of `call` between tensor and group.
         group: the name of the process group.
-        moved: the element type of `x` if the collective only moves elements. Then `x` may be sent as a view of another
-            type. None if the collective computes with elements.
-        taken: another shape of the result of `call` that `finish` accepts; None if it accepts only the shape of `call`.
-        states: the new edge states, which are results of the op after its value.
+        moved_dtype: the element type of `x` if the collective only moves elements. Then `x` may be sent as a view of
+            another type. None if the collective computes with elements.
+        received_shape: a shape of the received tensor that `finish` also accepts; None for only the shape of `call`.
+        states: the new edge states. The op returns them after its value.
     """
 
     x: Node
@@ -57,32 +57,34 @@ class Message:
     call: Any = None
     arguments: tuple[Any, ...] = ()
     group: str = ""
-    moved: torch.dtype | None = None
-    taken: tuple[int, ...] | None = None
+    moved_dtype: torch.dtype | None = None
+    received_shape: tuple[int, ...] | None = None
     states: tuple[Node, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         check_fields(self, _FIELDS)
 
     def send(self, emit: Emit) -> Callable[[], Node]:
-        """Emit the call on `x`, which is made contiguous. If it only moves elements, all backends can send their type.
+        """Emit the call on a contiguous copy or view of `x`, in an element type that all backends can send.
 
         Returns: a function that emits the wait and returns the received tensor; `x` if nothing is sent.
         """
         if self.call is None:
             return lambda: self.x
-        x, unpack = (self.x, _same) if self.moved is None else packed(emit, self.x, self.moved)
+        x, unpack = (
+            (self.x, _identity) if self.moved_dtype is None else view_as_sendable(emit, self.x, self.moved_dtype)
+        )
         sent = emit(self.call, emit(aten.contiguous.default, x), *self.arguments, self.group)
         return lambda: unpack(emit(WAIT, sent))
 
-    def finished(self, emit: Emit, arrived: Node) -> Node:
-        """Return the value of the op. If it is not `arrived`, it is made contiguous: some kernels ignore strides."""
-        value = self.finish(arrived)
-        return value if value is arrived else emit(aten.contiguous.default, value)
+    def compute_value(self, emit: Emit, received: Node) -> Node:
+        """Return the contiguous value of the op for the received tensor. Some kernels ignore strides."""
+        value = self.finish(received)
+        return value if value is received else emit(aten.contiguous.default, value)
 
-    def sent_and_finished(self, emit: Emit) -> Node:
+    def send_and_finish(self, emit: Emit) -> Node:
         """Emit the call and the wait; return the value of the op."""
-        return self.finished(emit, self.send(emit)())
+        return self.compute_value(emit, self.send(emit)())
 
 
 _NODE = instance(Node, expected="a node of the graph, as `site.emit` returns it")
@@ -124,7 +126,8 @@ class Site:
         return tuple(
             axis
             for axis in self.argument.get("axes", ())
-            if self.mesh.sizes[axis] > 1 or not (self._plain(self.source[axis]) and self._plain(self.target[axis]))
+            if self.mesh.sizes[axis] > 1
+            or not (self._is_whole(self.source[axis]) and self._is_whole(self.target[axis]))
         )
 
     @cached_property
@@ -132,7 +135,7 @@ class Site:
         """Return the axes of the group, in the order of the op."""
         return tuple(axis for axis in self.named if self.mesh.sizes[axis] > 1)
 
-    def _plain(self, placement: Placement) -> bool:
+    def _is_whole(self, placement: Placement) -> bool:
         """Return whether the local tensor under `placement` on an axis of one rank is the global tensor."""
         if isinstance(placement, ShardPlacement):
             size = self.shape[placement.dim]
@@ -176,7 +179,7 @@ class Site:
         nested = [axis for axis in sharding.dim_axes(dim) if axis in axes]
         return partition_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)
 
-    def own(self, partition: DimPartition) -> Ranges:
+    def own_ranges(self, partition: DimPartition) -> Ranges:
         """Return the positions of this rank's chunk in the block."""
         return partition.ranges[self.mesh.index(self.rank, self.named)]
 
@@ -191,19 +194,26 @@ class Site:
         *arguments: Any,
         finish: Callable[[Node], Node],
         axes: Sequence[str] | None = None,
-        moved: torch.dtype | None = None,
-        taken: Sequence[int] | None = None,
+        moved_dtype: torch.dtype | None = None,
+        received_shape: Sequence[int] | None = None,
     ) -> Message:
-        """Return the message of a functional collective on `x` in the group over `axes`. Without axes, it sends
-        nothing.
+        """Return the message of a functional collective on `x` in the group over `axes`; without axes, none is sent.
 
         Args:
-            moved, taken: see `Message`.
+            moved_dtype, received_shape: see `Message`.
         """
         axes = self.axes if axes is None else axes
         if not axes:
             return Message(x, finish)
-        return Message(x, finish, op, arguments, self.group(axes), moved, None if taken is None else tuple(taken))
+        return Message(
+            x,
+            finish,
+            op,
+            arguments,
+            self.group(axes),
+            moved_dtype,
+            None if received_shape is None else tuple(received_shape),
+        )
 
     def move(
         self,
@@ -212,10 +222,12 @@ class Site:
         *arguments: Any,
         finish: Callable[[Node], Node],
         axes: Sequence[str] | None = None,
-        taken: Sequence[int] | None = None,
+        received_shape: Sequence[int] | None = None,
     ) -> Message:
         """Call `send` for a collective that only moves elements."""
-        return self.send(op, x, *arguments, finish=finish, axes=axes, moved=self.torch_dtype, taken=taken)
+        return self.send(
+            op, x, *arguments, finish=finish, axes=axes, moved_dtype=self.torch_dtype, received_shape=received_shape
+        )
 
 
 def here(value: Node) -> Message:
@@ -230,8 +242,8 @@ def here(value: Node) -> Message:
     Example:
         >>> return spmdir.placement.here(x)
     """
-    return Message(value, _same)
+    return Message(value, _identity)
 
 
-def _same(value: Node) -> Node:
+def _identity(value: Node) -> Node:
     return value

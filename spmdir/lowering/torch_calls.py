@@ -115,7 +115,7 @@ class TorchCalls:
                 positional.append((is_given, value))
         if literals:
             raise UnsupportedError(
-                f"has no argument '{next(iter(literals))}'; it takes {', '.join(n for n, _, _ in named)}"
+                f"the op has no argument '{next(iter(literals))}'; expected {', '.join(n for n, _, _ in named)}"
             )
         positions = schema_of(target).arguments
         while positional and not positional[-1][0] and positions[len(positional) - 1].has_default_value():

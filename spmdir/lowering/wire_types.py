@@ -16,25 +16,25 @@ Unpack = Callable[[Node], Node]
 """Received tensor → tensor of the original element type."""
 
 
-def _bytes(emit: Emit, x: Node) -> tuple[Node, Unpack]:
+def _view_as_bytes(emit: Emit, x: Node) -> tuple[Node, Unpack]:
     # A program may run with another floating type than in its IR, so the type is read at run time.
     dtype = emit(getattr, x, "dtype")
     sent = emit(aten.view.dtype, emit(aten.unsqueeze.default, x, -1), torch.uint8)
     return sent, lambda came: emit(aten.squeeze.dim, emit(aten.view.dtype, came, dtype), -1)
 
 
-def _parts(emit: Emit, x: Node) -> tuple[Node, Unpack]:
+def _view_as_real(emit: Emit, x: Node) -> tuple[Node, Unpack]:
     # A lazy conjugate has no parts to view.
     sent = emit(aten.view_as_real.default, emit(aten.resolve_conj.default, x))
     return sent, lambda came: emit(aten.view_as_complex.default, came)
 
 
-MOVED_AS: dict[torch.dtype, Callable[[Emit, Node], tuple[Node, Unpack]]] = {
-    torch.int16: _bytes,
-    torch.float8_e4m3fn: _bytes,
-    torch.float8_e5m2: _bytes,
-    torch.complex64: _parts,
-    torch.complex128: _parts,
+SENT_AS: dict[torch.dtype, Callable[[Emit, Node], tuple[Node, Unpack]]] = {
+    torch.int16: _view_as_bytes,
+    torch.float8_e4m3fn: _view_as_bytes,
+    torch.float8_e5m2: _view_as_bytes,
+    torch.complex64: _view_as_real,
+    torch.complex128: _view_as_real,
 }
 """Element type → a function that returns a view with another type and one more dimension, the last.
 
@@ -44,9 +44,9 @@ gradients.
 """
 
 
-def packed(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
+def view_as_sendable(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
     """Return `x` of element type `dtype` as a view that backends can send, and the function that undoes the view."""
-    return MOVED_AS[dtype](emit, x) if dtype in MOVED_AS else (x, lambda came: came)
+    return SENT_AS[dtype](emit, x) if dtype in SENT_AS else (x, lambda came: came)
 
 
 def check_reduced(reduction: str, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""xDSL's clean-up passes. The traits of an op define what they may do: see `spmdir.dialects.aten`."""
+"""xDSL's clean-up passes. They respect the effects of ops, which are traits: see `spmdir.dialects.aten`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 
 
 class Canonicalize(CanonicalizePass):
-    """Merges a reshard of a reshard into one, removes reshards to the same sharding, and removes unused ops."""
+    """Merges consecutive reshards, removes reshards to the same sharding, and removes unused ops."""
 
 
 class CSE(CommonSubexpressionElimination):

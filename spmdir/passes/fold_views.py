@@ -3,7 +3,7 @@
     view(mm(view x, t w))  ⇒  einsum "abc,dc->abd" x, w
 
 A flattened dimension can be sharded only along its outermost part. As dimensions of an einsum, batch, sequence and
-heads can be sharded separately. The rules define which ops are views and which are products.
+heads can be sharded separately. The rules identify views and products.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class FoldViewsPass(FunctionPass):
             lambda size: evaluate(size, hints),
             lambda new: Rewriter.insert_op(new, InsertPoint.before(start)),
         )
-        views, kept = _Views(sizes, hints, Names(block)), KeptValues(function, ir.mesh(module), ctx.rules)
+        views, kept_values = _Views(sizes, hints, Names(block)), KeptValues(function, ir.mesh(module), ctx.rules)
 
         def may_split(value: SSAValue, shape: Sequence[Extent]) -> bool:
-            return kept.can_reshape(value, [evaluate(size, hints) for size in shape])
+            return kept_values.can_reshape(value, [evaluate(size, hints) for size in shape])
 
         products = [op for op in block.ops if isinstance(op, AtenOp) and len(op.tensors) == 2]
         opaque_views = _opaque_views(
-            [op for op in products if not kept.shardings.keys().isdisjoint(op.tensors)], ctx.rules, may_split
+            [op for op in products if not kept_values.shardings.keys().isdisjoint(op.tensors)], ctx.rules, may_split
         )
         for op in products:
             if op.parent is not None:

@@ -99,7 +99,7 @@ class _Constraint:
     location: Location | None
 
     def remark_if_unused(self) -> None:
-        """Print a remark to stderr if only reshards use the value, and none of them rounds it by a lossy placement."""
+        """Print a remark to stderr if only reshards use the value, and the value has no lossy placement."""
         users = [use.operation for use in self.value.uses]
         sharding = sharding_of(self.value)
         if not all(isinstance(user, ReshardOp) for user in users) or (users and has_lossy(sharding)):

@@ -208,8 +208,8 @@ class MeshSearch:
 
         The peak of the latter is at most `budget` bytes, or at most the peak of `plain`, if that is larger."""
         limit = max(budget, self.decision(plain).memory.peak_bytes) if budget < math.inf else budget
-        first = self._scheduled(plain, limit)
-        return first, fastest(first, lambda worth: self._scheduled(self._search.solution(worth), limit))
+        first = self._schedule_copy(plain, limit)
+        return first, fastest(first, lambda worth: self._schedule_copy(self._search.solution(worth), limit))
 
     def _decide(self, worth: ValuePrices) -> Decision:
         return self.decision(self._search.solution(worth))
@@ -219,9 +219,9 @@ class MeshSearch:
         if not self.is_legal(solution):
             return Decision(solution, PeakMemory(math.inf, ()))
         self.write(solution)
-        return Decision(solution, self._held(self._partitioned()))
+        return Decision(solution, self._find_live_values(self._partition_copy()))
 
-    def _scheduled(self, solution: Solution, limit: float) -> Scheduled:
+    def _schedule_copy(self, solution: Solution, limit: float) -> Scheduled:
         """Write a solution to the function, and return it with the times of the default schedule.
 
         The time is infinite if the solution is illegal, or needs more than `limit` bytes."""
@@ -229,8 +229,8 @@ class MeshSearch:
         if not self.is_legal(solution):
             return rejected
         self.write(solution)
-        local = self._partitioned()
-        if limit < math.inf and self._held(local).peak_bytes > limit:
+        local = self._partition_copy()
+        if limit < math.inf and self._find_live_values(local).peak_bytes > limit:
             return rejected
         memory = str(math.ceil(limit)) if limit < math.inf else "none"
         run_trial(self._context, local, (Step("schedule", (("memory", memory),)),))
@@ -240,7 +240,7 @@ class MeshSearch:
         exposed = exposed_parts(run, units, self._owner, self.problem.values, self.problem.topology.intra_bandwidth)
         return Scheduled(solution, run.seconds, exposed)
 
-    def _partitioned(self) -> ModuleOp:
+    def _partition_copy(self) -> ModuleOp:
         """Return the program of one rank for a copy of the decided function.
 
         Raises:
@@ -248,16 +248,16 @@ class MeshSearch:
         """
         return run_trial(self._context, self._copy(), PARTITIONING)
 
-    def _held(self, local: ModuleOp) -> PeakMemory:
+    def _find_live_values(self, local: ModuleOp) -> PeakMemory:
         """Return the live buffers at the peak of a local program. Temporary buffers count as the first result."""
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
-        most, _, held = find_peak(memory.program)
+        peak_bytes, _, live_buffers = find_peak(memory.program)
         live: list[tuple[int, bool, float]] = []
-        for buffer in held:
+        for buffer in live_buffers:
             owner, size = self._owner(memory.values[buffer]), memory.buffers[buffer].bytes
             if owner is not None and size > 0:
                 live.append((*owner, size))
-        return PeakMemory(most, tuple(sorted(live, key=lambda entry: -entry[2])))
+        return PeakMemory(peak_bytes, tuple(sorted(live, key=lambda entry: -entry[2])))
 
     def _copy(self) -> ModuleOp:
         """Return a module with a copy of the function, with numbers for sizes. Locations of ops contain their nodes."""

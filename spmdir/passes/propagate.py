@@ -162,7 +162,7 @@ class PropagatePass(FunctionPass):
         try:
             searches.append(search(problem))
         except Unsolvable as error:
-            failed = _located(makers[error.node], error, problem)
+            failed = _unsolvable_error(makers[error.node], error, problem)
         wider = annotated
         if self.sub_axes == "auto":
             free = searches[0].free if searches and not searches[0].contradicted else None
@@ -180,21 +180,23 @@ class PropagatePass(FunctionPass):
         _reject_refused_keeps(best)
         solution, seconds = best.free, best.write(best.free)
         if machine.memory < math.inf and machine.memory < peak_bound(function, mesh):
-            best, solution = self._limited(function, best, searches, machine.memory)
+            best, solution = self._decide_within(function, best, searches, machine.memory)
             seconds = best.write(solution)
         if self.overlap == "schedule":
             plain, fastest = best.fastest(solution, machine.memory)
             solution, seconds = fastest.solution, best.write(fastest.solution)
             if self.remarks:
-                now, before = 1e3 * fastest.seconds, 1e3 * plain.seconds
-                text = f"a step takes {now:.4g} ms scheduled, {before:.4g} ms as overlap=none decides"
+                text = (
+                    f"a step takes {1e3 * fastest.seconds:.4g} ms scheduled, and {1e3 * plain.seconds:.4g} ms with the "
+                    "decision of overlap=none"
+                )
                 print_remark(text, location_of(function))
         if self.remarks:
             text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
             print_remark(text, location_of(function))
         return best, solution, seconds
 
-    def _limited(
+    def _decide_within(
         self, function: FuncOp, best: MeshSearch, searches: Sequence[MeshSearch], budget: float
     ) -> tuple[MeshSearch, Solution]:
         """Return the cheapest decision within `budget`. `best` has the cheapest decision without a limit."""
@@ -205,7 +207,7 @@ class PropagatePass(FunctionPass):
         fitting = [entry for entry in decisions if entry[1].memory.peak_bytes <= budget]
         least = min(decisions, key=lambda entry: entry[1].memory.peak_bytes)
         if not fitting and self.memory != "least":
-            raise _over_budget(least[1].memory, budget, least[0], function)
+            raise _over_budget_error(least[1].memory, budget, least[0], function)
         chosen, decision = min(fitting, key=lambda entry: entry[1].solution.cost) if fitting else least
         return chosen, decision.solution
 
@@ -233,7 +235,7 @@ def _remark_unused(costs: Costs, module: ModuleOp) -> None:
     unused = costs.unused(calls, mesh.group_size(mesh.axis_names), node_count(mesh.axis_names, mesh))
     if unused:
         listed = ", ".join(str(line.number) for line in unused[:LISTED]) + (", …" if len(unused) > LISTED else "")
-        text = f"{len(unused)} of {len(costs.lines)} lines price nothing of this program: {listed}"
+        text = f"{len(unused)} of {len(costs.lines)} lines match no op or collective of this program: {listed}"
         print_remark(text, Location(costs.file, unused[0].number, 1))
 
 
@@ -243,9 +245,11 @@ def _annotated_mesh(function: FuncOp, problem: Problem) -> Mesh:
     Raises:
         ShardingError: two shardings split an axis in incompatible ways; located.
     """
-    kept = [s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept_shardings]
+    kept_shardings = [
+        s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept_shardings
+    ]
     try:
-        return annotated_splits([*user_shardings(function), *kept], problem.mesh)
+        return annotated_splits([*user_shardings(function), *kept_shardings], problem.mesh)
     except ShardingError as error:
         raise error.at(location_of(function)) from None
 
@@ -255,22 +259,22 @@ def _reject_refused_keeps(search: MeshSearch) -> None:
     for node in search.contradicted:
         source = search.problem.nodes[node].source
         if isinstance(source, OpStrategies) and any(source.kept_shardings):
-            kept = (entry for sharding in source.kept_shardings if sharding for entry in sharding.entries)
-            axis = next(axis for axis, placement in kept if placement.trait != "open")
-            raise _located(search.makers[node], Unsolvable(node, axis), search.problem)
+            kept_entries = (entry for sharding in source.kept_shardings if sharding for entry in sharding.entries)
+            axis = next(axis for axis, placement in kept_entries if placement.trait != "open")
+            raise _unsolvable_error(search.makers[node], Unsolvable(node, axis), search.problem)
 
 
-def _over_budget(held: PeakMemory, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
+def _over_budget_error(memory: PeakMemory, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
     """Return the error for a program whose smallest peak exceeds the memory limit."""
     largest = [
         f"{search.name(value)}{' resharded' if is_copy else ''} {size_text(size)}"
-        for value, is_copy, size in held.live[:5]
+        for value, is_copy, size in memory.live[:5]
     ]
     return ShardingError(
-        f"a rank holds {size_text(held.peak_bytes)} at once under the decision found that needs least, of these "
-        f"{', '.join(largest)}; expected at most {size_text(budget)}, the option `memory` of propagate or the memory "
-        "of its topology: give the program more ranks, shard its inputs, or raise the limit to "
-        f"memory={math.ceil(held.peak_bytes)}",
+        f"the decision with the smallest peak needs {size_text(memory.peak_bytes)} of memory on a rank, including "
+        f"{', '.join(largest)}; expected at most {size_text(budget)}, the limit of the option `memory` or of the "
+        "topology; use more ranks, shard the inputs, or raise the limit to "
+        f"memory={math.ceil(memory.peak_bytes)}",
         location_of(function),
     )
 
@@ -280,11 +284,11 @@ def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
     kinds = tuple(dict.fromkeys(map(type, plugins_of(user_shardings(function)))))
     named = {op.name: op for op in reversed([*function.body.block.ops]) if isinstance(op, AtenOp)}
     for name, op in sorted(named.items()):
-        other = unreached_name(name, lambda one: bool(rules.text_strategies(one, kinds)))
-        if other is not None:
+        other_name = unreached_name(name, lambda candidate: bool(rules.text_strategies(candidate, kinds)))
+        if other_name is not None:
             warn(
-                f"strategies written for '{other}' are not offered for '{name}', another name of the op, whose results "
-                f"or arguments differ; write them for '{name}'",
+                f"the strategies for '{other_name}' do not apply to '{name}', another name of the op with different "
+                f"results or arguments; write strategies for '{name}'",
                 location_of(op),
             )
 
@@ -295,16 +299,20 @@ def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
             raise RuleError(f"'{op.name}' has no rule; add one with --load-plugin", location_of(op))
 
 
-def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
+def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
     source = problem.nodes[error.node].source
     if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept_shardings):
-        kept = ", ".join(f"<{sharding}>" for sharding in source.kept_shardings if sharding)
+        kept_text = ", ".join(f"<{sharding}>" for sharding in source.kept_shardings if sharding)
         problem_text = (
-            f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
+            f"'{maker.name}': no strategy of its rule accepts an operand with the kept sharding {kept_text} on axis "
+            f"'{error.axis}'; "
         )
         advice = "leave the axis out of `keep`, or shard the operand along another dimension"
         if source.rule is None:
-            problem_text = f"'{maker.name}' has no rule and takes replicated operands, but one is kept in {kept}; "
+            problem_text = (
+                f"'{maker.name}' has no rule and requires replicated operands, but an operand has the kept sharding "
+                f"{kept_text}; "
+            )
             advice = "give it a rule with --load-plugin, or leave the axis out of `keep`"
         return ShardingError(problem_text + advice, location_of(maker))
     if isinstance(maker, AtenOp):

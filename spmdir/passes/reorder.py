@@ -1,4 +1,4 @@
-"""reorder: change the order of ops, so that transfers run while the accelerator computes."""
+"""reorder: overlap transfers with computation by a new order of ops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spmdir.transforms.set_order import set_order
 
 @dataclass(frozen=True)
 class ReorderPass(LocalPass, MachineOptions):
-    """Moves starts of collectives and copies up and their waits down, so that other ops run in between."""
+    """Moves starts of collectives and copies up and their waits down. Other ops then run in between."""
 
     name = "reorder"
 

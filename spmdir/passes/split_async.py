@@ -1,4 +1,4 @@
-"""split-async: replace each collective and copy by a start and a wait, so that other ops can run between them."""
+"""split-async: replace each collective and copy by a start and a wait. `reorder` then moves ops between them."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class _Sites:
 
 
 def _split_gathered(gather: Collective, chosen: Sequence[AtenOp]) -> None:
-    """Split a product, so that its steps gather its operand. The gather moves after it, for other users if any."""
+    """Split a product into steps that gather its operand. The gather moves after it, for other users if any."""
     (product,), (value,), (gathered,) = chosen, gather.operands, gather.results
     users = {use.operation for use in gathered.uses}
     first_user: Operation = gather
@@ -246,7 +246,7 @@ def _split_gathered(gather: Collective, chosen: Sequence[AtenOp]) -> None:
 
 
 def _split_scattered(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
-    """Split products, so that their steps scatter the results. The last op of `chosen` computes the scattered sum."""
+    """Split products into steps that scatter the results. The last op of `chosen` computes the scattered sum."""
     for op in chosen:
         if all(operand.owner not in chosen for operand in op.operands):
             op.attributes[SPLIT] = UnitAttr()

@@ -176,7 +176,7 @@ def _summary(schedule: ScheduleReport, costs: CommReport, mesh: Mesh, graph: Seq
         ["a step of a rank", time_text(schedule.seconds)],
         ["compute", time_text(schedule.compute_seconds)],
         ["exposed communication", time_text(schedule.exposed_seconds)],
-        ["peak of live memory", f"{size_text(schedule.peak_bytes)}, at {schedule.at or 'the arguments'}"],
+        ["peak of live memory", f"{size_text(schedule.peak_bytes)}, at {schedule.peak_value or 'the arguments'}"],
         ["sent by a rank", sent or "nothing"],
         ["mesh", str(mesh)],
         ["ops", f"{sum(node.op != ARGUMENT for node in graph)}, {costs.count} collectives"],

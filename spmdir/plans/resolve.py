@@ -25,7 +25,7 @@ PlanLike = Any
 """A recipe, the text or path of a plan file, a dict of shardings and styles, a ShardingPlan, or None."""
 
 
-@accepts(model=instance(nn.Module, expected="a nn.Module"))
+@accepts(model=instance(nn.Module, expected="an nn.Module"))
 def sharding_plan(model: nn.Module, mesh: Mesh | DeviceMesh, plan: PlanLike) -> ShardingPlan:
     """Return the explicit plan for a model. Its `str` is the text of a plan file.
 

@@ -38,7 +38,7 @@ def compute_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         work = op_work(input_work(sharded[0]), (), (sharded,), mesh)
         costs.append(_kernel_cost(text_name(value), INPUTS, _location(value, function), work, topology))
     for op, work in program.works(topology.costs is not None):
-        local_work = op_work(work, op.needed, op.made, mesh)
+        local_work = op_work(work, op.needed, op.produced, mesh)
         costs.append(_kernel_cost(op.name, op.kind, op.location, local_work, topology))
     costs += [_local_step_cost(op, mesh, topology) for op in function.body.block.ops if isinstance(op, Collective)]
     return [cost for cost in costs if cost is not None and cost.seconds]
@@ -103,7 +103,7 @@ class _Program:
     def _add_torch(self, op: TorchOp) -> None:
         operands, results = (
             tuple(self._number(value, meta) for value, (meta, _) in zip(values, types, strict=True))
-            for values, types in ((op.operands, op.needed), (op.results, op.made))
+            for values, types in ((op.operands, op.needed), (op.results, op.produced))
         )
         self._add(Step(op.rule, op.kind, operands, results), op)
 

@@ -25,7 +25,7 @@ KEYS: dict[str, Callable[[OpCost], tuple[str, ...]]] = {
     "kind": lambda op: (op.kind,),
     "axis": lambda op: (", ".join(op.axes),),
     "phase": lambda op: (op.phase,),
-    "memory": lambda op: (op.held_for,),
+    "memory": lambda op: (op.memory_class,),
 }
 """Key → the labels that the ops of one row share."""
 
@@ -88,7 +88,7 @@ class CostRow:
             "transfer_seconds": self.total("transfer"),
             "bound_seconds": self.total("least"),
             "sent_bytes": share.wire_bytes,
-            "held_bytes": self.total("held"),
+            "held_bytes": self.total("held_bytes"),
             "flops": self.total("flops"),
             "traffic_bytes": self.total("traffic"),
         }
@@ -98,7 +98,7 @@ SORTS: dict[str, Callable[[CostRow], float]] = {
     "time": lambda row: row.seconds,
     "exposed": lambda row: row.total("exposed"),
     "sent": lambda row: row.share.wire_bytes,
-    "held": lambda row: row.total("held"),
+    "held": lambda row: row.total("held_bytes"),
     "flops": lambda row: row.total("flops"),
     "traffic": lambda row: row.total("traffic"),
     "count": lambda row: row.share.count,
@@ -112,7 +112,7 @@ COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
     "share": lambda row, every: f"{row.seconds / every.seconds:.1%}" if every.seconds else "",
     "exposed": lambda row, _: milliseconds(row.total("exposed")),
     "sent": lambda row, _: size_text(row.share.wire_bytes),
-    "held": lambda row, _: size_text(row.total("held")),
+    "held": lambda row, _: size_text(row.total("held_bytes")),
     "Gflop": lambda row, _: f"{row.total('flops') / 1e9:.4g}",
     "of bound": lambda row, _: f"{row.total('least') / row.alone:.0%}" if row.alone else "",
     "bound by": lambda row, _: row.bound,

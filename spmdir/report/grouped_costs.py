@@ -43,7 +43,7 @@ class CostTable(ShownAsText):
         by: the keys that the ops of a row share.
         rows: the sorted rows; equal layers are merged.
         total: the row of all ops.
-        at: the name of the value that is computed at the peak of live memory; empty if the peak is at the arguments.
+        peak_value: the name of the value that is computed at the peak of live memory; empty for the arguments.
         machine: the name of the topology that times are modelled for.
         axes: the names of the mesh axes.
         shown: the number of printed rows; None for all.
@@ -52,7 +52,7 @@ class CostTable(ShownAsText):
     by: tuple[str, ...]
     rows: tuple[CostRow, ...]
     total: CostRow
-    at: str
+    peak_value: str
     machine: str
     axes: tuple[str, ...]
     shown: int | None = DEFAULT_ROWS
@@ -74,11 +74,11 @@ class CostTable(ShownAsText):
     def totals(self) -> str:
         """Return the line with the totals of all rows."""
         row = self.total
-        exposed, peak = row.total("exposed"), row.total("held")
+        exposed, peak = row.total("exposed"), row.total("held_bytes")
         return (
             f"step of a rank {milliseconds(row.seconds)} ms on {self.machine}: exposed {milliseconds(exposed)} ms, "
             f"sent {size_text(row.share.wire_bytes)}, peak of live memory {size_text(peak)} at "
-            f"{self.at or 'the arguments'}"
+            f"{self.peak_value or 'the arguments'}"
         )
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class CostTable(ShownAsText):
 
     def json(self) -> str:
         """Return the rows and totals as JSON."""
-        metadata = {"by": self.by, "machine": self.machine, "peak_at": self.at}
+        metadata = {"by": self.by, "machine": self.machine, "peak_at": self.peak_value}
         return json.dumps({**metadata, "rows": self.records(), "total": self.total.numbers}, indent=1) + "\n"
 
     def csv(self) -> str:

@@ -34,14 +34,14 @@ class MemoryReport(ShownAsText):
 
     Attributes:
         peak_bytes: the live bytes at the peak.
-        at: the name of the value that is computed at the peak; empty if the peak is at the arguments.
+        peak_value: the name of the value that is computed at the peak; empty if the peak is at the arguments.
         by_class: kind of memory → live bytes at the peak.
         holders: the buffers that are live at the peak, the largest first.
         host_bytes: the peak of the bytes that the rank has in the memory of its host.
     """
 
     peak_bytes: float
-    at: str
+    peak_value: str
     by_class: dict[str, float]
     holders: tuple[Buffer, ...]
     host_bytes: float = 0.0
@@ -51,7 +51,7 @@ class MemoryReport(ShownAsText):
         return self.holders[:count]
 
     def __str__(self) -> str:
-        lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}"]
+        lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.peak_value or 'the arguments'}"]
         lines += [f"  {kind:<22}{size_text(size):>9}" for kind, size in self.by_class.items()]
         lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])

@@ -12,7 +12,7 @@ from spmdir.core.errors import Location
 from spmdir.report.op_sums import Share
 
 INPUTS = "inputs"
-"""The kind of the records of inputs, which are read and kept in memory."""
+"""The kind of the records of inputs. A program reads them and keeps them in memory."""
 
 MEASURED = "measured"
 """The bound of an op whose time is in a table of measured costs."""
@@ -24,14 +24,14 @@ Key = TypeVar("Key", bound=Hashable)
 class OpCost:
     """The cost of one op on the busiest rank: a torch op, a collective, a local step, or the reading of an input.
 
-    `exposed`, `transfer`, `least` and `held` need the program of one rank, and are 0 before localize.
+    `exposed`, `transfer`, `least` and `held_bytes` need the program of one rank, and are 0 before localize.
 
     Attributes:
         name: its first result, as in the text.
         kind: the name of a torch op or local step, the kind of a collective, or `inputs`.
         location: its location in the text or in the source of the model; None if unknown.
-        share: the bytes that it sends, its time, and the source of that time. In a local program, the time is what the
-            op adds to a step: its kernels and exposed communication.
+        share: the bytes that it sends, its time, and the source of that time. In a local program, the time is the sum
+            of its kernels and its exposed communication.
         flops: floating-point operations.
         traffic: bytes that it reads and writes in memory; 0 for a collective.
         bound: the limit of most of its time: "compute", "memory", "launch" or "network"; or "measured", if the time is
@@ -43,8 +43,8 @@ class OpCost:
         transfer: seconds of its messages, without overlap.
         least: its minimum seconds: kernels at the full rate of the machine, and the lower bound of its messages at full
             bandwidth.
-        held: bytes that it holds at the peak of the rank.
-        held_for: the kind of this memory, one of `spmdir.schedule.program.MEMORY_CLASSES`.
+        held_bytes: bytes that it holds at the peak of the rank.
+        memory_class: the kind of this memory, one of `spmdir.schedule.program.MEMORY_CLASSES`.
     """
 
     name: str
@@ -60,8 +60,8 @@ class OpCost:
     exposed: float = 0.0
     transfer: float = 0.0
     least: float = 0.0
-    held: float = 0.0
-    held_for: str = ""
+    held_bytes: float = 0.0
+    memory_class: str = ""
 
     @property
     def seconds(self) -> float:

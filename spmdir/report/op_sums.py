@@ -30,9 +30,9 @@ class Share:
     seconds: float = 0.0
     prices: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
 
-    def __add__(self, other: Share) -> Share:
-        prices = tuple(dict.fromkeys((*self.prices, *other.prices)))
-        return Share(self.count + other.count, self.wire_bytes + other.wire_bytes, self.seconds + other.seconds, prices)
+    def __add__(self, share: Share) -> Share:
+        prices = tuple(dict.fromkeys((*self.prices, *share.prices)))
+        return Share(self.count + share.count, self.wire_bytes + share.wire_bytes, self.seconds + share.seconds, prices)
 
     @property
     def cells(self) -> tuple[str, str, str, str]:

@@ -36,31 +36,31 @@ Growth = Callable[[AtenOp, int], float]
 """(op, index of an operand) → the largest factor from an error of this operand to the error of the result."""
 
 
-def _other_scaled(op: AtenOp, operand: int) -> float:
+def _scale_by_alpha(op: AtenOp, operand: int) -> float:
     is_other = "other" not in op.argument and operand == len(op.tensors) - 1
-    return _size(op.argument.get("alpha", 1)) if is_other else 1.0
+    return _magnitude(op.argument.get("alpha", 1)) if is_other else 1.0
 
 
-def _self_scaled(op: AtenOp, operand: int) -> float:
-    return _size(op.argument.get("alpha", 1))
+def _scale_self_by_alpha(op: AtenOp, operand: int) -> float:
+    return _magnitude(op.argument.get("alpha", 1))
 
 
 def _steepest(op: AtenOp, operand: int) -> float:
-    return max(1.0, _size(op.argument.get("negative_slope", 0.01)))
+    return max(1.0, _magnitude(op.argument.get("negative_slope", 0.01)))
 
 
-def _size(number: object) -> float:
+def _magnitude(number: object) -> float:
     return abs(number) if isinstance(number, (int, float)) else math.nan
 
 
-def _added(op: AtenOp, operand: int) -> float:
+def _terms_per_result(op: AtenOp, operand: int) -> float:
     summed, result = op.call().operands[operand], op.metas[0]
     return summed.numel / max(result.numel, 1) if result is not None else math.inf
 
 
 def _factor(op: AtenOp, operand: int) -> float:
-    other = op.argument.get("other")
-    return abs(other) if isinstance(other, (int, float)) and len(op.tensors) == 1 else math.nan
+    scale = op.argument.get("other")
+    return abs(scale) if isinstance(scale, (int, float)) and len(op.tensors) == 1 else math.nan
 
 
 def _divisor(op: AtenOp, operand: int) -> float:
@@ -68,20 +68,20 @@ def _divisor(op: AtenOp, operand: int) -> float:
     return 1 / factor if factor else math.nan
 
 
-_KEEPS = (
+_ERROR_PRESERVING = (
     "abs", "add.Scalar", "amax", "amin", "cat", "clamp", "clamp_max", "clamp_min", "clone", "cos", "max",
     "maximum", "mean", "mean.dim", "min", "minimum", "neg", "relu", "sigmoid", "sin", "stack",
     "sub.Scalar", "tanh", "_to_copy", "slice.Tensor", "select.int", "flip", "roll", "tril", "triu",
 )  # fmt: skip
 
 GROWTH: Mapping[str, Growth] = {
-    **{f"aten.{name}": lambda op, operand: 1.0 for name in _KEEPS},
-    "aten.add.Tensor": _other_scaled,
-    "aten.sub.Tensor": _other_scaled,
-    "aten.rsub.Scalar": _self_scaled,
+    **{f"aten.{name}": lambda op, operand: 1.0 for name in _ERROR_PRESERVING},
+    "aten.add.Tensor": _scale_by_alpha,
+    "aten.sub.Tensor": _scale_by_alpha,
+    "aten.rsub.Scalar": _scale_self_by_alpha,
     "aten.leaky_relu": _steepest,
-    "aten.sum": _added,
-    "aten.sum.dim_IntList": _added,
+    "aten.sum": _terms_per_result,
+    "aten.sum.dim_IntList": _terms_per_result,
     "aten.mul.Tensor": _factor,
     "aten.mul.Scalar": _factor,
     "aten.div.Tensor": _divisor,
@@ -151,11 +151,11 @@ class _AccumulatedError:
     bounds: Bounds = ()
     unknown: str | None = None
 
-    def grown(self, factor: float) -> _AccumulatedError:
+    def scale(self, factor: float) -> _AccumulatedError:
         return attrs.evolve(self, bounds=tuple((step, where, growth * factor) for step, where, growth in self.bounds))
 
-    def __add__(self, other: _AccumulatedError) -> _AccumulatedError:
-        return _AccumulatedError((*self.bounds, *other.bounds), self.unknown or other.unknown)
+    def __add__(self, error: _AccumulatedError) -> _AccumulatedError:
+        return _AccumulatedError((*self.bounds, *error.bounds), self.unknown or error.unknown)
 
     def __bool__(self) -> bool:
         return bool(self.bounds) or self.unknown is not None
@@ -212,7 +212,7 @@ def _propagate(op: ValueOp, operands: list[_AccumulatedError], rules: RuleSet, l
             )
         else:
             coarser_dtype = next((after for after in result_dtypes if _is_rounded(before, after)), None)
-            total += error.grown(growth * (1 + EPSILON[coarser_dtype.real] if coarser_dtype else 1))
+            total += error.scale(growth * (1 + EPSILON[coarser_dtype.real] if coarser_dtype else 1))
             if coarser_dtype:
                 total += _AccumulatedError(((Rounding(before, coarser_dtype), _place_text(op), 1.0),))
     return total

@@ -110,9 +110,9 @@ def _with_memory(record: OpCost, bytes_by_kind: _BytesByKind) -> Iterator[OpCost
     """Yield a record with its memory, and one more record for each further kind of memory."""
     kinds = sorted(bytes_by_kind.items(), key=lambda entry: -entry[1])
     kind, size = kinds[0] if kinds else ("", 0.0)
-    yield attrs.evolve(record, held=size, held_for=kind)
+    yield attrs.evolve(record, held_bytes=size, memory_class=kind)
     for kind, size in kinds[1:]:
         yield OpCost(
             record.name, record.kind, record.location, Share(), 0.0, 0.0, record.bound, record.axes, record.module,
-            record.phase, held=size, held_for=kind,
+            record.phase, held_bytes=size, memory_class=kind,
         )  # fmt: skip

@@ -85,7 +85,7 @@ class ScheduleReport(ShownAsText):
         exposed_seconds: the seconds that it waits for communication.
         collectives: the collectives of each kind and axes, the most exposed first.
         buckets: the collectives of several tensors, the largest first.
-        peak_bytes, at, holders: as in `MemoryReport`.
+        peak_bytes, peak_value, holders: as in `MemoryReport`.
         host_bytes: the peak of the bytes that the rank has in the memory of its host.
         execution: the times of each op and each transfer.
     """
@@ -96,7 +96,7 @@ class ScheduleReport(ShownAsText):
     collectives: tuple[CollectiveShare, ...]
     buckets: tuple[Bucket, ...]
     peak_bytes: float
-    at: str
+    peak_value: str
     holders: tuple[Buffer, ...]
     host_bytes: float
     execution: Execution = attrs.field(eq=False, repr=False)
@@ -110,7 +110,7 @@ class ScheduleReport(ShownAsText):
         rows = [("collective", "axes", "count", "sent", "ms", "exposed", "hidden by")]
         rows += [
             (share.kind, ", ".join(share.axes), str(share.count), size_text(share.wire_bytes),
-             milliseconds(share.seconds), milliseconds(share.exposed), _listed(share.hidden_by))
+             milliseconds(share.seconds), milliseconds(share.exposed), _list_hiding_kinds(share.hidden_by))
             for share in self.collectives
         ]  # fmt: skip
         lines += table(rows, range(2, 6)) if self.collectives else []
@@ -123,7 +123,7 @@ class ScheduleReport(ShownAsText):
             lines += table(rows, range(3, 5))
             remaining = len(self.buckets) - MAX_BUCKETS
             lines += [f"and {remaining} smaller buckets"] if remaining > 0 else []
-        lines.append(f"peak of live memory {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}")
+        lines.append(f"peak of live memory {size_text(self.peak_bytes)}, at {self.peak_value or 'the arguments'}")
         lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])
 
@@ -223,5 +223,5 @@ def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
     return sorted(buckets, key=lambda bucket: -bucket.wire_bytes)
 
 
-def _listed(hidden_by: dict[str, float]) -> str:
+def _list_hiding_kinds(hidden_by: dict[str, float]) -> str:
     return ", ".join(f"{op} {milliseconds(seconds)}" for op, seconds in list(hidden_by.items())[:MAX_HIDERS])

@@ -58,9 +58,9 @@ class Summary(ShownAsText):
     def __str__(self) -> str:
         lines = [
             f"mesh        {self.mesh}",
-            f"arguments   {sum(self.arguments.values())}: {_counted(self.arguments)}",
-            f"results     {sum(self.results.values())}: {_counted(self.results)}",
-            f"ops         {sum(self.ops.values())}: {_counted(self.ops)}",
+            f"arguments   {sum(self.arguments.values())}: {_list_counts(self.arguments)}",
+            f"results     {sum(self.results.values())}: {_list_counts(self.results)}",
+            f"ops         {sum(self.ops.values())}: {_list_counts(self.ops)}",
         ]
         layers = [f"@{name} x {count}, {ops} ops each" for name, (count, ops) in self.layers.items()]
         lines += [f"{'' if index else 'layers':<12}{text}" for index, text in enumerate(layers[:MAX_ROWS])]
@@ -122,7 +122,7 @@ def _patterns(function: FuncOp) -> Iterable[tuple[str, str, str]]:
         yield of_any_layer(name), print_type(argument.type), "" if sharding is None else f"<{sharding}>"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _list_counts(counts: Mapping[str, int]) -> str:
     """Return the number of entries of each kind, as text; kinds after the first `MAX_ROWS` are counted together."""
     shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_ROWS]]
     return ", ".join([*shown, *([f"{len(counts) - MAX_ROWS} more kinds"] if len(counts) > MAX_ROWS else [])])

@@ -1,4 +1,4 @@
-"""The torch ops of a decided program as propagate prices them: an expansion counts as the op that it replaced."""
+"""The torch ops of a decided program, as `propagate` prices them: an expansion counts as the op that it replaced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TorchOp:
         location: its location in the source.
         rule: the rule of its call; None if it has none.
         operands, results: its values; None if no op of the expansion reads or produces the value.
-        needed, made: the types of the operands and results, with needed and produced shardings.
+        needed, produced: the types of the operands and results, with needed and produced shardings.
     """
 
     name: str
@@ -49,15 +49,15 @@ class TorchOp:
     operands: tuple[SSAValue | None, ...]
     results: tuple[SSAValue | None, ...]
     needed: tuple[ShardedType, ...]
-    made: tuple[ShardedType, ...]
+    produced: tuple[ShardedType, ...]
 
 
 def sharded_type(value: SSAValue) -> ShardedType:
     """Return the type and the sharding of a value of a decided program."""
-    return _sharded(meta_of(value.type), sharding_of(value))
+    return _sharded_type(meta_of(value.type), sharding_of(value))
 
 
-def _sharded(meta: TensorMeta | None, sharding: Sharding | None) -> ShardedType:
+def _sharded_type(meta: TensorMeta | None, sharding: Sharding | None) -> ShardedType:
     return (ABSENT, Sharding()) if meta is None else (meta, sharding or Sharding())
 
 
@@ -129,14 +129,14 @@ def _replaced_op(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleS
     """Return the op that `members` replace."""
     operands, results = _values(members, note)
     metas = [tuple(map(meta_of, types)) for types in (note.operands, note.results)]
-    needed, made = (
-        tuple(map(_sharded, types, shardings))
+    needed, produced = (
+        tuple(map(_sharded_type, types, shardings))
         for types, shardings in zip(metas, (note.operand_shardings, note.result_shardings), strict=True)
     )
-    for meta, sharding in (*needed, *made):
+    for meta, sharding in (*needed, *produced):
         sharding.check_shape(mesh, meta.shape, meta.dtype)
     arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
     call = Call(note.op, tuple([meta for meta, _ in needed]), arguments or (), metas[1], structure)
     rule = rules.instantiate(call)
     name = next((text_name(value) for value in results if value is not None), "")
-    return TorchOp(name, note.op, location_of(members[0]), rule and rule.evaluated, operands, results, needed, made)
+    return TorchOp(name, note.op, location_of(members[0]), rule and rule.evaluated, operands, results, needed, produced)

@@ -57,7 +57,7 @@ def axis_price(
         return _edge_price(edge, source, target, local_bytes, count, local, topology, nodes)
     if "open" in (source.trait, target.trait):
         return _IMPOSSIBLE
-    if not _needs_replicated(source, target):
+    if not _must_pass_replicated(source, target):
         if (source.trait, target.trait) in _LOCAL_STEPS:
             local_step = _LOCAL_STEPS[source.trait, target.trait]
             return cost(local_step, _sizes(source, target, local_bytes, count), nodes, topology)
@@ -119,10 +119,10 @@ def _edge_price(
     return Cost(total.wire_bytes, edge.time(topology, shape, itemsize, count))
 
 
-def _needs_replicated(source: Placement, target: Placement) -> bool:
-    """Return whether the reshard must go by way of R.
+def _must_pass_replicated(source: Placement, target: Placement) -> bool:
+    """Return whether the reshard must pass through R.
 
-    It must if `source` declares a step to R, or if `target` has no identity to combine with the shard of a rank.
+    This is necessary if `source` declares a step to R, or if `target` has no identity to combine with a shard.
     """
     has_no_identity = isinstance(target, PartialPlacement) and target.identity is None and source.trait == "shard"
     return has_no_identity or edge_between(source, R) is not None

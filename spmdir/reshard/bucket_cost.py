@@ -1,4 +1,4 @@
-"""The cost of a bucket: one message with the bytes of all members, which are packed before and unpacked after."""
+"""The cost of a bucket: one message with the bytes of all members, with the copies that pack and unpack it."""
 
 from __future__ import annotations
 

@@ -4,13 +4,13 @@ Fix an element. Its value is the reduction of k partial values, one for each pos
 Ranks that differ only along the target's partial axes need the value together: they are one *needer*. r is the number
 of needers, and m is the largest number of partial values that one needer has at the start.
 
-- If m = k, messages must connect the k partial values and the needers that lack one:
-  k + (needers that lack one) − 1 messages, or none if no needer lacks one.
+- If m = k, messages must connect the k partial values and the needers that lack a partial value. If l of them do, that
+  takes k + l − 1 messages, or none if l = 0.
 - If m < k, the first needer to finish lacked at least k − m partial values. A rank outside that needer sent each of
   them at least once. Every other needer then receives a message: (k − m) + (r − 1) messages.
 
 For example, an all-reduce over 4 ranks has k = r = 4 and m = 1: 3 + 3 = 6 messages for each element. The mean over 4
-ranks is 1.5 messages, so a tensor of 1000 bytes needs 1500 bytes: 2 (n − 1)/n, which a ring reaches.
+ranks is 1.5 messages, so a tensor of 1000 bytes needs 1500 bytes. A ring also sends 2 (n − 1)/n times the tensor.
 
     lower_bound((250,), 4, <a: P(sum)>, <>, Mesh({"a": 4})) = 1500.0
 

@@ -1,7 +1,7 @@
 """The declaration of one collective: its clauses, its traits before and after, its cost and its buffers.
 
 Many things are derived from a `CollectiveSpec`: the legal transitions (`steps.transition`), the steps of the planner
-(`plan_edges.moves`), the price of an axis (`axis_price`), the verifier, parser and printer of the `spmd` op
+(`plan_edges.find_moves`), the price of an axis (`axis_price`), the verifier, parser and printer of the `spmd` op
 (`spmdir.dialects.collectives`), and its syntax in rewrites. `collectives.py` is the table of specs.
 """
 

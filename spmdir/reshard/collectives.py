@@ -267,7 +267,7 @@ def planned_collectives(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec
     return (*PLANNED, *(collective(spec.name) for spec in added if spec.is_planned))
 
 
-def register_collectives(values: Iterable[object], origin: str, taken: Collection[str] = ()) -> None:
+def register_collectives(values: Iterable[object], origin: str, op_names: Collection[str] = ()) -> None:
     """Add the specs among the values of a module to the table. A file that is run again replaces its earlier specs.
 
     Args:
@@ -277,13 +277,13 @@ def register_collectives(values: Iterable[object], origin: str, taken: Collectio
     Raises:
         ShardingError: the name of a spec is taken, or its `if_local` names no local collective.
     """
-    known = {name: spec for name, (spec, _) in _SPECS.items()}
+    registered = {name: spec for name, (spec, _) in _SPECS.items()}
     declared = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
-    specs = [spec for spec in declared if spec not in known.values()]  # the others were imported, or loaded before
+    specs = [spec for spec in declared if spec not in registered.values()]  # the others were imported, or loaded before
     named = {spec.name: spec for spec in specs}
     for spec in specs:
-        _check_name(spec, named[spec.name], origin, taken)
-        local = named.get(spec.if_local or "") or known.get(spec.if_local or "")
+        _check_name(spec, named[spec.name], origin, op_names)
+        local = named.get(spec.if_local or "") or registered.get(spec.if_local or "")
         if spec.if_local is not None and (local is None or not local.is_local):
             raise ShardingError(
                 f"`if_local` of {spec!r} is '{spec.if_local}'; expected the name of a collective that sends nothing",
@@ -292,20 +292,20 @@ def register_collectives(values: Iterable[object], origin: str, taken: Collectio
     _SPECS.update((spec.name, (spec, origin)) for spec in specs)
 
 
-def _check_name(spec: CollectiveSpec, last: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
+def _check_name(spec: CollectiveSpec, latest: CollectiveSpec, origin: str, op_names: Collection[str]) -> None:
     """Raise ShardingError if another collective or op has the name of a spec.
 
     Args:
         last: the last spec of this name in the module.
     """
     previous = _SPECS.get(spec.name)
-    if last is not spec:
-        raise ShardingError(f"collective '{spec.name}' is declared twice by {origin}; rename one of them", last.place)
+    if latest is not spec:
+        raise ShardingError(f"collective '{spec.name}' is declared twice by {origin}; rename one of them", latest.place)
     if previous is not None and previous[1] != origin:
         raise ShardingError(
             f"collective '{spec.name}' is declared by {previous[1]} and by {origin}; rename one of them", spec.place
         )
-    if previous is None and spec.name in taken:
+    if previous is None and spec.name in op_names:
         raise ShardingError(
             f"the name of collective '{spec.name}' is taken by the op spmd.{spec.name}; rename it", spec.place
         )

@@ -110,7 +110,8 @@ def check_joint(spec: CollectiveSpec, axes: Sequence[str], sides: Sequence[Shard
     if not can_move_together(spec, axes, sides):
         placements = " to ".join(str(side[axes[0]]) for side in sides)
         raise ShardingError(
-            f"{spec.name} on [{', '.join(axes)}] takes {placements}, which must move one axis at a time"
+            f"{spec.name} on [{', '.join(axes)}] changes {placements} on several axes; expected one axis at a time; "
+            "use one collective for each axis"
         )
 
 

@@ -1,6 +1,6 @@
 """The cost of a step: the wire bytes of the ring model, and the seconds of the alpha–beta model on a topology.
 
-Bytes are those of the busiest rank, which has the largest chunk. all_gather and reduce_scatter pad the other chunks.
+Bytes are those of the busiest rank: the one with the largest chunk. all_gather and reduce_scatter pad other chunks.
 
 For example, an all-gather of 2 MB along dimension 0 over 8 ranks, on a node of `h100x8`:
 
@@ -34,7 +34,7 @@ from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.reshard.traffic import Sizes, Traffic, anywhere
 
 NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
-"""The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`, which do not occur in reshards."""
+"""The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`. They do not occur in reshards."""
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
@@ -76,8 +76,8 @@ class Terms:
 
     Attributes:
         wire_bytes: bytes that a rank sends.
-        latency: seconds in which no link is busy, over all rounds.
-        intra, inter: seconds for which the links within nodes, and between nodes, are busy.
+        latency: seconds without a busy link, over all rounds.
+        intra, inter: busy seconds of the links within nodes, and of those between nodes.
         copies, launches: seconds of local memory traffic, and of kernel launches.
         packing: the part of `copies` and `launches` before the transfer.
         measured: as in Cost. A measured time is divided into latency, in its modelled proportion, and busy links.
@@ -177,7 +177,7 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
     if edge.bytes is not None:
         sent = edge.sent(shape, itemsize, sizes.group)
         return [
-            (attrs.evolve(traffic, wire=_moved, **_NOT_COPIED), attrs.evolve(sizes, moved=number))
+            (attrs.evolve(traffic, wire=_moved_bytes, **_NOT_COPIED), attrs.evolve(sizes, moved=number))
             for traffic, number in zip(traffics, sent, strict=True)
         ]
     if edge.itemsize is not None:
@@ -194,7 +194,7 @@ def _specs(edge: Edge) -> list[CollectiveSpec]:
     """Return the collectives that `by` of an edge names.
 
     Raises:
-        ShardingError: a collective is unknown; located at the edge.
+        ShardingError: a collective is unknown. The location is that of the edge.
     """
     try:
         return [collective(name) for name in edge.collectives]
@@ -202,7 +202,7 @@ def _specs(edge: Edge) -> list[CollectiveSpec]:
         raise error.at(edge.place) from None
 
 
-def _moved(sizes: Sizes) -> float:
+def _moved_bytes(sizes: Sizes) -> float:
     return sizes.moved
 
 
@@ -266,7 +266,7 @@ def node_count(axes: tuple[str, ...], mesh: Mesh) -> int:
 
 
 def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, topology: Topology) -> Cost:
-    """Return a lower bound on the cost of an exchange or two-round exchange, without finding what each rank sends.
+    """Return a lower bound on the cost of an exchange or two-round exchange, without counts for each rank.
 
     It assumes that nothing goes to other nodes. Bytes are those of the lower bound. In an exchange of one round, they
     are at least all partial values that one rank receives.

@@ -1,4 +1,4 @@
-"""Edge states: tensors that ranks keep for a step from one run of a program to the next, as values of the program."""
+"""Edge states: tensors that ranks keep between runs of a program, as values of the program."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class StepState:
 def step_states(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...]:
     """Return the edge states of `step` on a tensor of global type `meta`, in the order that its edge declares.
 
-    The local tensors of a state differ along the axes on which the operand is not replicated, and along the axes of the
-    step. If the state is `shared`, they are equal along the axes of the step.
+    The local tensors of a state differ along the axes of the step, unless the state is `shared`, and along the axes
+    that shard the operand or leave it partial.
     """
     edge = declared_edge(step, mesh)
     if edge is None or not edge.state:

@@ -7,7 +7,7 @@ from spmdir.reshard.topology import Topology
 
 
 def host_seconds(size: float, topology: Topology) -> float:
-    """Return the seconds of a copy of `size` bytes, with no other copy in the same direction.
+    """Return the seconds of a copy of `size` bytes if it is the only copy in its direction.
 
     Raises:
         UnsupportedError: the topology has no `host_bandwidth`.

@@ -44,17 +44,17 @@ class CostLine:
     """One measurement.
 
     Attributes:
-        what: the op with the types of its operands, or the collective.
+        entry: the op with the types of its operands, or the collective.
         seconds: the measured time.
         number: the number of the line in the file, from 1 on.
     """
 
-    what: str
+    entry: str
     seconds: float
     number: int = attrs.field(default=0, eq=False)
 
     def __str__(self) -> str:
-        return f"{self.what} = {self.seconds:g}"
+        return f"{self.entry} = {self.seconds:g}"
 
 
 @attrs.frozen
@@ -83,18 +83,18 @@ class Costs:
     @cached_property
     def digest(self) -> str:
         """Return a digest of the measurements, independent of the order and layout of the lines."""
-        lines = sorted(f"{line.what} = {line.seconds!r}" for line in self.lines)
+        lines = sorted(f"{line.entry} = {line.seconds!r}" for line in self.lines)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     @cached_property
     def _ops(self) -> dict[str, CostLine]:
-        return {line.what: line for line in self.lines if not _COLLECTIVE.fullmatch(line.what)}
+        return {line.entry: line for line in self.lines if not _COLLECTIVE.fullmatch(line.entry)}
 
     @cached_property
     def _collectives(self) -> dict[tuple[str, int, int], list[tuple[int, CostLine]]]:
         by_group: dict[tuple[str, int, int], list[tuple[int, CostLine]]] = {}
         for line in self.lines:
-            if match := _COLLECTIVE.fullmatch(line.what):
+            if match := _COLLECTIVE.fullmatch(line.entry):
                 by_group.setdefault((match[1], int(match[2]), int(match[3] or 1)), []).append((int(match[4]), line))
         return {key: sorted(sizes, key=lambda size: size[0]) for key, sizes in by_group.items()}
 
@@ -120,10 +120,10 @@ class Costs:
         """
         unused_lines = []
         for line in self.lines:
-            if match := _COLLECTIVE.fullmatch(line.what):
+            if match := _COLLECTIVE.fullmatch(line.entry):
                 is_used = ranks % int(match[2]) == 0 and int(match[3] or 1) <= nodes
             else:
-                is_used = any(_may_price(line.what, call) for call in calls)
+                is_used = any(_may_price(line.entry, call) for call in calls)
             unused_lines += [] if is_used else [line]
         return unused_lines
 
@@ -155,9 +155,9 @@ class Costs:
         return Measured(line.seconds * scale, f"{self.file}:{line.number}")
 
 
-def _may_price(what: str, call: Call) -> bool:
+def _may_price(entry: str, call: Call) -> bool:
     """Return whether a line may be the measurement of `call` on shards of its operands."""
-    op, _, arguments = what.partition(" {")
+    op, _, arguments = entry.partition(" {")
     name, *types = op.split(" ")
     if name != call.name or (arguments and "{" + arguments != print_arguments(call.arguments)):
         return False
@@ -203,41 +203,41 @@ def parse_costs(text: str, file: str) -> Costs:
         parts = _LINE.fullmatch(stripped)
         assert parts is not None
         head, brace, arguments = parts[1].strip().partition("{")
-        what, seconds = " ".join([*head.split(), *([brace + arguments] if brace else [])]), (parts[2] or "").strip()
+        entry, seconds = " ".join([*head.split(), *([brace + arguments] if brace else [])]), (parts[2] or "").strip()
         try:
-            what = _normalise(what)
-            problem = _find_problem(what, seconds)
+            entry = _normalise(entry)
+            problem = _find_problem(entry, seconds)
         except LiteralError as error:
-            problem = f"{error} in the arguments of `{what}`"
-        if problem is None and what in line_of:
-            problem = f"`{what}` already has a time in line {line_of[what]}; remove one of the two lines"
+            problem = f"{error} in the arguments of `{entry}`"
+        if problem is None and entry in line_of:
+            problem = f"`{entry}` already has a time in line {line_of[entry]}; remove one of the two lines"
         if problem is not None:
             errors.append(ParseError(problem, Location(file, number, len(raw) - len(raw.lstrip()) + 1)))
             continue
-        line_of[what] = number
-        lines.append(CostLine(what, float(seconds), number))
+        line_of[entry] = number
+        lines.append(CostLine(entry, float(seconds), number))
     raise_all(errors)
     return Costs(file, tuple(lines))
 
 
-def _normalise(what: str) -> str:
+def _normalise(entry: str) -> str:
     """Return the text of an op or collective in canonical form: no leading zeros, no `on 1 nodes`, sorted arguments.
 
     Raises:
         LiteralError: the arguments are malformed.
     """
-    if match := _COLLECTIVE.fullmatch(what):
+    if match := _COLLECTIVE.fullmatch(entry):
         nodes = f" on {int(match[3])} nodes" if match[3] and int(match[3]) != 1 else ""
         return f"{match[1]} {int(match[2])} ranks{nodes} {int(match[4])} bytes"
-    if op_match := _OP.fullmatch(what):
+    if op_match := _OP.fullmatch(entry):
         arguments = f" {print_arguments(parse_arguments(op_match[3].strip()))}" if op_match[3] else ""
         return op_match[1] + re.sub(r"(?<=[\[,])0+(?=[0-9])", "", op_match[2]) + arguments
-    return what
+    return entry
 
 
-def _find_problem(what: str, seconds: str) -> str | None:
+def _find_problem(entry: str, seconds: str) -> str | None:
     """Return an error message for a line; None if the line is valid."""
-    if match := _COLLECTIVE.fullmatch(what):
+    if match := _COLLECTIVE.fullmatch(entry):
         names = [spec.name for spec in collectives()]
         if match[1] not in names:
             return f"unknown collective '{match[1]}'; expected one of {', '.join(names)}{did_you_mean(match[1], names)}"
@@ -245,14 +245,14 @@ def _find_problem(what: str, seconds: str) -> str | None:
             return (
                 f"found {match[2]} ranks on {match[3] or 1} nodes; expected at least 2 ranks, a multiple of the nodes"
             )
-    elif op_match := _OP.fullmatch(what):
+    elif op_match := _OP.fullmatch(entry):
         if (reason := why_not(op_match[1])) is not None:
             return f"'{op_match[1]}' {reason}"
         types = [type.partition("[")[0] for type in op_match[2].split()]
         if unknown := [type for type in types if type not in DTYPES]:
             return unknown_dtype(unknown[0])
     else:
-        return f"found '{what}'; {_EXPECTED}"
+        return f"found '{entry}'; {_EXPECTED}"
     if _SECONDS.fullmatch(seconds) and 0 < float(seconds) <= MOST_SECONDS:
         return None
-    return f"found '{seconds}' for the time of `{what}`; expected seconds, above 0 and at most {MOST_SECONDS:g}"
+    return f"found '{seconds}' for the time of `{entry}`; expected seconds, above 0 and at most {MOST_SECONDS:g}"

@@ -1,4 +1,4 @@
-"""The groups of steps that name no axes: the mesh axes along which they move data."""
+"""The groups of steps without named axes: the mesh axes along which they move data."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def find_obstacle(spec: CollectiveSpec, source: Sharding, target: Sharding) -> s
             if isinstance(placement, PartialPlacement) and not placement.has_own_type:
                 placements.append(placement)
             elif placement.trait not in ("replicated", "shard"):
-                return f"move {placement}, which only the steps that it declares can move"
+                return f"move {placement} without a step that it declares"
         if before != after and isinstance(after, PartialPlacement) and after.identity is None:
             return f"create {after}, which has no identity"
     return _find_uncombinable(reduced, created)
@@ -62,8 +62,8 @@ def _find_uncombinable(reduced: Sequence[PartialPlacement], created: Sequence[Pa
     if declared := next((p for p in reduced if not isinstance(p, Partial) and edge_between(p, R) is not None), None):
         return f"reduce {declared}, which declares its own step"
     if created and len({*reduced, *created}) > 1:
-        others = [str(p) for p in dict.fromkeys((*reduced, *created)) if p != created[0]]
-        return f"create {created[0]} together with {' and '.join(others)}"
+        other_texts = [str(p) for p in dict.fromkeys((*reduced, *created)) if p != created[0]]
+        return f"create {created[0]} together with {' and '.join(other_texts)}"
     if (created or len(reduced) > 1) and not all(p.splits for p in plugins):
         return f"reduce {plugins[0]} over several axes at once"
     return (
@@ -155,7 +155,7 @@ def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, s
 def _without_shared(
     before: Sequence[_T], after: Sequence[_T]
 ) -> tuple[Sequence[_T], tuple[Sequence[_T], Sequence[_T]]]:
-    """Return the common prefix of both sequences, and the rest of both."""
+    """Return the common prefix of both sequences, and their remaining elements."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
     shared = len(list(pairs))
     return before[:shared], (before[shared:], after[shared:])

@@ -4,9 +4,9 @@ Three cases, for each dimension:
 
 - One side cuts the dimension by all axes of the other side, and then by further axes. Along each axis, neighbouring
   ranks with shards of equal length form a *run*, and one rank of each run is enough.
-- Other axes cut the two sides, both evenly. The coordinate of a rank on an axis is written in digits, so that both
-  sides of the dimension have digits of the same sizes. Two shards overlap if these digits agree. Digits that must agree
-  are one `_AgreeingDigits`.
+- Different axes cut the two sides, both evenly. The coordinate of a rank on an axis is written in digits. Their sizes
+  are chosen such that both sides of the dimension have digits of the same sizes. Two shards overlap if these digits
+  agree. Digits that must agree are one `_AgreeingDigits`.
 - Otherwise, shards are compared one by one, up to POINTS of them.
 
 For example, `a` of 4 ranks cuts a dimension on one side, and `x`, `y` of 2 ranks each cut it on the other. The
@@ -49,7 +49,7 @@ class Overlaps:
     """Numbers of elements that source and target have in common. A *needer* is defined in `byte_bound.py`.
 
     Attributes:
-        total: elements of which a needer has the value, or a partial value, at the start.
+        total: elements whose value, or partial value, is on a needer at the start.
         most_missing: the largest number of elements that one needer lacks.
         most_needed: the largest number of elements that one needer needs.
         most_held: the largest number of elements that one rank has.
@@ -158,31 +158,37 @@ def _count(
     mesh: Mesh,
 ) -> Overlaps:
     """Return `count_overlaps` over the sharded dimensions `dims`. `uncut` is the size of all others together."""
-    both = held = needed = [uncut] * math.prod(len(run_starts) for _, run_starts in points)
+    common_numels = source_numels = target_numels = [uncut] * math.prod(len(run_starts) for _, run_starts in points)
     counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
     starts_of = dict(points)
     for dim in dims:
         dim_points = tuple((axis, starts_of[axis]) for axis in dim.axes if axis in starts_of)
         by_point = _count_dim(dim, dim_points, agreeing is not None)
         projected = _project(counts, tuple(axis for axis, _ in dim_points))
-        both = [numel * by_point[number][0] for numel, number in zip(both, projected, strict=True)]
-        held = [numel * by_point[number][1] for numel, number in zip(held, projected, strict=True)]
-        needed = [numel * by_point[number][2] for numel, number in zip(needed, projected, strict=True)]
+        common_numels = [numel * by_point[number][0] for numel, number in zip(common_numels, projected, strict=True)]
+        source_numels = [numel * by_point[number][1] for numel, number in zip(source_numels, projected, strict=True)]
+        target_numels = [numel * by_point[number][2] for numel, number in zip(target_numels, projected, strict=True)]
 
-    def most_apart(own_axes: Sequence[str], whole: Sequence[int]) -> int:
+    def most_lacking(own_axes: Sequence[str], numels: Sequence[int]) -> int:
         """Return the largest difference of `whole` and the overlaps with ranks that differ outside `own_axes`."""
         if any(sum(axis in own_axes for axis in digits.axes) > 1 for digits in agreeing or ()):
-            return max(whole)  # these digits may differ, so the overlap may be empty
+            return max(numels)  # these digits may differ, so the overlap may be empty
         times = math.prod(digits.size for digits in agreeing or () if not any(axis in own_axes for axis in digits.axes))
         groups = _project(counts, tuple(axis for axis, _ in counts if axis in own_axes))
-        remaining = dict(zip(groups, whole, strict=True))
-        for group, numel, weight in zip(groups, both, _weights(points, tuple(own_axes), mesh), strict=True):
+        remaining = dict(zip(groups, numels, strict=True))
+        for group, numel, weight in zip(groups, common_numels, _weights(points, tuple(own_axes), mesh), strict=True):
             remaining[group] -= numel * weight * times
         return max(remaining.values())
 
-    every = math.prod(digits.size for digits in agreeing or ())
-    total = every * sum(map(int.__mul__, both, _weights(points, (), mesh)))
-    return Overlaps(total, most_apart(needing, needed), max(needed), max(held), most_apart(holding, held))
+    digit_choices = math.prod(digits.size for digits in agreeing or ())
+    total = digit_choices * sum(map(int.__mul__, common_numels, _weights(points, (), mesh)))
+    return Overlaps(
+        total,
+        most_lacking(needing, target_numels),
+        max(target_numels),
+        max(source_numels),
+        most_lacking(holding, source_numels),
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -217,7 +223,7 @@ def _count_dim(dim: _Dim, points: _RunStarts, has_digits: bool) -> tuple[tuple[i
     """Return (common, source, target) elements of a dimension at each of the `points`.
 
     Args:
-        has_digits: whether the digits of overlapping shards are known, so that only lengths count.
+        has_digits: whether the digits of overlapping shards are known. Then only lengths are compared.
     """
     return tuple(
         _count_point(dim, dict(zip((axis for axis, _ in points), indices, strict=True)), has_digits)
@@ -227,11 +233,11 @@ def _count_dim(dim: _Dim, points: _RunStarts, has_digits: bool) -> tuple[tuple[i
 
 def _count_point(dim: _Dim, coordinate: Mapping[str, int], has_digits: bool) -> tuple[int, int, int]:
     if not dim.is_nested and not has_digits:
-        held, needed = (_ranges_at((*dim.shared, *cuts), dim.size, coordinate) for cuts in (dim.before, dim.after))
-        return length(common(held, needed)), length(held), length(needed)
+        source, target = (_ranges_at((*dim.shared, *cuts), dim.size, coordinate) for cuts in (dim.before, dim.after))
+        return length(common(source, target)), length(source), length(target)
     extent = cut_length(dim.size, dim.shared, coordinate)
-    held, needed = (cut_length(extent, cuts, coordinate) for cuts in (dim.before, dim.after))
-    return min(held, needed), held, needed
+    source, target = (cut_length(extent, cuts, coordinate) for cuts in (dim.before, dim.after))
+    return min(source, target), source, target
 
 
 def _ranges_at(cuts: _Cuts, size: int, coordinate: Mapping[str, int]) -> Any:

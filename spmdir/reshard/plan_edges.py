@@ -54,14 +54,14 @@ def useful_placements(
         placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)
     ]
     used = {placement.dim for placement in used_placements}
-    others = [dim for dim in range(len(shape)) if dim not in used]
-    largest = sorted(others, key=lambda dim: (-shape[dim], dim))[:1]
-    first = [dim for dim in others if shape[dim] > 1][:1]
+    unsharded_dims = [dim for dim in range(len(shape)) if dim not in used]
+    largest = sorted(unsharded_dims, key=lambda dim: (-shape[dim], dim))[:1]
+    first = [dim for dim in unsharded_dims if shape[dim] > 1][:1]
     return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *used_placements]))
 
 
 @functools.lru_cache(maxsize=4096)
-def moves(
+def find_moves(
     source: Sharding,
     partial: tuple[tuple[str, Placement], ...],
     free: tuple[str, ...],
@@ -206,10 +206,10 @@ def _layouts(
     if not counts:
         yield ()
         return
-    (dim, count), rest = counts[0], counts[1:]
+    (dim, count), remaining_counts = counts[0], counts[1:]
     for chosen in _axes_of_product(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
-        for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
-            yield (*((axis, Shard(dim)) for axis in chosen), *tail)
+        for remaining_layout in _layouts(remaining_counts, tuple(axis for axis in axes if axis not in chosen), mesh):
+            yield (*((axis, Shard(dim)) for axis in chosen), *remaining_layout)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -227,7 +227,7 @@ def _axes_of_product(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tup
     return tuple(tuple(axes[index][0] for index in indices) for indices in choices)
 
 
-def exchanges(
+def find_exchanges(
     source: Sharding, target: Sharding, mesh: Mesh, collectives: tuple[CollectiveSpec, ...]
 ) -> Iterator[Step]:
     """Yield the exchanges from `source` to the target, and to two intermediate shardings.

@@ -35,7 +35,7 @@ from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
-from spmdir.reshard.plan_edges import exchanges, free_axes, is_legal, moves, useful_placements
+from spmdir.reshard.plan_edges import find_exchanges, find_moves, free_axes, is_legal, useful_placements
 from spmdir.reshard.steps import Step
 from spmdir.reshard.time_bound import QuickBound
 from spmdir.reshard.topology import Topology
@@ -50,7 +50,7 @@ _TWO_ROUND_GAIN = 4
 """Ticks that a two-round exchange must save. They exceed rounding errors, so other collectives win ties."""
 
 FEW_AXES = 4
-"""The largest number of movable axes for which the cheapest plan is found. With more axes, the plan is a good one."""
+"""The largest number of movable axes for which the plan is optimal. With more axes, it may be more expensive."""
 
 MAX_STEPS = 8_000
 """The number of steps after which a search returns its best plan so far, if it has one.
@@ -103,7 +103,7 @@ class PlanSearch:
     """The search of one plan.
 
     The exact cost of an exchange is expensive to compute. An exchange is queued with a lower bound of its cost, and
-    priced when it is first in the queue. In the same way, a sharding has the bound of `QuickBound` until it is first.
+    priced when it is first in the queue. Similarly, a sharding has the bound of `QuickBound` until it is first.
 
     Attributes:
         has_many_axes: whether more than FEW_AXES axes may move.
@@ -204,11 +204,11 @@ class PlanSearch:
             reached: the cost of the steps that lead to `sharding`.
         """
         reshard, best = self.reshard, self.best
-        steps = moves(
+        steps = find_moves(
             sharding, self.wanted_placements, self.free, self.shard_placements, reshard.mesh, reshard.collectives
         )
         self.steps_seen += len(steps)
-        direct = exchanges(sharding, reshard.target, reshard.mesh, reshard.collectives)
+        direct = find_exchanges(sharding, reshard.target, reshard.mesh, reshard.collectives)
         for step in self._legal(sharding, reached, (*steps, *direct)):
             if step.spec.loads is None:
                 self._reach(reached, step)

@@ -48,5 +48,7 @@ def step_errors(step: Step, shape: Sequence[int], mesh: Mesh) -> list[StepError]
     """
     local, ranks = local_shape(step.source, shape, mesh), mesh.group_size(step.axes)
     return [
-        StepError(before, after, before.error.bound(local, ranks)) for before, after in step.moved(mesh) if before.error
+        StepError(before, after, before.error.bound(local, ranks))
+        for before, after in step.placement_changes(mesh)
+        if before.error
     ]

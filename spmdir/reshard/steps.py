@@ -36,7 +36,7 @@ class Step:
         axes: the mesh axes of the group, the first axis major. The ranks of a group differ only along these axes.
         source: the sharding before.
         target: the sharding after.
-        dim: the dimension that is sharded (slice, reduce_scatter) or gathered (all_gather, all_to_all).
+        dim: the dimension that the step shards (slice, reduce_scatter) or gathers (all_gather, all_to_all).
         to_dim: the dimension that all_to_all shards.
         reduction: the reduction of the partial values before the step (all_reduce, reduce_scatter) or after it
             (partition).
@@ -51,7 +51,7 @@ class Step:
     dim: int | None = None
     to_dim: int | None = None
     reduction: str | None = None
-    others: tuple[tuple[str, Any], ...] = ()
+    extra_arguments: tuple[tuple[str, Any], ...] = ()
     spec: CollectiveSpec = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda step: collective(step.kind), takes_self=True)
     )
@@ -62,7 +62,7 @@ class Step:
         assert before is not None and after is not None  # all axes of the step have one placement
         return before, after
 
-    def moved(self, mesh: Mesh) -> tuple[tuple[Placement, Placement], ...]:
+    def placement_changes(self, mesh: Mesh) -> tuple[tuple[Placement, Placement], ...]:
         """Return the distinct (placement before, placement after) pairs of axes that the step changes."""
         named = (*self.axes, *(axis for side in (self.source, self.target) for axis, _ in side.entries))
         fine = mesh.refine(named)
@@ -80,7 +80,7 @@ class Step:
         """Return whether the step enters or leaves a lossy placement."""
         if not self.has_lossy:
             return False
-        return any(before.error or after.error for before, after in self.moved(mesh))
+        return any(before.error or after.error for before, after in self.placement_changes(mesh))
 
     def __str__(self) -> str:
         details = (
@@ -88,7 +88,7 @@ class Step:
             ("dim", self.dim),
             ("to", self.to_dim),
             ("op", self.reduction),
-            *self.others,
+            *self.extra_arguments,
         )
         return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
 
@@ -102,7 +102,11 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **a
     target, spec = transition(kind, source, mesh, shape, **arguments), collective(kind)
     if not spec.names_axes:
         return Step(
-            kind, spec.group_axes(source, target, mesh), source, target, others=_other_arguments(spec, arguments)
+            kind,
+            spec.group_axes(source, target, mesh),
+            source,
+            target,
+            extra_arguments=_extra_arguments(spec, arguments),
         )
     axes, reduction = tuple(arguments["axes"]), arguments.get("reduction")
     if spec.before == "partial":
@@ -116,11 +120,11 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **a
         arguments.get("dim"),
         arguments.get("to_dim"),
         reduction,
-        _other_arguments(spec, arguments),
+        _extra_arguments(spec, arguments),
     )
 
 
-def _other_arguments(spec: CollectiveSpec, arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _extra_arguments(spec: CollectiveSpec, arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     names = sorted(clause.argument for clause in spec.clauses if clause.argument not in STANDARD_ARGUMENTS)
     return tuple((name, arguments[name]) for name in names if name in arguments)
 
@@ -175,7 +179,7 @@ def _move_axes(
     dim: int | None = None,
     to_dim: int | None = None,
     reduction: str | None = None,
-    **others: Any,
+    **extra_arguments: Any,
 ) -> Sharding:
     """Return `source` with `axes` taken from the trait before `spec` to the trait after it."""
     kind = spec.name
@@ -228,7 +232,7 @@ def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
 
 
 def partial_placement(reduction: str) -> PartialPlacement:
-    """Return the partial placement of a reduction, which is a key of REDUCTIONS or the text of a placement.
+    """Return the partial placement of a reduction: a key of REDUCTIONS, or the text of a placement.
 
     Raises:
         ShardingError: the reduction is unknown.

@@ -115,7 +115,7 @@ def _group_sizes(mesh: Mesh) -> tuple[int, ...]:
     """Return the possible group sizes of collectives: products of axis sizes."""
     sizes = {1}
     for _, size in mesh.axes:
-        sizes |= {size * other for other in sizes}
+        sizes |= {size * known_size for known_size in sizes}
     return tuple(sorted(sizes - {1}))
 
 

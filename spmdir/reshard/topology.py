@@ -84,7 +84,7 @@ EFFICIENCY = 0.7
 """The fraction of a data sheet's dense peak that large products achieve."""
 
 
-def _achieved(**peaks: float) -> dict[str, float]:
+def _achieved_peaks(**peaks: float) -> dict[str, float]:
     """Return achieved operations per second, from the peaks of a data sheet in 1e12 operations per second."""
     return {unit: EFFICIENCY * peak * 1e12 for unit, peak in peaks.items()}
 
@@ -93,8 +93,8 @@ def _achieved(**peaks: float) -> dict[str, float]:
 _USABLE = 0.9 * 80 * 2**30
 
 # torch computes f32 without TF32 by default.
-_H100_FLOPS = _achieved(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f64=67, vector=67)
-_A100_FLOPS = _achieved(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
+_H100_FLOPS = _achieved_peaks(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f64=67, vector=67)
+_A100_FLOPS = _achieved_peaks(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
 
 # Pinned copies to the host, over 16 lanes of PCI Express 5 (of 63 GB/s) and 4 (of 32 GB/s).
 H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS, 50e9, 1e-5, 8)

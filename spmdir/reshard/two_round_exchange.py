@@ -46,14 +46,15 @@ class TwoRounds:
     """The parts that the ranks of one group send and keep.
 
     Attributes:
-        gathered: the partial values that reducers receive in the first round, or already have.
-        spread: the sums that reducers send in the second round, or keep.
-        kept: parts that stay on their rank. A rank adds its parts of `kept` and `spread` that have different `partial`.
+        first_round: the partial values that reducers receive in the first round, or already have.
+        second_round: the sums that reducers send in the second round, or keep.
+        stationary: partial values that stay on their rank. A rank adds its stationary parts to its parts of the second
+            round if their `partial` differs.
     """
 
-    gathered: tuple[Part, ...]
-    spread: tuple[Part, ...]
-    kept: tuple[Part, ...]
+    first_round: tuple[Part, ...]
+    second_round: tuple[Part, ...]
+    stationary: tuple[Part, ...]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -61,20 +62,20 @@ def two_round_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tu
     """Return the parts that the ranks of the group of `rank` send and keep."""
     fine = refinement(mesh, source, target)
     shares = _shares(source.refined(fine), target.refined(fine), fine, shape, rank)
-    return TwoRounds(sort_parts(shares.gathered), sort_parts(shares.spread), sort_parts(shares.kept))
+    return TwoRounds(sort_parts(shares.first_round), sort_parts(shares.second_round), sort_parts(shares.stationary))
 
 
 @attrs.frozen(eq=False)
 class _Shares:
     """The parts of a TwoRounds, before their positions are computed."""
 
-    gathered: list[Share] = attrs.field(factory=list)
-    spread: list[Share] = attrs.field(factory=list)
-    kept: list[Share] = attrs.field(factory=list)
+    first_round: list[Share] = attrs.field(factory=list)
+    second_round: list[Share] = attrs.field(factory=list)
+    stationary: list[Share] = attrs.field(factory=list)
 
     def busiest(self, group: Sequence[int]) -> int:
         """Return the elements that the busiest rank sends or receives, summed over both rounds."""
-        return sum(max(map(max, transfer_counts(shares, group))) for shares in (self.gathered, self.spread))
+        return sum(max(map(max, transfer_counts(shares, group))) for shares in (self.first_round, self.second_round))
 
 
 @functools.lru_cache(maxsize=256)
@@ -90,7 +91,7 @@ def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
 def two_round_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
     """Return (sender, receiver) → elements, for each of the two rounds."""
     axes = two_round_axes(source, target, mesh)
-    rounds = (lambda *group: _shares(*group).gathered, lambda *group: _shares(*group).spread)
+    rounds = (lambda *group: _shares(*group).first_round, lambda *group: _shares(*group).second_round)
     return [loads_of(shares_of, axes, source, target, mesh, shape) for shares_of in rounds]
 
 
@@ -115,7 +116,7 @@ class _Move:
     Attributes:
         staying: source partial value that stays → the target partial value that it becomes.
         moving: the source partial values that move.
-        served: the ranks that already have the sum of `moving`, which is possible only if one partial value moves.
+        served: the ranks that already have the sum of `moving`; empty if several partial values move.
         lacking: for each target partial value, the ranks that need the sum.
     """
 
@@ -146,12 +147,14 @@ def _assign_shares(moves: Sequence[_Move], reducers: Sequence[tuple[int, ...]]) 
     shares = _Shares()
     for move, rank_of_reducer in zip(moves, reducers, strict=True):
         cell, staying = move.cell, set(move.staying.values())
-        shares.kept.extend(Share(rank, rank, 0, cell.chunk) for index in staying for rank in cell.receivers[index])
+        shares.stationary.extend(
+            Share(rank, rank, 0, cell.chunk) for index in staying for rank in cell.receivers[index]
+        )
         chunks = list(split_by_weight(cell.chunk, [(rank, 1) for rank in rank_of_reducer]))
         for partial in move.moving:
             senders = cell.senders[partial]
-            shares.gathered.extend(Share(rank, rank, partial, chunk) for chunk, rank in chunks if rank in senders)
-            shares.gathered.extend(
+            shares.first_round.extend(Share(rank, rank, partial, chunk) for chunk, rank in chunks if rank in senders)
+            shares.first_round.extend(
                 share_among(partial, [(rank, chunk) for chunk, rank in chunks if rank not in senders], senders)
             )
         for chunk, rank in chunks:
@@ -163,11 +166,11 @@ def _add_second_round(move: _Move, chunk: Chunk, reducer: int, staying: set[int]
     """Add to `shares` the sends of a sum from its reducer, to the target partial values that fewest ranks lack."""
     sent = [len(ranks) - (reducer in ranks) for ranks in move.lacking]
     best = [index for index, count in enumerate(sent) if count == min(sent)]
-    for stretch, index in split_by_weight(chunk, [(index, 1) for index in best]):
+    for piece, index in split_by_weight(chunk, [(index, 1) for index in best]):
         partial = int(index in staying)
         served_receivers = move.served.intersection(move.cell.receivers[index])
-        shares.kept.extend(Share(rank, rank, partial, stretch) for rank in served_receivers)
-        shares.spread.extend(Share(reducer, rank, partial, stretch) for rank in move.lacking[index])
+        shares.stationary.extend(Share(rank, rank, partial, piece) for rank in served_receivers)
+        shares.second_round.extend(Share(reducer, rank, partial, piece) for rank in move.lacking[index])
 
 
 def _find_staying(cell: Cell) -> dict[int, int]:

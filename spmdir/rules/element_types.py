@@ -36,8 +36,8 @@ KINDS = {kind: tuple(dtype for dtype in DTYPES.values() if dtype.kind == kind) f
 """Word in the table → all element types of this kind."""
 
 
-def _of_integers(other: DType) -> Callable[[DType], DType]:
-    return lambda dtype: dtype if dtype.is_inexact else other
+def _of_integers(integer_result: DType) -> Callable[[DType], DType]:
+    return lambda dtype: dtype if dtype.is_inexact else integer_result
 
 
 def _real(dtype: DType) -> DType:

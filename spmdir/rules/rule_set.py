@@ -20,7 +20,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.rules.instantiate import choose_rule, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
-from spmdir.rules.language.records import Record, Records, merged, read, read_strategies
+from spmdir.rules.language.records import Record, Records, merge_records, read, read_strategies
 from spmdir.rules.language.strategy_checks import check_strategy
 from spmdir.rules.language.syntax_tree import Rule, TextStrategy
 from spmdir.rules.op_rule import OpRule
@@ -217,7 +217,7 @@ class RuleSet:
 
     def extended(self, rules: Records, strategies: Records) -> RuleSet:
         """Return a copy with more text strategies, and with `rules`, which replace the rules of the same ops."""
-        return RuleSet({**self.records, **rules}, merged(self.declared, strategies))
+        return RuleSet({**self.records, **rules}, merge_records(self.declared, strategies))
 
     def check(self, names: Iterable[str], strategies: Records | None = None) -> None:
         """Raise the errors of `errors` together, at most MISTAKES of them."""
@@ -293,7 +293,7 @@ def packaged() -> RuleSet:
     for path in sorted(PACKAGED.glob("*.rules")):
         text = path.read_text()
         records.update(read(text, path.name))
-        strategies = merged(strategies, read_strategies(text, path.name))
+        strategies = merge_records(strategies, read_strategies(text, path.name))
     return RuleSet(records, strategies)
 
 

@@ -23,61 +23,63 @@ from spmdir.torch_interop.group_registry import default_store, default_timeout
 LINGER = 60.0
 """Longest wait, in seconds, until all ranks have read an error. The store may end with the process of a rank."""
 
-SAME = "give every rank the same model, shapes and shardings"
+PASS_SAME = "pass the same value on all ranks"
+SAME = "use the same model, shapes and shardings on all ranks"
 
 COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
-    "torch": lambda a, b, ranks: f"{ranks} run torch {a} and {b}; install the same version everywhere",
-    "spmdir": lambda a, b, ranks: f"{ranks} run different versions of spmdir; install the same everywhere",
-    "mesh": lambda a, b, ranks: f"{ranks} give the meshes {a} and {b}; give every rank the same",
+    "torch": lambda a, b, ranks: f"{ranks} run torch {a} and {b}; install the same version on all ranks",
+    "spmdir": lambda a, b, ranks: f"{ranks} run different versions of spmdir; install the same version on all ranks",
+    "mesh": lambda a, b, ranks: f"{ranks} pass the meshes {a} and {b}; pass the same mesh on all ranks",
     "what": lambda a, b, ranks: (
-        f"{ranks} make different calls, {a} and {b}; make the same calls in the same order on every rank"
+        f"{ranks} make different calls, {a} and {b}; make the same calls in the same order on all ranks"
     ),
-    "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
-    "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
-    "compile": lambda a, b, ranks: f"{ranks} give different options of compile; give every rank the same",
-    "step": lambda a, b, ranks: f"{ranks} give step={a} and step={b}; give every rank the same",
-    "keep": lambda a, b, ranks: f"{ranks} give keep={a} and keep={b}; give every rank the same",
-    "directory": lambda a, b, ranks: f"{ranks} give the directories {a!r} and {b!r}; give one that all share",
+    "sync_state": lambda a, b, ranks: f"{ranks} pass sync_state={a} and sync_state={b}; {PASS_SAME}",
+    "local_inputs": lambda a, b, ranks: f"{ranks} pass local_inputs={a} and local_inputs={b}; {PASS_SAME}",
+    "compile": lambda a, b, ranks: f"{ranks} pass different options of compile; pass the same options on all ranks",
+    "step": lambda a, b, ranks: f"{ranks} pass step={a} and step={b}; {PASS_SAME}",
+    "keep": lambda a, b, ranks: f"{ranks} pass keep={a} and keep={b}; {PASS_SAME}",
+    "directory": lambda a, b, ranks: f"{ranks} pass the directories {a!r} and {b!r}; pass one shared directory",
     "pipeline": lambda a, b, ranks: (
-        f"{ranks} give {_pipelines(a, b)}; give every rank the same pipeline, plug-ins and topology"
+        f"{ranks} pass {_pipelines(a, b)}; pass the same pipeline, plug-ins and topology on all ranks"
     ),
     "sizes": lambda a, b, ranks: (
-        f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments, or local_inputs=True "
-        "if each rank has its own batch"
+        f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; pass the same arguments on all ranks, or set "
+        "local_inputs=True if each rank has its own batch"
     ),
     "inputs": lambda a, b, ranks: (
-        f"{ranks} are given different values of the input '{_first_difference(a, b)}'; inputs are global, so every "
-        "rank must be given the same batch: give local_inputs=True if each rank has its own batch"
+        f"{ranks} pass different values of the input '{_first_difference(a, b)}'; expected the same global batch on "
+        "all ranks; set local_inputs=True if each rank has its own batch"
     ),
     "shards": lambda a, b, ranks: (
-        f"{ranks} are given different values of the input '{_first_difference(a, b)}', of which they hold the same "
-        "shard; with local_inputs=True, only ranks along the axes that shard the inputs have batches of their own: if "
-        'dp shards them, give the sampler num_replicas=mesh["dp"].size() and rank=mesh["dp"].get_local_rank()'
+        f"{ranks} pass different values of the input '{_first_difference(a, b)}', of which they have the same shard; "
+        "with local_inputs=True, batches may differ only along the axes that shard the inputs: if dp shards them, pass "
+        'num_replicas=mesh["dp"].size() and rank=mesh["dp"].get_local_rank() to the sampler'
     ),
     "placements": lambda a, b, ranks: (
-        f"{ranks} get different shards of '{_first_difference(a, b)}' from the code of this placement; what it returns "
-        "must depend on its arguments alone, and not on `hash` of a text, random numbers, the time or the environment"
+        f"{ranks} get different shards of '{_first_difference(a, b)}' from the code of this placement; expected a "
+        "result that depends only on the arguments, not on `hash` of a text, random numbers, the time or the "
+        "environment"
     ),
     "program": lambda a, b, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
     "meta": lambda a, b, ranks: (
-        f"{ranks} differ in whether '{min(set(a) ^ set(b))}' is on the meta device; give values to all ranks or none"
+        f"{ranks} differ: only one has '{min(set(a) ^ set(b))}' on the meta device; give it values on all ranks or none"
     ),
     "state": lambda a, b, ranks: (
-        f"{ranks} begin with different values of '{_first_difference(a, b)}'; make the model from the same seed or "
-        "checkpoint on every rank, or give sync_state=True, which takes the first rank's"
+        f"{ranks} start with different values of '{_first_difference(a, b)}'; make the model from the same seed or "
+        "checkpoint on all ranks, or set sync_state=True to copy the values of the first rank"
     ),
     "saved": lambda a, b, ranks: (
-        f"{ranks} save different values of '{_first_difference(a, b)}', of which a checkpoint keeps one; make them "
-        "equal, or save what differs under a name for each rank"
+        f"{ranks} save different values of '{_first_difference(a, b)}', but a checkpoint stores only one; make them "
+        "equal, or save them under a separate name for each rank"
     ),
 }
 """Field of a status, in the order of comparison → function of (value, other value, ranks) that returns the error."""
 
 SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str]] = {
-    "messages": lambda what, a, b, ranks: (
-        f"{ranks} are given local inputs of different sizes, {_lengths(a['lengths'], b['lengths'])}, on which "
-        f"{what.rpartition('#')[0]} depends; give these ranks inputs of one size, or name an out-sharding, such as "
-        "dp: S(0), for outputs that are gathered"
+    "messages": lambda message, a, b, ranks: (
+        f"{ranks} pass local inputs of different sizes, {_lengths(a['lengths'], b['lengths'])}, and "
+        f"{message.rpartition('#')[0]} depends on the sizes; pass inputs of one size on these ranks, or give gathered "
+        "outputs an out-sharding, such as dp: S(0)"
     ),
 }
 """Field whose keys not all ranks have → function of (key, status, other status, ranks) that returns the error."""
@@ -122,16 +124,16 @@ class RankGroup:
         return group
 
     @contextmanager
-    def checked(self, operation: str) -> Iterator[dict[str, Any]]:
+    def check_agreement(self, operation: str) -> Iterator[dict[str, Any]]:
         """Run the body on each rank, then compare the fields that the ranks put into the status; all ranks must enter.
 
         The first rank shows progress on its terminal, if it has one, and alone issues the warnings of the body.
 
         Args:
-            operation: what the ranks do, for errors.
+            operation: the name of the step that the ranks run, for errors.
 
         Raises:
-            SpmdirError: on all ranks, if one of them raised, of the class of its error; or if a rank does not arrive
+            SpmdirError: on all ranks, if one of them raised, with the class of that error; or if a rank does not arrive
                 within the timeout of the process group.
             DivergenceError: on all ranks, if they differ in a field of COMPARED or SHARED.
         """
@@ -141,11 +143,11 @@ class RankGroup:
                 yield status
         except Exception as error:
             with suppress(SpmdirError):
-                self._exchange_status({"what": operation, "error": _encoded(error)})
+                self._exchange_status({"what": operation, "error": _encode_error(error)})
             raise
         verdict = self._exchange_status(status)
         if verdict:
-            raise _decoded(verdict)
+            raise _decode_error(verdict)
 
     def from_first(
         self, operation: str, produce_text: Callable[[], str], meanwhile: Callable[[], None] = lambda: None
@@ -160,7 +162,7 @@ class RankGroup:
                 timeout of the process group.
         """
         key = f"{self._round + 1}/text"
-        with self.checked(operation):
+        with self.check_agreement(operation):
             if self.index == 0:
                 text = produce_text()
                 self._store.set(key, zlib.compress(text.encode()))
@@ -170,25 +172,25 @@ class RankGroup:
             return zlib.decompress(self._store.get(key)).decode()
 
     @contextmanager
-    def reporting(self) -> Iterator[None]:
+    def report_errors(self) -> Iterator[None]:
         """Report an error of the body, without waiting: other ranks read it when they wait in vain for this rank."""
         try:
             yield
         except Exception as error:
-            self.report(error)
+            self.report_error(error)
             raise
         if self._reported:
             self._reported = False
             with suppress(RuntimeError):
                 self._store.delete_key(f"error of {self.index}")
 
-    def report(self, error: Exception) -> None:
+    def report_error(self, error: Exception) -> None:
         """Write `error` to the store, where other ranks read it."""
         self._reported = True
         with suppress(RuntimeError):
-            self._store.set(f"error of {self.index}", json.dumps(_encoded(error)))
+            self._store.set(f"error of {self.index}", json.dumps(_encode_error(error)))
 
-    def reports(self) -> str:
+    def reported_errors(self) -> str:
         """Return the errors that ranks reported and the operations that they reached, such as `rank 1: MESSAGE; `."""
         texts = []
         with suppress(RuntimeError):
@@ -203,7 +205,7 @@ class RankGroup:
         return "".join(texts)
 
     def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Return the error of the statuses of all ranks, as `_encoded` returns it; empty if there is none."""
+        """Return the error of the statuses of all ranks, as `_encode_error` returns it; empty if there is none."""
         self._round += 1
         store = distributed_c10d.PrefixStore(str(self._round), self._store)
         with self._reaching_store(status["what"]):
@@ -214,7 +216,7 @@ class RankGroup:
             elif self._await(lambda: store.check(["verdict"]), self._linger if "error" in status else self.timeout):
                 verdict = json.loads(store.get("verdict"))
             else:
-                verdict = self._missing(store, status["what"])
+                verdict = self._missing_verdict(store, status["what"])
             if verdict:
                 store.add("seen", 1)
             if verdict and not verdict.get("missing"):
@@ -236,7 +238,7 @@ class RankGroup:
         """Wait for all statuses in `store`, and return the verdict; only the first rank calls this."""
         keys = [str(index) for index in range(len(self.members))]
         if not self._await(lambda: store.check(keys), self.timeout):
-            return self._missing(store, operation)
+            return self._missing_verdict(store, operation)
         self._forget(self._round - 1)
         texts = store.multi_get(keys)
         if all(text == texts[0] for text in texts) and b'"error":' not in texts[0]:
@@ -244,17 +246,17 @@ class RankGroup:
         try:
             return self._verdict([json.loads(text) for text in texts])
         except Exception as error:  # the other ranks wait for a verdict in any case
-            return {"message": f"the ranks cannot be compared at {operation}: {_encoded(error)['message']}"}
+            return {"message": f"the ranks cannot be compared at {operation}: {_encode_error(error)['message']}"}
 
     def _verdict(self, statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return verdict_of(statuses, self.numbers)
 
-    def _missing(self, store: Any, operation: str) -> dict[str, Any]:
+    def _missing_verdict(self, store: Any, operation: str) -> dict[str, Any]:
         absent = [index for index in range(len(self.members)) if not store.check([str(index)])] or [0]
         missing = [str(self.numbers[index]) for index in absent]
         message = (
-            f"{self.reports()}rank {', '.join(missing)} has not reached {operation} within {self.timeout:g} s, the "
-            f"timeout of the process group; it has ended, hangs, or makes another call"
+            f"{self.reported_errors()}rank {', '.join(missing)} has not reached {operation} within {self.timeout:g} s, "
+            f"the timeout of the process group; it has ended, hangs, or is in another call"
         )
         return {"message": message, "missing": True}
 
@@ -270,9 +272,8 @@ class RankGroup:
             waited = time.monotonic() - begin
             if waited > timeout:
                 return False
-            time.sleep(
-                min(max(0.001, waited / 20), 1.0)
-            )  # poll rarely in a long wait, to leave the processor to other ranks
+            # Poll rarely in a long wait, to leave the processor to other ranks.
+            time.sleep(min(max(0.001, waited / 20), 1.0))
         return True
 
     def _forget(self, round: int) -> None:
@@ -307,7 +308,7 @@ def verdict_of(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) ->
     return {}
 
 
-def _encoded(error: Exception) -> dict[str, Any]:
+def _encode_error(error: Exception) -> dict[str, Any]:
     """Return the fields of an error that JSON can represent."""
     if not isinstance(error, SpmdirError):
         return {"message": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
@@ -315,7 +316,7 @@ def _encoded(error: Exception) -> dict[str, Any]:
     return {"message": error.message, "location": location, "class": type(error).__name__}
 
 
-def _decoded(encoded: Mapping[str, Any]) -> SpmdirError:
+def _decode_error(encoded: Mapping[str, Any]) -> SpmdirError:
     """Return the error with these fields; a SpmdirError if its class is not in CLASSES."""
     rank, location = encoded.get("rank"), encoded.get("location")
     message = encoded["message"] if rank is None else f"rank {rank}: {encoded['message']}"

@@ -97,14 +97,14 @@ class BoxedShard(Tensor):
 def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
     """Raise UnsupportedError unless `func` on the shards returns the shards of its result on the whole tensors."""
     name = func.overloadpacket.__name__
-    boxed = [operand_boxed for row in rows for operand_boxed in row if isinstance(operand_boxed, BoxedShard)]
+    boxed = [operand for row in rows for operand in row if isinstance(operand, BoxedShard)]
     if name in NORMS:
-        keeps = all(one.is_partition for one in boxed)
+        is_supported = all(operand.is_partition for operand in boxed)
     elif name in ("view", "_unsafe_view"):
-        keeps = tuple(args[1]) == tuple(args[0].shape)
+        is_supported = tuple(args[1]) == tuple(args[0].shape)
     else:
-        keeps = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
-    if not keeps or name == "_foreach_max":
+        is_supported = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
+    if not is_supported or name == "_foreach_max":
         raise UnsupportedError(
             f"cannot run {func} on a shard other than those of torch.chunk; expected an elementwise op; to "
             "gather whole values, use state_dict() of a Parallel or spmdir.checkpoint.save_safetensors; or shard the "

@@ -49,8 +49,8 @@ def _view(tensor: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tenso
 def held_boxes(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[Box, ...]:
     """Return the boxes of a tensor of global `shape` that `rank` has. They do not overlap.
 
-    A tensor without elements has one empty box, so that checkpoints contain it. An empty shard of another tensor has
-    no box.
+    A tensor without elements has one empty box, because a checkpoint stores only tensors with boxes. An empty shard of
+    another tensor has no box.
 
     Raises:
         UnsupportedError: shards do not consist of elements of the tensor, such as partial values.

@@ -20,8 +20,8 @@ from spmdir.runtime.training import TrainingStep
 class CallGuards:
     """The guards of a program, and the objects that it was traced from.
 
-    Models are weak references, so that the memory of a model that the caller has deleted is freed. After that, only
-    globals, classes and settings are compared.
+    References to models are weak: a model is freed when the caller deletes it. After that, only globals, classes and
+    settings are compared.
     """
 
     _guards: Guards
@@ -37,7 +37,7 @@ class CallGuards:
             (name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items()
         )
         walk = StateWalk(rehearsal.code, roots, caches=frozenset(rehearsal.caches.dicts))
-        return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).checked(*roots.values()), weak_roots)
+        return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).check_now(*roots.values()), weak_roots)
 
     def check(self) -> None:
         """Raise UnsupportedError if state that the trace read has changed."""
@@ -45,8 +45,8 @@ class CallGuards:
         if change is None:
             return
         raise UnsupportedError(
-            f"the program was traced in another state: {change}; change it back, or call parallelize again. For "
-            "programs of several states, parallelize copies of the model, such as copy.deepcopy(model)"
+            f"the state that the program was traced with has changed: {change}; change it back, or call parallelize "
+            "again; for programs of several states, parallelize copies of the model, such as copy.deepcopy(model)"
         )
 
 

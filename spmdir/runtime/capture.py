@@ -17,10 +17,10 @@ from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.placement.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.importer.user_shardings import LIKE
-from spmdir.runtime.copies import copied
+from spmdir.runtime.copies import copy_model
 from spmdir.runtime.known_outputs import without_unknown_outputs
 from spmdir.runtime.open_shapes import open_dynamic_sizes
-from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
+from spmdir.runtime.rehearsal import Rehearsal, rehearse_module, write_assignments
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.recurrent_layers import without_onednn
@@ -144,7 +144,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     rehearsal = rehearse_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
-        stack.enter_context(assignments_written(traced, rehearsal.assigned))
+        stack.enter_context(write_assignments(traced, rehearsal.assigned))
         stack.enter_context(without_unknown_outputs(traced, rehearsal.output))
         program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
     rehearsal.caches.remove_fakes()
@@ -188,7 +188,7 @@ def off_meta_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module,
                 fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
                 is_parameter = isinstance(tensor, nn.Parameter)
                 memo[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-    return copied(model, memo), pytree.tree_map_only(Tensor, mode.from_tensor, args)
+    return copy_model(model, memo), pytree.tree_map_only(Tensor, mode.from_tensor, args)
 
 
 def capture_step(

@@ -30,15 +30,21 @@ from spmdir.core.arguments import PATH, Kind, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.progress import say
 from spmdir.runtime.checkpoint_files import (
-    begin,
     check_files,
     file_digest,
     find_checkpoint,
     list_complete,
+    prepare_directory,
     publish,
     read_metadata,
 )
-from spmdir.runtime.default_group import broadcast_from_first, checked, gather_from_all, own_rank, shown_by_first
+from spmdir.runtime.default_group import (
+    broadcast_from_first,
+    check_agreement,
+    gather_from_all,
+    own_rank,
+    shown_by_first,
+)
 from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
@@ -110,7 +116,7 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
     """
     directory = Path(directory)
     rank = own_rank()
-    with checked("checkpoint.save") as status, _fresh_optimizers(state) as unstepped:
+    with check_agreement("checkpoint.save") as status, _fresh_optimizers(state) as unstepped:
         _STEP.check("step", step)
         _KEEP.check("keep", keep)
         status |= {"step": step, "keep": keep, "directory": str(directory)}
@@ -125,17 +131,17 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         status["saved"] = {n: _digest(n, value) for n, value in values.items() if not isinstance(value, DTensor)}
         entries = _group_by_state_key(values, paths)
         entries |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
-    with checked("the beginning of a checkpoint"):
-        place = begin(directory, step) if rank == 0 else None
+    with check_agreement("the beginning of a checkpoint"):
+        place = prepare_directory(directory, step) if rank == 0 else None
     place, unfinished = broadcast_from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
         save_shards(
             entries, checkpoint_id=str(unfinished), planner=ProgressSavePlanner(), no_dist=not dist.is_initialized()
         )
-    with checked("the digests of a checkpoint"):
+    with check_agreement("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
     digests = {name: digest for value in gather_from_all(digests) for name, digest in value.items()}
-    with checked("the end of a checkpoint"):
+    with check_agreement("the end of a checkpoint"):
         if rank == 0:
             publish(unfinished, place, digests)
             older_paths = [path for _, path in sorted(list_complete(directory).items()) if path != place]
@@ -170,12 +176,12 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         >>> spmdir.checkpoint.load("run", {"model": model, "optimizer": optimizer, "progress": progress})
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    with checked("checkpoint.load") as status:
+    with check_agreement("checkpoint.load") as status:
         status |= {"step": step, "directory": str(directory)}
         place = find_checkpoint(Path(directory), step) if rank == 0 else None
     place = broadcast_from_first(place)
     with ExitStack() as loading:
-        with checked("the checks of a checkpoint"), _fresh_optimizers(state):
+        with check_agreement("the checks of a checkpoint"), _fresh_optimizers(state):
             check_files(place, rank, world)
             metadata = read_metadata(place)
             for entry in state.values():
@@ -196,7 +202,7 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
             load_shards(
                 values, checkpoint_id=str(place), planner=ProgressLoadPlanner(), no_dist=not dist.is_initialized()
             )
-    with checked("the restoring of a checkpoint"):
+    with check_agreement("the restoring of a checkpoint"):
         for name, path in paths.items():
             if not isinstance(values[name], Tensor):
                 _replace(trees, path, values[name])
@@ -260,7 +266,7 @@ def _flatten_trees(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         raise UnsupportedError(f"two values of the state have one name: {error}; rename one of them") from None
     for name, value in flat.items():
         if isinstance(value, LocalShard):
-            raise UnsupportedError(f"'{name}' is laid out as <{value.sharding}>: {value.reason}")
+            raise UnsupportedError(f"'{name}' has the sharding <{value.sharding}>: {value.reason}")
         if isinstance(value, DTensor):
             flat[name] = checkpointable(name, value)
     return flat, paths

@@ -29,7 +29,7 @@ def list_complete(directory: Path) -> dict[int, Path]:
     return {int(match[1]): path for path, match in matches.items() if match}
 
 
-def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
+def prepare_directory(directory: Path, step: int | None) -> tuple[Path, Path]:
     """Return the final path of a checkpoint, and an empty directory to write it into; remove unfinished checkpoints."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -86,26 +86,26 @@ def check_files(place: Path, rank: int, world: int) -> None:
     try:
         digests = json.loads((place / DIGESTS).read_text()) if (place / DIGESTS).exists() else {}
     except ValueError as error:
-        raise _damaged(place, DIGESTS, f"is not valid JSON: {error}") from error
+        raise _damaged_error(place, DIGESTS, f"is not valid JSON: {error}") from error
     if not isinstance(digests, dict) or not all(map(_is_digest, digests, digests.values())):
-        raise _damaged(place, DIGESTS, "does not contain the lengths and digests of the other files")
+        raise _damaged_error(place, DIGESTS, "does not contain the lengths and digests of the other files")
     if not digests and re.fullmatch(r"step-[0-9]{1,18}", place.name):
-        raise _damaged(place, DIGESTS, "is missing")
+        raise _damaged_error(place, DIGESTS, "is missing")
     for name, digest in sorted(digests.items())[rank::world]:
         file = place / name
         if not file.exists():
-            raise _damaged(place, name, "is missing")
+            raise _damaged_error(place, name, "is missing")
         if file.stat().st_size != digest["bytes"]:
-            raise _damaged(place, name, f"has {file.stat().st_size} bytes; expected {digest['bytes']}")
+            raise _damaged_error(place, name, f"has {file.stat().st_size} bytes; expected {digest['bytes']}")
         if file_digest(file) != digest:
-            raise _damaged(place, name, "has other bytes than were saved")
+            raise _damaged_error(place, name, "differs from the saved bytes")
 
 
 def _is_digest(name: str, digest: Any) -> bool:
     return Path(name).name == name and isinstance(digest, dict) and digest.keys() == {"bytes", "sha256"}
 
 
-def _damaged(place: Path, name: str, problem: str) -> SpmdirError:
+def _damaged_error(place: Path, name: str, problem: str) -> SpmdirError:
     older = sorted(step for step, path in list_complete(place.parent).items() if path != place)
     advice = f"load another checkpoint, such as step={older[-1]}" if older else "no other checkpoint exists"
     return SpmdirError(f"the checkpoint '{place}' is damaged: '{name}' {problem}; {advice}")
@@ -122,13 +122,13 @@ def read_metadata(place: Path) -> Metadata:
     try:
         metadata = FileSystemReader(place).read_metadata()
     except Exception as error:  # a pickle that is damaged raises anything
-        raise _damaged(place, METADATA, f"cannot be read: {type(error).__name__}: {error}") from error
+        raise _damaged_error(place, METADATA, f"cannot be read: {type(error).__name__}: {error}") from error
     ends: dict[str, int] = {}
     for stored in (metadata.storage_data or {}).values():
         ends[stored.relative_path] = max(ends.get(stored.relative_path, 0), stored.offset + stored.length)
     for name, end in ends.items():
         if not (place / name).exists():
-            raise _damaged(place, name, "is missing")
+            raise _damaged_error(place, name, "is missing")
         if (place / name).stat().st_size < end:
-            raise _damaged(place, name, f"has {(place / name).stat().st_size} bytes; expected at least {end}")
+            raise _damaged_error(place, name, f"has {(place / name).stat().st_size} bytes; expected at least {end}")
     return metadata

@@ -15,7 +15,7 @@ from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def copied(model: Model, memo: MutableMapping[int, Any]) -> Model:
+def copy_model(model: Model, memo: MutableMapping[int, Any]) -> Model:
     """Return a deep copy of a module; `memo` is as for `copy.deepcopy`: id of an object → its copy.
 
     Functions that are attributes of submodules, such as methods replaced on the object, are copied with their closures.
@@ -25,11 +25,11 @@ def copied(model: Model, memo: MutableMapping[int, Any]) -> Model:
     for module in copied_model.modules():
         for name, value in vars(module).items():
             if isinstance(value, types.FunctionType) and value.__closure__:
-                vars(module)[name] = _copied_function(value, memo)
+                vars(module)[name] = _copy_function(value, memo)
     return copied_model
 
 
-def _copied_function(function: types.FunctionType, memo: MutableMapping[int, Any]) -> types.FunctionType:
+def _copy_function(function: types.FunctionType, memo: MutableMapping[int, Any]) -> types.FunctionType:
     if id(function) in memo:
         return memo[id(function)]
     cells = [types.CellType() for _ in function.__closure__ or ()]
@@ -45,7 +45,7 @@ def _copied_function(function: types.FunctionType, memo: MutableMapping[int, Any
         except ValueError:  # a variable that is not set yet
             continue
         if isinstance(content, types.FunctionType):
-            content = _copied_function(content, memo) if content.__closure__ else content
+            content = _copy_function(content, memo) if content.__closure__ else content
         elif isinstance(content, (nn.Module, types.MethodType)):
             content = copy.deepcopy(content, memo)  # type: ignore[arg-type]  # a dict
         cell.cell_contents = content
@@ -55,7 +55,7 @@ def _copied_function(function: types.FunctionType, memo: MutableMapping[int, Any
 def fake_copy(model: Model, mode: FakeTensorMode, device: torch.device | None = None) -> Model:
     """Return a copy of a module with fake parameters and buffers, on `device` if it is given."""
     originals = (*model.parameters(), *model.buffers())
-    return copied(model, {id(tensor): fake(tensor, mode, device) for tensor in originals})
+    return copy_model(model, {id(tensor): fake(tensor, mode, device) for tensor in originals})
 
 
 def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.program_cache import CacheEntry
 
 
-def decided_once(
+def decide_once(
     imported: ModuleOp, pipeline: Pipeline, ranks: RankGroup, cache: str | os.PathLike[str] | None, name: str
 ) -> ModuleOp:
     """Return the decided form of a module that all ranks have imported. The module itself is consumed.

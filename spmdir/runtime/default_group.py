@@ -29,8 +29,8 @@ def shown_by_first() -> Iterator[None]:
 
 
 @contextmanager
-def checked(operation: str) -> Iterator[dict[str, Any]]:
-    """Run the body on each rank, and raise on all ranks if one of them raises; see `RankGroup.checked`.
+def check_agreement(operation: str) -> Iterator[dict[str, Any]]:
+    """Run the body on each rank, and raise on all ranks if one of them raises; see `RankGroup.check_agreement`.
 
     Raises:
         SpmdirError: on all ranks, if one of them raised, does not arrive, or differs in a field of the status.
@@ -41,7 +41,7 @@ def checked(operation: str) -> Iterator[dict[str, Any]]:
     world = dist.group.WORLD
     if world not in _JOINED:
         _JOINED[world] = RankGroup.join(range(dist.get_world_size()))
-    with _JOINED[world].checked(operation) as status:
+    with _JOINED[world].check_agreement(operation) as status:
         yield status
 
 

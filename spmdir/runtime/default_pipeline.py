@@ -19,9 +19,9 @@ def running_pipeline(pipeline: Pipeline | str | None, device_type: str | None) -
     Raises:
         SpmdirError: `pipeline` is neither a Pipeline nor the text of one.
     """
-    return as_pipeline(pipeline) if pipeline is not None else _scheduled(MACHINES.get(device_type or ""))
+    return as_pipeline(pipeline) if pipeline is not None else _default_pipeline(MACHINES.get(device_type or ""))
 
 
 @functools.cache
-def _scheduled(topology: str | None) -> Pipeline:
+def _default_pipeline(topology: str | None) -> Pipeline:
     return Pipeline(SCHEDULED, topology=topology)

@@ -46,7 +46,7 @@ def text_digest(text: str) -> str:
 
 
 def program_digest(module: ModuleOp, graph: fx.GraphModule) -> str:
-    """Return the digest of a program and its groups, which must be equal on all ranks that run it."""
+    """Return the digest of a program and its groups. All ranks that run it must have the same digest."""
     return text_digest("\n".join([*group_names(graph), ir.print_ir(module)]))
 
 

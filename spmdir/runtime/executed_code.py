@@ -103,7 +103,7 @@ class ExecutedCode:
         globals: code object of the user, or of a library on top of torch → the globals that it was executed with.
         names: the names of attributes in all executed code, and the names passed to `getattr` and similar functions.
             Contains `EVERY` if some code reads attributes without their names, such as with `vars`.
-        own_names: the names of attributes in the code of `globals`, which are equal on all ranks.
+        own_names: the names of attributes in the code of `globals`. They are equal on all ranks.
         users_names: the names in code outside of torch and Python.
         modules: the Python modules that functions import.
         called: all code objects.
@@ -183,7 +183,7 @@ _IMPORT = dis.opmap["IMPORT_NAME"]
 
 
 @contextmanager
-def recorded_code(code: ExecutedCode) -> Iterator[None]:
+def record_code(code: ExecutedCode) -> Iterator[None]:
     """Record the Python code that this thread executes inside.
 
     To record the names that the code passes to `getattr` and similar functions, replacements of these functions are
@@ -221,8 +221,8 @@ def recorded_code(code: ExecutedCode) -> Iterator[None]:
 
 
 @contextmanager
-def unrecorded() -> Iterator[Any]:
-    """Record no code inside; yields the argument of `recorded_again`."""
+def pause_recording() -> Iterator[Any]:
+    """Record no code inside; yields the argument of `record_again`."""
     before = sys.gettrace()
     sys.settrace(None)
     try:
@@ -232,8 +232,8 @@ def unrecorded() -> Iterator[Any]:
 
 
 @contextmanager
-def recorded_again(before: Any) -> Iterator[None]:
-    """Record the code inside again; `before` is the value that `unrecorded` yielded."""
+def record_again(before: Any) -> Iterator[None]:
+    """Record the code inside again; `before` is the value that `pause_recording` yielded."""
     sys.settrace(before)
     try:
         yield

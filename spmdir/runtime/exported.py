@@ -55,8 +55,8 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
     for value in function.args:
         if signature_kind(function, "arg_attrs", value.index) == "state":
             raise UnsupportedError(
-                f"the program keeps the state '{signature_name(function, 'arg_attrs', value.index)}' for a step, which "
-                "an exported program does not; expected placements without state: use parallelize",
+                f"the program keeps the state '{signature_name(function, 'arg_attrs', value.index)}' between steps, "
+                "which an exported program cannot; expected placements without state: use parallelize",
                 location_of(function),
             )
     names = [signature_name(function, "arg_attrs", value.index) for value in function.args]
@@ -151,7 +151,7 @@ class _RankGraph:
                 return [self.copies[result] for result in node.args[0]]
             if node in self.copies:
                 continue
-            if node.target is getattr:  # the device or element type of a tensor, which an exported program knows
+            if node.target is getattr:  # the device or element type of a tensor: a constant in an exported program
                 self.copies[node] = getattr(self.copies[node.args[0]].meta["val"], str(node.args[1]))
                 continue
             copy = self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
@@ -185,7 +185,7 @@ def _outputs(
     signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
 ) -> list[tuple[OutputSpec, Any]]:
     """Return (spec, value) of each output, in the order of the source."""
-    arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
+    arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes instead of tensors
     count = len(user_outputs(signature))
     mutated = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
     mutated_names = [signature_name(function, "res_attrs", index) for index in mutated]
@@ -208,7 +208,7 @@ def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCallEntry:
-    """Return the calling convention of the program, which is that of the source."""
+    """Return the calling convention of the program: that of the source."""
     call = source.module_call_graph[0].signature
     assert call is not None  # torch.export gives the whole program one
     inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]

@@ -21,7 +21,7 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str)
     Args:
         node: the `failing_node`.
         error: the exception of the run.
-        reports: the errors of other ranks, from `RankGroup.reports`. They are the cause, so they come first.
+        reports: the errors of other ranks, from `RankGroup.reported_errors`. They are the cause, so they come first.
     """
     error = getattr(error, "inner_exception", error)  # the cause inside an exception of torch.compile
     reason = str(error).strip().partition("\n")[0]

@@ -107,8 +107,8 @@ def _unit_key(unit: Unit) -> Key:
     op = unit[0]
     if isinstance(op, (Collective, RotationOp, HostCopyOp)) and op.IS_START:
         waits = (use.operation for result in op.results for use in result.uses)
-        made = next(wait for wait in waits if isinstance(wait, WaitOp))
-        return ("start", *map(text_name, made.results))
+        wait = next(wait for wait in waits if isinstance(wait, WaitOp))
+        return ("start", *map(text_name, wait.results))
     return tuple(text_name(result) for op in unit for result in op.results)
 
 

@@ -20,7 +20,7 @@ INTERVAL = 256
 
 
 @attrs.define(eq=False)
-class GivenInputs:
+class InputComparison:
     """Compares the inputs of the calls of one program.
 
     Calls 1, 2, 4, 8, … up to `INTERVAL` are compared, then every `INTERVAL`-th one. A comparison costs a digest of the
@@ -36,7 +36,7 @@ class GivenInputs:
     peers: RankGroup | None = None
 
     @contextmanager
-    def checked(self, arguments: Sequence[Argument], tensors: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
+    def check_call(self, arguments: Sequence[Argument], tensors: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
         """Run the checks of a call, and compare its inputs with those of the other ranks if that is due.
 
         With global inputs, all ranks must pass equal inputs. With local inputs, ranks with the same shards must.
@@ -50,7 +50,7 @@ class GivenInputs:
             DivergenceError: on all ranks, if inputs differ.
         """
         self.calls += 1
-        with self.ranks.group.reporting():
+        with self.ranks.group.report_errors():
             if not _is_due(self.calls):
                 yield {}
                 return
@@ -59,7 +59,7 @@ class GivenInputs:
                 yield {}
                 return
             try:
-                with self.peers.checked("the inputs of a call") as status:
+                with self.peers.check_agreement("the inputs of a call") as status:
                     yield status
                     status["shards" if self.ranks.local_inputs else "inputs"] = {
                         argument.name: quick_digest(tensor.to(self.ranks.device))

@@ -114,7 +114,7 @@ class Guards:
             device: the device whose autocast settings are guarded; None for guards without settings.
             fixed: settings that the program sets itself.
         """
-        code.users_names.update(_READERS[key] for key in walk.librarys.keys() & _READERS.keys())
+        code.users_names.update(_READERS[key] for key in walk.library_values.keys() & _READERS.keys())
         settings = {} if device is None else _settings(code, device)
         constants, guards = {**walk.constants, "device": device}, []
         for number, (name, value) in enumerate(settings.items()):
@@ -168,16 +168,16 @@ class Guards:
         number = (line - 2) // 2
         return number if number < self.of_globals else (line - 3) // 2
 
-    def checked(self, *roots: Any) -> Guards:
+    def check_now(self, *roots: Any) -> Guards:
         """Return the guards, after a check that they hold now.
 
         Raises:
-            UnsupportedError: a guard fails, because state has another value each time that it is read.
+            UnsupportedError: a guard fails, because the value of its state differs at each read.
         """
         change = self.change(*roots)
         if change is None:
             return self
         raise UnsupportedError(
-            f"the forward reads {change.partition(' was ')[0]}, which has another value each time that it is read; "
-            "expected state that does not change between calls"
+            f"the forward reads {change.partition(' was ')[0]}, whose value differs at each read; expected state that "
+            "does not change between calls"
         )

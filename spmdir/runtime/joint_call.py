@@ -38,7 +38,7 @@ class JointCall:
         return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(indexed)[0]]
 
     def data(self) -> dict[str, Any]:
-        """Return all fields but the convention, as JSON data. Each rank has the convention of its own call."""
+        """Return the fields as JSON data, except for the convention, which each rank derives from its call."""
         sources = [sorted(source) for source in self.sources]
         return {"returned": self.returned, "outputs": self.outputs, "gradients": self.gradients, "sources": sources}
 

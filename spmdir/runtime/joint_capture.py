@@ -27,7 +27,7 @@ from spmdir.runtime.guards import reads_grad_mode
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.known_outputs import without_unknown, without_unknown_outputs
 from spmdir.runtime.module_checks import check_traceable
-from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
+from spmdir.runtime.rehearsal import Rehearsal, rehearse_module, write_assignments
 from spmdir.torch_interop import joint_export, pytree
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.graphs import rename
@@ -123,7 +123,7 @@ def capture_joint(
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
         stack.enter_context(recurrent_layers_traced(traced, device))
         stack.enter_context(constrained_activations(traced, plan))
-        stack.enter_context(assignments_written(traced, rehearsal.assigned))
+        stack.enter_context(write_assignments(traced, rehearsal.assigned))
         stack.enter_context(without_unknown_outputs(traced, rehearsal.output))
         stack.callback(rehearsal.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
@@ -132,7 +132,7 @@ def capture_joint(
         graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
         _return_constants(graph, fakes)
-        stack.enter_context(_tracing(graph))
+        stack.enter_context(_trace_in_fake_mode(graph))
         # The graph does not read these numbers, but AOTAutograd would turn integers into symbolic sizes.
         fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
         say("tracing forward and backward of {}", type(model).__name__)
@@ -196,7 +196,7 @@ def _return_constants(graph: fx.GraphModule, leaves: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _tracing(graph: fx.GraphModule) -> Iterator[None]:
+def _trace_in_fake_mode(graph: fx.GraphModule) -> Iterator[None]:
     """Trace in the fake mode in which `graph` was captured."""
     context = graph.meta.get("tracing_context") or joint_export.TracingContext(graph.meta["fake_mode"])
     with joint_export.tracing(context):

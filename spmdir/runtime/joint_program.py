@@ -124,7 +124,7 @@ class JointProgram:
     def agrees_on_outputs(self) -> bool:
         """Whether ranks must compare the sets of outputs that their losses use.
 
-        This is so if outputs are sharded, so that each rank has its own loss, and gradients have different sources.
+        They must if gradients have different sources and outputs are sharded: then each rank has a separate loss.
         """
         has_shards = any(sharding is not None and sharding.entries for sharding in self.shardings)
         return has_shards and len({source for source in self.sources if source}) > 1
@@ -133,7 +133,7 @@ class JointProgram:
         """Return the indices of the results of the backward to compute if losses use `outputs`.
 
         As in eager mode, a parameter without effect on a used output has no gradient. A gradient without sources is a
-        constant, which is always computed.
+        constant. It is always computed.
         """
         return frozenset(index for index, source in enumerate(self.sources) if not source or source & outputs)
 

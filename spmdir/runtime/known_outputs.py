@@ -43,8 +43,8 @@ def without_unknown_outputs(model: nn.Module, output: Any) -> Iterator[None]:
         return
     for key, kind in unknown.items():
         warn(
-            f"output {key!r} of {type(model).__name__} is a {kind}, which a partitioned program does not return; "
-            "it is None instead: return its tensors, or let the model not make it, as by config.use_cache = False"
+            f"output {key!r} of {type(model).__name__} is a {kind}, and a partitioned program returns None instead; "
+            "return its tensors, or disable the output, such as by config.use_cache = False"
         )
     keys = frozenset(unknown)
     remove_unknown = _remover(output)  # before the trace, which cannot inspect classes
@@ -86,7 +86,7 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
             continue
         kind = type(leaf).__name__
         if len(path) != 1:
-            place = f"output{pytree.keystr(path)}" if path else "what the module returns"
+            place = f"output{pytree.keystr(path)}" if path else "the output of the module"
             raise UnsupportedError(
                 f"{place} is a {kind}; expected tensors and numbers in tuples, lists, dictionaries or dataclasses: "
                 "return its tensors, or register its class by torch.utils._pytree.register_pytree_node"

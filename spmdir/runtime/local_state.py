@@ -42,7 +42,7 @@ class LocalShard:
     reason: str
 
     def __reduce__(self) -> Any:
-        raise UnsupportedError(f"'{self.name}' is laid out as <{self.sharding}>: {self.reason}")
+        raise UnsupportedError(f"'{self.name}' has the sharding <{self.sharding}>: {self.reason}")
 
 
 def copy_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
@@ -154,7 +154,7 @@ def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, 
         UnsupportedError: the local shard does not consist of elements of the tensor.
     """
     if isinstance(tensor, LocalShard):
-        raise UnsupportedError(f"'{name}' is laid out as <{tensor.sharding}>: {tensor.reason}")
+        raise UnsupportedError(f"'{name}' has the sharding <{tensor.sharding}>: {tensor.reason}")
     if isinstance(tensor, DTensor):
         boxed: Any = inner_tensor(checkpointable(name, tensor))
         return boxed.boxes, boxed.shard

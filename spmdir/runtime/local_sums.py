@@ -1,4 +1,4 @@
-"""Sums of unreduced gradients on each rank, which a later backward reduces: `no_sync`."""
+"""`no_sync`: sum unreduced gradients on each rank, and reduce the sums in a later backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdir.pipeline.remaining_passes import localize
 from spmdir.runtime.rank_calls import run_rank
 from spmdir.runtime.rank_programs import RankGraph, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.resharding import LayoutChange, resharding
+from spmdir.runtime.resharding import LayoutChange, build_reshard_program
 from spmdir.runtime.signature import Argument
 
 
@@ -79,7 +79,7 @@ class Reduction:
         """
         names = tuple(sums)
         if names not in self._programs:
-            with self.ranks.group.checked("the reduction of gradients") as status, self.pipeline.rules:
+            with self.ranks.group.check_agreement("the reduction of gradients") as status, self.pipeline.rules:
                 program = self._program(names)
                 status |= program.agreement
             program.connect(self.ranks)
@@ -92,7 +92,7 @@ class Reduction:
             LayoutChange(self.parameters[n].meta, self.unreduced_sharding(n), self.parameters[n].sharding)
             for n in names
         ]
-        module = resharding("reduce", changes, self.ranks.mesh)
+        module = build_reshard_program("reduce", changes, self.ranks.mesh)
         return lower_rank_graph(
             module,
             partial(localize, pipeline=self.pipeline),

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from spmdir.core.arguments import Kind, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import copy_boxes
-from spmdir.runtime.default_group import broadcast_from_first, checked
+from spmdir.runtime.default_group import broadcast_from_first, check_agreement
 from spmdir.runtime.local_state import LocalShard, boxes_and_shard
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import memory_for_meta, on_meta
+from spmdir.runtime.room import memory_for_meta, tensors_on_meta
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.modules import own_tables
@@ -27,7 +27,7 @@ Init = Callable[[nn.Module], Any]
 
 @accepts(
     sharded=instance(Parallel, nn.Module, expected="the result of parallelize or shard_module"),
-    model=instance(nn.Module, expected="a nn.Module"),
+    model=instance(nn.Module, expected="an nn.Module"),
     init=Kind(lambda value: isinstance(value, str) or callable(value), "the name of a method, or a function"),
     device=instance(str, torch.device, expected="a torch.device, or the name of one"),
 )
@@ -64,7 +64,7 @@ def materialize(
         >>> spmdir.checkpoint.materialize(parallel, model)
     """
     drawn = broadcast_from_first(torch.get_rng_state())
-    with ExitStack() as filling, checked("materialize"):
+    with ExitStack() as filling, check_agreement("materialize"):
         unset = filling.enter_context(_unset(sharded))
         torch.set_rng_state(drawn)
         states = {name: boxes_and_shard(name, tensor) for name, tensor in unset.items()}
@@ -83,7 +83,7 @@ def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | Loca
         yield {name: tensor for name, tensor in sharded.state.items() if name in sharded.unset}
         sharded.note_values(sharded.state)
     else:
-        missing = on_meta(sharded)
+        missing = tensors_on_meta(sharded)
         with memory_for_meta(missing):
             yield missing
 
@@ -158,9 +158,8 @@ def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
         getattr(module, init)()
     else:
         raise SpmdirError(
-            f"{_describe_module(path)} is a {type(module).__name__}, which has parameters or buffers of its own and no "
-            f"{init}(); add this method, or give init=, a function that is called with each module and initialises "
-            "what it owns"
+            f"{_describe_module(path)} is a {type(module).__name__}, which has parameters or buffers but no {init}(); "
+            "add this method, or pass init=, a function that initialises the parameters and buffers of each module"
         )
 
 
@@ -178,8 +177,8 @@ class _OwnTensors(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if schema_of(func).is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
             raise UnsupportedError(
-                f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, which are "
-                "initialised separately; give init=, a function that writes only to the module's own parameters "
-                "and buffers"
+                f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, but each "
+                "module is initialised separately; pass init=, a function that writes only to the parameters and "
+                "buffers of its module"
             )
         return func(*args, **(kwargs or {}))

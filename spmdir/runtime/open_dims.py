@@ -118,8 +118,8 @@ def _check_dims(sizes: Any, value: Any, name: str) -> None:
         if type(dim) is not int or not 0 <= dim < value.dim():
             dims = f"0 to {value.dim() - 1}" if value.dim() else "none"
             raise ShardingError(
-                f"dynamic_shapes names dimension {shown(dim)} of argument '{name}', which has {value.dim()} "
-                f"dimensions; expected {dims}"
+                f"dynamic_shapes names dimension {shown(dim)} of argument '{name}', but its rank is {value.dim()}; "
+                f"expected {dims}"
             )
 
 
@@ -163,7 +163,7 @@ def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
     return tuple((dim.argument, dim.dim, dim.size) for dim in listed if dim.symbol in special)
 
 
-def sizes_left_open(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixed: Fixed) -> dict[str, Any] | None:
+def drop_fixed_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixed: Fixed) -> dict[str, Any] | None:
     """Return `dynamic_shapes` by argument, without the dimensions in `fixed`; None if no dimension is left open.
 
     Args:
@@ -174,15 +174,15 @@ def sizes_left_open(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixe
     numbers = {(argument, dim) for argument, dim, _ in fixed}
     if all((dim_of_call.argument, dim_of_call.dim) in numbers for dim_of_call in open_dims(sizes, arguments)):
         return None
-    return {name: _left_open(sizes.get(name), value, name, numbers) for name, value in arguments.items()}
+    return {name: _drop_fixed(sizes.get(name), value, name, numbers) for name, value in arguments.items()}
 
 
-def _left_open(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]]) -> Any:
+def _drop_fixed(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]]) -> Any:
     if isinstance(value, Tensor):
         specs = _by_dimension(sizes)
         return {dim: spec for dim, spec in specs.items() if (name, dim) not in numbers} if sizes is not None else None
     parts = {
-        key: _left_open(part, item, f"{name}_{key}", numbers) for key, (part, item) in _parts(sizes, value).items()
+        key: _drop_fixed(part, item, f"{name}_{key}", numbers) for key, (part, item) in _parts(sizes, value).items()
     }
     if isinstance(value, Mapping):
         return parts

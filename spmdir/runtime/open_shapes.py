@@ -50,7 +50,9 @@ class _Opener:
         if isinstance(value, (tuple, list)) and isinstance(spec, (tuple, list)) and len(value) == len(spec):
             pairs = enumerate(zip(value, spec, strict=True))
             return type(value)([self.open_sizes(v, s, f"{where}[{i}]") for i, (v, s) in pairs])
-        raise SpmdirError(f"{where} is {spec!r}; expected one built like the arguments, None for what is fixed")
+        raise SpmdirError(
+            f"{where} is {spec!r}; expected the structure of the arguments, with None for fixed dimensions"
+        )
 
     def symbol_of(self, example: int, spec: Any, where: str) -> Any:
         """Return a symbol for the size of a dimension."""
@@ -59,12 +61,12 @@ class _Opener:
             size, previous_example = self.named[name]
             if previous_example != example:
                 raise SpmdirError(
-                    f"{where} is '{name}', which is {example} here and {previous_example} elsewhere; "
-                    "expected one size for one name: give it another Dim, or inputs that agree"
+                    f"{where} is '{name}' with size {example}, but another '{name}' has size {previous_example}; "
+                    "expected one size for one Dim: use two Dims, or example inputs of equal sizes"
                 )
             return size
         if example < 2:
-            raise SpmdirError(f"{where} has {example} as its example; expected at least 2 where sizes are open")
+            raise SpmdirError(f"{where} has the example size {example}; expected at least 2 for an open dimension")
         environment: Any = self.mode.shape_env
         source = size_source(where)
         symbol = environment.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC)
@@ -74,8 +76,8 @@ class _Opener:
         if (low is not None and not size >= low) or (high is not None and not size <= high):
             bounds = f"{low if low is not None else 2}..{'' if high is None else high}"
             raise SpmdirError(
-                f"{where} has {example} as its example, which is not in the range of '{name}', expected "
-                f"{bounds}; give other inputs or another range"
+                f"{where} has the example size {example}, outside the range of '{name}'; expected {bounds}: pass other "
+                "example inputs, or another range"
             )
         self.named[name] = size, example
         return size

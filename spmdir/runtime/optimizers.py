@@ -71,7 +71,7 @@ class Updates:
                 if id(parameter) not in names:
                     raise UnsupportedError(
                         f"parameter {place} of group {index} of the optimizer, of shape {list(parameter.shape)}, is "
-                        "none of the model's; make the optimizer with model.parameters()"
+                        "not a parameter of the model; make the optimizer with model.parameters()"
                     )
             trained = tuple(names[id(parameter)] for parameter in group["params"] if parameter.requires_grad)
             if trained:
@@ -248,7 +248,7 @@ def _numbers_are_tensors() -> Iterator[None]:
 def _with_limits(step: FunctionType) -> Callable[..., Any]:
     """Return a copy of `step` whose `max` and `min` accept 0-d tensors, also in functions of its file that it calls.
 
-    Python's `max` and `min` need the truth value of a comparison, which a trace does not have.
+    Python's `max` and `min` need the truth value of a comparison, but a trace has no values.
     """
     names_in_step: dict[str, Any] = {**step.__globals__, "max": _limit(max, "min"), "min": _limit(min, "max")}
     for name, value in step.__globals__.items():

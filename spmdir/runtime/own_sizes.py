@@ -43,7 +43,7 @@ _DISTANCES = (1, -1, 2, -2, 3, -3)
 """Differences of shard sizes, used if no multiple of the sizes is in their range."""
 
 
-def deciding_apart(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
+def allow_different_sizes(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
     """Return a pipeline that decides an imported program for ranks with different sizes.
 
     In such a program, values with symbolic sizes are not sent along the axes of the batch. Otherwise the search may
@@ -90,13 +90,13 @@ class OwnSizes:
     def _shards(self, argument: Argument, dim: int) -> int:
         return self.ranks.mesh.group_size(argument.sharding.dim_axes(dim))
 
-    def localized(self, module: ModuleOp) -> ModuleOp:
+    def localize(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank of `module`, a program without symbolic sizes, in the schedule of the reference.
 
         Raises:
             UnsupportedError: the program cannot run together with programs of other sizes.
         """
-        program = self._of_own_values(module)
+        program = self._make_separate(module)
         follow(program, self.reference, self.pipeline)
         dependent = self._dependent
         for place, (reference_message, message) in enumerate(
@@ -128,7 +128,10 @@ class OwnSizes:
         """
         if not sent:
             return
-        with self.ranks.group.reporting(), self._meeting.checked("a call with local sizes") as status:
+        with (
+            self.ranks.group.report_errors(),
+            self._dependent_group.check_agreement("a call with local sizes") as status,
+        ):
             mesh, index = self.ranks.mesh, self.ranks.index
             # A message has several groups along its axes: each group compares separately.
             status["messages"] = {
@@ -142,7 +145,7 @@ class OwnSizes:
             }
 
     @cached_property
-    def _meeting(self) -> RankGroup:
+    def _dependent_group(self) -> RankGroup:
         """The ranks with which this rank exchanges messages that depend on sizes."""
         sent = messages(self.reference)
         axes = {axis for place in self._dependent for axis in sent[place].axes}
@@ -150,7 +153,7 @@ class OwnSizes:
 
     @cached_property
     def _examples(self) -> dict[str, int]:
-        """The sizes of the example arguments, rounded up so that all ranks have equal shards."""
+        """The sizes of the example arguments, rounded up to multiples of the numbers of shards."""
         declared = open_sizes(self.module)
         even = {name: -(-size // self._counts[name]) * self._counts[name] for name, size in declared.hints.items()}
         return even if _are_admitted(declared, even) else declared.hints
@@ -168,7 +171,7 @@ class OwnSizes:
     @cached_property
     def reference(self) -> ModuleOp:
         """The program of a rank for the example sizes. All programs follow its schedule."""
-        module = self._of_own_values(self._bound(self._examples))
+        module = self._make_separate(self._bind_sizes(self._examples))
         return run_passes(module, remaining_passes(self.pipeline, ir.main_function(module)))
 
     @cached_property
@@ -176,48 +179,48 @@ class OwnSizes:
         """The positions of the messages of the reference that depend on sizes."""
 
         def like_reference(module: ModuleOp) -> ModuleOp:
-            program = self._of_own_values(module)
+            program = self._make_separate(module)
             follow(program, self.reference, self.pipeline)
             return program
 
-        return self._differing(messages(self.reference), like_reference)
+        return self._find_dependent(messages(self.reference), like_reference)
 
     @cached_property
-    def _own_axes(self) -> tuple[str, ...]:
-        """The axes of the batch along which each rank computes with values of its own batch.
+    def _separate_axes(self) -> tuple[str, ...]:
+        """The axes of the batch along which each rank computes with a separate batch.
 
         If the program exchanges parts of the batch along an axis, as for a sequence, the ranks of this axis share one
         batch. If it is unknown which values depend on the size of the batch, all ranks share one.
         """
         if self._batch_sizes is None:
             return ()
-        plain = messages(self._local(self._bound(self._examples)))
-        places = self._differing(plain, self._local)
+        plain = messages(self._local(self._bind_sizes(self._examples)))
+        places = self._find_dependent(plain, self._local)
         needed = {axis for place in places if not plain[place].is_returned for axis in plain[place].axes}
         sized_arguments = [argument for argument in self.inputs if any(map(is_symbolic, argument.sizes))]
         axes = dict.fromkeys(axis for argument in sized_arguments for axis in argument.sharding.dim_axes(0))
         return tuple(axis for axis in axes if axis not in needed)
 
-    def _of_own_values(self, module: ModuleOp) -> ModuleOp:
-        """Return the program of a rank, before scheduling, that computes with values of its own batch."""
+    def _make_separate(self, module: ModuleOp) -> ModuleOp:
+        """Return the program of a rank, before scheduling, that computes with the values of a separate batch."""
         program = self._local(module)
-        if self._own_axes and self._batch_sizes is not None:
-            keep_own_values(program, self._own_axes, self._batch_sizes, reduces_alone=not self.is_step)
+        if self._separate_axes and self._batch_sizes is not None:
+            keep_own_values(program, self._separate_axes, self._batch_sizes, reduces_alone=not self.is_step)
             name_values(program)
         return program
 
     @cached_property
     def _batch_sizes(self) -> BatchSizes | None:
-        """The values of a rank's program that depend on the size of the batch; None if no other size can be tried."""
+        """The values of a rank's program that depend on the size of the batch; None if the size cannot vary."""
         batch = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
         names = {name for size in batch for name in symbols(size)}
         if not names:
             return BatchSizes({})
-        other_program = next(self._tried([*names], self._local), None)
+        other_program = next(self._try_other_sizes([*names], self._local), None)
         if other_program is None:
             return None
         tensors_of_programs = [
-            list(_tensors(module)) for module in (self._local(self._bound(self._examples)), other_program)
+            list(_tensors(module)) for module in (self._local(self._bind_sizes(self._examples)), other_program)
         ]
         dims: dict[str, set[int]] = {}
         numbers: set[str] = set()
@@ -236,22 +239,28 @@ class OwnSizes:
         name_values(module)
         return module
 
-    def _bound(self, sizes: Mapping[str, int]) -> ModuleOp:
+    def _bind_sizes(self, sizes: Mapping[str, int]) -> ModuleOp:
         return bind_sizes(self.module, sizes, self.pipeline)
 
-    def _differing(self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]) -> frozenset[int]:
+    def _find_dependent(
+        self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]
+    ) -> frozenset[int]:
         """Return the positions of the messages that change with sizes.
 
-        If no other number can be tried for a size, these are all messages.
+        If a size cannot vary, these are all messages.
 
         Args:
             expected: the messages of the program for the example sizes.
             localize: makes the program of a rank.
         """
         names = list(self._examples)
-        program_of_all = next(self._tried(names, localize), None)
+        program_of_all = next(self._try_other_sizes(names, localize), None)
         # If all sizes can change together, one program shows all dependences.
-        programs = [program_of_all] if program_of_all else [next(self._tried([name], localize), None) for name in names]
+        programs = (
+            [program_of_all]
+            if program_of_all
+            else [next(self._try_other_sizes([name], localize), None) for name in names]
+        )
         places: set[int] = set()
         for module in programs:
             other_messages = messages(module) if module is not None else []
@@ -262,14 +271,14 @@ class OwnSizes:
             )
         return frozenset(places)
 
-    def _tried(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
+    def _try_other_sizes(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
         """Yield programs in which the sizes of these names differ from the examples."""
         declared = open_sizes(self.module)
         for changed in self._other_sizes(names):
             sizes = {**self._examples, **changed}
             if _are_admitted(declared, sizes):
                 with suppress(SpmdirError):
-                    yield localize(self._bound(sizes))
+                    yield localize(self._bind_sizes(sizes))
 
     def _other_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
         """Yield other numbers for the sizes of these names, such that all ranks have equal shards."""

@@ -21,7 +21,7 @@ from spmdir.runtime.local_state import LocalShard
 from spmdir.runtime.rank_calls import copy_overwritten, input_shard, run_rank
 from spmdir.runtime.rank_state import RankState
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.resharding import LayoutChange, resharding
+from spmdir.runtime.resharding import LayoutChange, build_reshard_program
 from spmdir.runtime.signature import Argument, Result
 from spmdir.runtime.traces import Traces
 from spmdir.runtime.training import TrainingStep
@@ -124,7 +124,7 @@ class Parallel:
                 that the trace read has changed; new sizes differ between ranks, or cannot be lowered on one of them;
                 a collective fails because a rank has ended, hangs, or had an error.
         """
-        with self._ranks.group.reporting():
+        with self._ranks.group.report_errors():
             self._traces.first.guards.check()
         records_gradients = torch.is_grad_enabled()
         with torch.no_grad():
@@ -134,9 +134,9 @@ class Parallel:
         """Run a model once, or a step once for each of its micro-batches."""
         if self._step is None:
             return self._run_once(args, records_gradients)
-        with self._ranks.group.reporting():
+        with self._ranks.group.report_errors():
             self._state.share_rates(self._step)
-            *earlier, last_batch = self._step.cut(args)
+            *earlier, last_batch = self._step.split_batch(args)
         for name in filter(self._step.is_sum, self._state.shards):
             self._state.shards[name].zero_()
         for micro in earlier:
@@ -149,22 +149,22 @@ class Parallel:
         Args:
             is_last: whether this is the last micro-batch. Otherwise only the accumulated part of the state is updated.
         """
-        with self._ranks.group.reporting():
+        with self._ranks.group.report_errors():
             self.check_values()
             fixed = self._traces.fixed(args)
         with torch.set_grad_enabled(records_gradients):  # a trace depends on the mode of the caller
             traced = self._traces.of(fixed, args)
             if traced is not self._traces.first:  # `__call__` has checked the guards of the first trace
-                with self._ranks.group.reporting():
+                with self._ranks.group.report_errors():
                     traced.guards.check()
         signature, programs = traced.signature, traced.programs
         state_tensors, edge_states = {**self._state.shards, **traced.constants}, self._state.edge_states
-        with self._ranks.group.reporting():
+        with self._ranks.group.report_errors():
             tensors = traced.convention.tensors(args)
             inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
             check_memory(inputs, (a.name for a, _ in signature.updates if not a.is_state))
         sizes = programs.sizes(tensors)
-        with self._ranks.group.reporting():
+        with self._ranks.group.report_errors():
             shards = [
                 state_tensors[a.name]
                 if a.is_state
@@ -259,6 +259,6 @@ class Parallel:
             LayoutChange(argument.meta, argument.sharding, whole)
             for argument in self._traces.first.signature.state_arguments
         ]
-        program = lower_to_fx(resharding("gather", changes, self.mesh), self.rank).to(self.device)
+        program = lower_to_fx(build_reshard_program("gather", changes, self.mesh), self.rank).to(self.device)
         name_groups(program, self.mesh, self._ranks.device_mesh)
         return program

@@ -1,4 +1,4 @@
-"""`parallelize`, the front door to real ranks: capture, import, passes, lowering, and the sharding of state."""
+"""`parallelize`: capture, import, decide and lower a model or a training step, and shard its state over ranks."""
 
 from __future__ import annotations
 
@@ -42,39 +42,40 @@ def parallelize(
     state: Any = None,
     **options: Unpack[ParallelOptions],
 ) -> Parallel:
-    """Partition a model or a training step; every rank calls this with equal arguments and gets its part.
+    """Partition a model or a training step over the ranks of a mesh, and return the program of this rank.
 
-    Each rank keeps only its shards of parameters, buffers and state: once the caller lets go of the originals, no
-    rank holds a full copy of what is sharded. Originals must be equal on all ranks, so seed before making them,
-    which is compared, or give `sync_state`; they may be on the CPU whatever the ranks run on. What is on the meta
-    device gets its values afterwards, by `materialize` or from a file, and no rank ever holds all of it.
+    All ranks call this function with equal arguments. Each rank keeps only its shards of parameters, buffers and state.
+    After the caller has deleted the original tensors, no rank has a full copy of a sharded tensor. The original tensors
+    may be on the CPU, and must be equal on all ranks: seed the generator before you make them, or pass `sync_state`.
+    The ranks compare them. Tensors on the meta device get their values afterwards, from `materialize` or a checkpoint;
+    no rank ever holds a full copy of such a tensor.
 
     Args:
-        model: a module, whose forward is run; or, with `state`, a function `step(state, *args) → (outputs,
-            new_state)` of tensor ops, as `training_step` makes.
-        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
-        plan: as for `placement.sharding_plan`: a recipe such as "fsdp*tp", a dict as for `import_fx`, and others; what
-            is not named is left to the compiler. Leaves of the state are named by their path, and `input:N` counts
-            them before the arguments; `input:*` is all arguments. Recipes and styles of a step are about `step.model`.
-        example_inputs: positional arguments with global shapes; numbers among them become constants.
-        state: the pytree of tensors that a step begins with.
-        options: the others, by name: see `ParallelOptions`.
+        model: a module, of which the forward is partitioned. With `state`, a function `step(state, *args) → (outputs,
+            new_state)` of tensor ops, such as `training_step` returns.
+        mesh: a Mesh, or a torch DeviceMesh with names, which then also serves as `device_mesh`.
+        plan: a plan as for `placement.sharding_plan`: a recipe such as "fsdp*tp", a dict as for `import_fx`, and
+            others. The compiler decides the shardings that the plan omits. Leaves of the state have their path as name.
+            `input:N` counts them before the arguments, and `input:*` means all arguments. For a step, recipes and
+            styles refer to `step.model`.
+        example_inputs: positional arguments with global shapes. Numbers among them become constants.
+        state: the initial state of a step, a pytree of tensors.
+        options: further keyword arguments: see `ParallelOptions`.
 
-    Returns: this rank's part, called as the model, or as the step without its state.
+    Returns: the program of this rank. Call it like the model, or like the step without its state.
 
     Raises:
-        SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
-            or partitioned, or changes Python state; ranks would run different programs, or begin with different
-            values. All ranks raise what one of them raises, and where one does not come within the timeout of the
-            process group.
+        SpmdirError: there is no process group, or its size differs from that of the mesh; the program cannot be traced
+            or partitioned, or changes Python state; ranks would run different programs, or start with different values.
+            If one rank raises, or does not arrive within the timeout of the process group, all ranks raise.
 
     Example:
         >>> parallel = spmdir.parallelize(model, mesh, {"up.weight": "tp: S(0)", "down.weight": "tp: S(1)"}, (x,))
         >>> y = parallel(x)
     """
     chosen = ChosenOptions.of(options)
-    given = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
-    setup = set_up("parallelize", mesh, chosen, lambda: _check_arguments(given, state))
+    to_check = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
+    setup = set_up("parallelize", mesh, chosen, lambda: _check_arguments(to_check, state))
     step = model if isinstance(model, TrainingStep) else None
     tracing = Tracing(
         setup=setup,
@@ -84,83 +85,86 @@ def parallelize(
         dynamic_shapes=chosen.dynamic_shapes,
     )
     traceable = Traceable(model, state)
-    with setup.group.checked("the arguments of parallelize"):
+    with setup.group.check_agreement("the arguments of parallelize"):
         if isinstance(model, nn.Module):
             check_initialized(model)
             check_forward_call(model, tuple(example_inputs), {})
-        micro = step.cut(tuple(example_inputs))[0] if step else tuple(example_inputs)
+        micro = step.split_batch(tuple(example_inputs))[0] if step else tuple(example_inputs)
         tracing.check_dims(traceable, micro)
-        fixed = tracing.fixed(traceable, micro)
+        fixed = tracing.find_fixed_dims(traceable, micro)
     decided = tracing.trace("the capture of the program", traceable, micro, fixed)
-    with setup.group.checked("lowering") as status:
+    with setup.group.check_agreement("lowering") as status:
         signature, program = decided.lower_examples()
         status |= program.agreement
         originals = _originals(decided.capture, signature)
         initial = initial_state(signature.state_arguments, originals, setup, status)
-        kept = initial_edge_states(program.module, setup.mesh, setup.rank, setup.device)
-        _check_kept(kept, step, bool(decided.examples or fixed), decided.module)
-        own = RankState(
+        edge_states = initial_edge_states(program.module, setup.mesh, setup.rank, setup.device)
+        _check_edge_states(edge_states, decided.module, has_open_sizes=bool(decided.examples or fixed), step=step)
+        rank_state = RankState(
             shards=allocate_meta(initial.shards, setup.device),
-            edge_states=kept,
+            edge_states=edge_states,
             unset={name for name, tensor in originals.items() if tensor.is_meta},
             rates={name: originals[name].item() for name in (step.rates() if step else ())},
         )
-    with setup.group.reporting():
-        ranks = setup.connected()
+    with setup.group.report_errors():
+        ranks = setup.connect_ranks()
         first = decided.connect(signature, program, ranks, traceable)
         initial.take_first(ranks)
     return Parallel(
         ranks=ranks,
         traces=_traces(tracing, traceable, fixed, first, ranks),
-        state=own,
-        tied=_further_names(decided.capture, originals),
+        state=rank_state,
+        tied=_tied_names(decided.capture, originals),
         step=step,
     )
 
 
 def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced, ranks: Ranks) -> Traces:
-    """Return the traces of a program, of which there is the first, for calls in which `fixed` are numbers."""
+    """Return the traces of a program.
+
+    Args:
+        fixed: the open dimensions that are numbers in the trace `first`, which is that of the examples.
+    """
     if tracing.dynamic_shapes is None or ranks.local_inputs:
-        return Traces(first, lambda args: fixed, _no_trace, {fixed: first})
-    is_shared = _shared_names(traceable, first.signature)
-    layouts = {a.name: a.sharding for a in first.signature.state_arguments if a.name in is_shared}
-    later = traceable.make_later(layouts)
+        return Traces(first, lambda args: fixed, _unexpected_trace, {fixed: first})
+    shared_names = _shared_names(traceable, first.signature)
+    layouts = {a.name: a.sharding for a in first.signature.state_arguments if a.name in shared_names}
+    copy_traceable = traceable.make_later(layouts)
 
     def trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
-        """Trace the program again, by the layouts that the state has; other tensors are constants of this trace."""
-        again = later()
-        decided = tracing.trace("another program", again, args, fixed, layouts)
-        with tracing.setup.group.checked("lowering") as status:
+        """Trace the program again, with the present layouts of the state. Other tensors are constants of this trace."""
+        traced_again = copy_traceable()
+        decided = tracing.trace("another program", traced_again, args, fixed, layouts)
+        with tracing.setup.group.check_agreement("lowering") as status:
             signature, program = decided.lower_examples()
             status |= program.agreement
             for argument in signature.state_arguments:
                 if layouts.get(argument.name, argument.sharding) != argument.sharding:
                     raise UnsupportedError(
-                        f"calls with {_texts(fixed)} need '{argument.name}' as <{argument.sharding}>, which the "
-                        f"program for the examples has as <{layouts[argument.name]}>; expected one "
-                        "layout: name it in the plan"
+                        f"calls with {_describe_sizes(fixed)} require <{argument.sharding}> of '{argument.name}', but "
+                        f"the program for the examples requires <{layouts[argument.name]}>; expected one sharding for "
+                        "all sizes: give it in the plan"
                     )
-            _check_kept(
-                initial_edge_states(program.module, ranks.mesh, ranks.index, ranks.device), None, True, decided.module
-            )
+            edge_states = initial_edge_states(program.module, ranks.mesh, ranks.index, ranks.device)
+            _check_edge_states(edge_states, decided.module, has_open_sizes=True)
             constants = [argument for argument in signature.state_arguments if argument.name not in layouts]
             originals = {argument.name: decided.capture.tensors[argument.name] for argument in constants}
             if missing := [name for name, tensor in originals.items() if tensor.is_meta]:
                 raise no_values_error(missing[0])
             initial = initial_state(constants, originals, tracing.setup, status)
-        with tracing.setup.group.reporting():
-            traced = decided.connect(signature, program, ranks, again, initial.shards)
+        with tracing.setup.group.report_errors():
+            traced = decided.connect(signature, program, ranks, traced_again, initial.shards)
             initial.take_first(ranks)
         return traced
 
-    return Traces(first, lambda args: tracing.fixed(later(), args), trace, {fixed: first})
+    return Traces(first, lambda args: tracing.find_fixed_dims(copy_traceable(), args), trace, {fixed: first})
 
 
-def _no_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+def _unexpected_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
     raise AssertionError("the sizes of a program without open dimensions do not change")
 
 
-def _texts(fixed: Fixed) -> str:
+def _describe_sizes(fixed: Fixed) -> str:
     return ", ".join(f"a size of {size} in dimension {dim} of '{argument}'" for argument, dim, size in fixed)
 
 
@@ -173,37 +177,45 @@ def _shared_names(traceable: Traceable, signature: Signature) -> frozenset[str]:
     return frozenset(name for name, _ in named)
 
 
-def _check_kept(kept: Mapping[str, EdgeStateShard], step: TrainingStep | None, is_open: bool, module: ModuleOp) -> None:
-    """Raise UnsupportedError if a program keeps for its steps what micro-batches or choices of sizes cannot share."""
-    if not kept:
+def _check_edge_states(
+    edge_states: Mapping[str, EdgeStateShard],
+    module: ModuleOp,
+    *,
+    has_open_sizes: bool,
+    step: TrainingStep | None = None,
+) -> None:
+    """Raise UnsupportedError if a program has edge states and micro-batches or open sizes."""
+    if not edge_states:
         return
-    found, where = f"the program keeps the state '{next(iter(kept))}' for a step", location_of(ir.main_function(module))
+    name, location = next(iter(edge_states)), location_of(ir.main_function(module))
     if step and step.micro_batches > 1:
         raise UnsupportedError(
-            f"{found}, which micro-batches would not share; expected accumulate=1, or a placement without state", where
+            f"the program keeps the state '{name}' between steps, which micro-batches cannot share; expected "
+            "accumulate=1, or a placement without state",
+            location,
         )
-    if is_open:
+    if has_open_sizes:
         raise UnsupportedError(
-            f"{found}, whose shape depends on symbolic sizes; expected fixed shapes: leave dynamic_shapes out, or use "
-            "a placement without state",
-            where,
+            f"the program keeps the state '{name}' between steps, and its shape depends on symbolic sizes; expected "
+            "fixed shapes: omit dynamic_shapes, or use a placement without state",
+            location,
         )
 
 
 _KINDS = {"mesh": MESH, "example_inputs": EXAMPLES}
 
 
-def _check_arguments(given: Mapping[str, Any], state: Any) -> None:
-    check_kinds(_KINDS, given, tuple(given))
-    if state is None and not isinstance(given["model"], nn.Module):
+def _check_arguments(arguments: Mapping[str, Any], state: Any) -> None:
+    check_kinds(_KINDS, arguments, tuple(arguments))
+    if state is None and not isinstance(arguments["model"], nn.Module):
         raise SpmdirError(
-            f"cannot parallelize a {type(given['model']).__name__}; expected a nn.Module, or a function "
-            "step(state, *args) → (outputs, new_state) together with state="
+            f"cannot parallelize a {type(arguments['model']).__name__}; expected an nn.Module, or a function "
+            "step(state, *args) → (outputs, new_state) and its initial state: pass state="
         )
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
-    """Return name → the unsharded tensor, of what stays with the ranks."""
+    """Return name → unsharded tensor, for the arguments that ranks keep between calls."""
     leaves = zip(signature.state, capture.state, strict=True)
     of_state = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
     return {
@@ -211,7 +223,7 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
     }
 
 
-def _further_names(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the further names of tied parameters → the name that the program has for them."""
+def _tied_names(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return further name of a tied parameter → its name in the program."""
     ties = [names for names in tied_names(capture.tensors.items()) if len(names) > 1]
-    return {other: name for names in ties for name in names if name in originals for other in names if other != name}
+    return {alias: name for names in ties for name in names if name in originals for alias in names if alias != name}

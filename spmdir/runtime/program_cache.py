@@ -50,7 +50,7 @@ class CacheEntry:
         lines = (
             f"Decided for {name} on the mesh {ir.mesh(imported)}, traced by torch {torch.__version__}, by the passes",
             str(deciding),
-            "Shardings may be edited; what is computed may not. Delete the file to have it decided again.",
+            "You may edit shardings, but not the computation. Delete the file to decide the program again.",
         )
         file = f"{re.sub(r'[^A-Za-z0-9_]+', '-', name)}-{digest[:16]}.mlir"
         return cls(Path(directory) / file, "".join(f"// {line}\n" for line in lines))

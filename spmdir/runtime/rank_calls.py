@@ -45,9 +45,9 @@ def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, d
             return executable(graph)(*shards)
     except Exception as error:
         node = failing_node(graph, error)
-        failure = run_failure(node, error, ranks.index, ranks.group.reports())
+        failure = run_failure(node, error, ranks.index, ranks.group.reported_errors())
         if not is_collective(node):
-            ranks.group.report(failure)
+            ranks.group.report_error(failure)
         raise failure from error
 
 
@@ -209,5 +209,5 @@ def _run_on_all_ranks(collective: Callable[[Any], Any], operation: str, ranks: R
         axes, reason = ", ".join(ranks.mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
             f"{operation} on mesh axes [{axes}] fails on rank {ranks.index}: "
-            f"{ranks.group.reports() or 'another rank has ended or hangs; '}{reason}"
+            f"{ranks.group.reported_errors() or 'another rank has ended or hangs; '}{reason}"
         ) from error

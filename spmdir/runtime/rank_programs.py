@@ -20,7 +20,7 @@ from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.pipeline.remaining_passes import bind_sizes, localize, remaining_passes
 from spmdir.runtime.digests import agreement
 from spmdir.runtime.follow import RankMessage
-from spmdir.runtime.given_inputs import GivenInputs
+from spmdir.runtime.given_inputs import InputComparison
 from spmdir.runtime.open_dims import SPECIAL, OpenDim
 from spmdir.runtime.own_sizes import OwnSizes
 from spmdir.runtime.partial_runs import part_of
@@ -79,8 +79,8 @@ class RankPrograms(Generic[Lowered]):
     _programs: dict[SizeKey, Lowered] = attrs.field(alias="programs")
     _latest: SizeKey | None = attrs.field(default=None, init=False)
     _messages: dict[SizeKey, list[RankMessage]] = attrs.field(factory=dict, init=False)
-    _input_checks: GivenInputs = attrs.field(
-        init=False, default=attrs.Factory(lambda self: GivenInputs(self._ranks), takes_self=True)
+    _input_checks: InputComparison = attrs.field(
+        init=False, default=attrs.Factory(lambda self: InputComparison(self._ranks), takes_self=True)
     )
 
     @property
@@ -120,7 +120,7 @@ class RankPrograms(Generic[Lowered]):
             SpmdirError: the inputs do not fit; raised on all ranks if this call compares inputs.
             DivergenceError: this call compares inputs, and they differ.
         """
-        with self._input_checks.checked(self.inputs, tensors) as status:
+        with self._input_checks.check_call(self.inputs, tensors) as status:
             sizes = status["sizes"] = self.solve_sizes(tensors)
         return sizes
 
@@ -180,7 +180,7 @@ class RankPrograms(Generic[Lowered]):
             return self._program_of_own_sizes(key, tensors)
         if key == (self.examples if self._latest is None else self._latest):
             return self._programs[key]
-        with self._ranks.group.checked("a run with new sizes") as status:
+        with self._ranks.group.check_agreement("a run with new sizes") as status:
             status["sizes"] = dict(sizes)
             program = self._programs.get(key)
             if program is None:
@@ -193,15 +193,15 @@ class RankPrograms(Generic[Lowered]):
         return program
 
     def _program_of_own_sizes(self, key: SizeKey, tensors: Sequence[Tensor]) -> Lowered:
-        """Return the program for the sizes of this rank, which may differ from those of other ranks."""
+        """Return the program for the sizes of this rank. Other ranks may have other sizes."""
         if key not in self._messages:
             local_modules: list[ModuleOp] = []
 
             def localize_own(module: ModuleOp) -> ModuleOp:
-                local_modules.append(self._own_sizes.localized(module))
+                local_modules.append(self._own_sizes.localize(module))
                 return local_modules[0]
 
-            with self._ranks.group.reporting():
+            with self._ranks.group.report_errors():
                 program = self._lower_for_sizes(dict(key), localize_own)
                 dependent_messages = self._own_sizes.dependent(local_modules[0])
             program.connect(self._ranks)

@@ -44,12 +44,12 @@ class Ranks:
         return self.group.index
 
     def group_along(self, axes: Set[str]) -> RankGroup:
-        """Return the ranks that differ from this one only along `axes`, which may be sub-axes."""
+        """Return the ranks that differ from this one only along `axes`. Sub-axes are allowed."""
         mesh, parts = self._parts(axes)
         return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in parts]))
 
     def group_across(self, axes: Set[str]) -> RankGroup:
-        """Return the ranks with the coordinates of this one along `axes`, which may be sub-axes."""
+        """Return the ranks with the same coordinates as this one along `axes`. Sub-axes are allowed."""
         mesh, parts = self._parts(axes)
         return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in parts]))
 

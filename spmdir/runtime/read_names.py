@@ -67,7 +67,7 @@ def names_change(
     names_now = read(table)
     for name in names_now:
         if name not in before:
-            return f"{path}.{name} was not there and is {text_of(table[name])}"
+            return f"{path}.{name} was absent and is {text_of(table[name])}"
     for name in before:
         if name not in names_now:
             return f"{path}.{name} was there and is gone"
@@ -119,7 +119,7 @@ def has_own_lookup(kind: type) -> bool:
 
 
 def is_fixed(kind: type) -> bool:
-    """Return whether a class is implemented in C, so that its attributes cannot be set."""
+    """Return whether a class is implemented in C. Attributes of such a class cannot be set."""
     return not kind.__flags__ & _HEAP or bool(kind.__flags__ & _IMMUTABLE)
 
 

@@ -21,7 +21,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
 from spmdir.importer.running_statistics import written_leaves
 from spmdir.runtime.copies import fake, fake_copy
-from spmdir.runtime.executed_code import ExecutedCode, recorded_again, recorded_code, unrecorded
+from spmdir.runtime.executed_code import ExecutedCode, pause_recording, record_again, record_code
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.known_outputs import PLAIN
 from spmdir.runtime.op_record import OpRecord
@@ -84,7 +84,7 @@ def rehearse(
     """
     tensors, code = _tensors(model), ExecutedCode()
     ops, ended = _run(run, data(), code, record)
-    assigned = _assigned(model, *tensors)
+    assigned = _find_assigned(model, *tensors)
     code_size, walk = code.size, StateWalk(code, roots)
     guards = Guards.of(walk, code, roots)
     facts, is_complete = guards.facts, not is_repeated
@@ -147,13 +147,13 @@ def rehearse_module(
     def data() -> list[Tensor]:
         return [*inputs, *copied.parameters()]
 
-    with _objects_named(copied, args, kwargs):
+    with _name_object_argument(copied, args, kwargs):
         rehearsal = rehearse({"model": copied}, copied, run, data, record=record, is_repeated=is_repeated)
     return attrs.evolve(rehearsal, output=outputs[0])
 
 
 @contextmanager
-def _objects_named(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+def _name_object_argument(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
     """If the forward raises, name the argument that contains an object, such as a cache: the forward may change it."""
     try:
         yield
@@ -163,8 +163,8 @@ def _objects_named(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
             for leaf in pytree.tree_leaves(value):
                 if not isinstance(leaf, PLAIN):
                     raise UnsupportedError(
-                        f"the argument '{name}' holds a {type(leaf).__name__}; expected tensors and plain values, as "
-                        "a program changes no other objects: leave it out; for a cache of transformers, pass "
+                        f"the argument '{name}' contains a {type(leaf).__name__}; expected tensors and plain values, "
+                        "because a program cannot change other objects: omit it; for a cache of transformers, pass "
                         f"use_cache=False ({error.message})",
                         error.location,
                     ) from error
@@ -207,7 +207,7 @@ def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, .
 
 
 @contextmanager
-def assignments_written(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
+def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
     """Turn assignments to buffers in the forward of `model` into in-place writes, which tracers record."""
     if not names:
         yield
@@ -254,7 +254,7 @@ def _tensors(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tens
     return dict(model.named_buffers(remove_duplicate=False)), dict(model.named_parameters(remove_duplicate=False))
 
 
-def _assigned(
+def _find_assigned(
     model: nn.Module | None, buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
     """Return the names of the buffers that a run has assigned.
@@ -279,7 +279,7 @@ def _assigned(
     assigned = tuple(name for name, tensor in buffers.items() if buffers_after[name] is not tensor)
     for name in assigned:
         if not is_like(buffers_after[name], buffers[name]):
-            raise changed_form(name, buffers[name], buffers_after[name])
+            raise changed_form_error(name, buffers[name], buffers_after[name])
     return assigned
 
 
@@ -288,7 +288,7 @@ def is_like(new: Tensor, old: Tensor) -> bool:
     return new.shape == old.shape and new.dtype == old.dtype
 
 
-def changed_form(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
+def changed_form_error(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
     return UnsupportedError(
         f"the forward assigns the buffer '{name}', a tensor of {old.dtype} {list(old.shape)}, a tensor of {new.dtype} "
         f"{list(new.shape)}; expected the same type and shape in every call"
@@ -311,10 +311,10 @@ def _run(
     try:
         # The trace raises the same error, for the user.
         with suppress(Exception), compiling():
-            with _DataOpRecorder(data, ops, record), recorded_code(code):
+            with _DataOpRecorder(data, ops, record), record_code(code):
                 output = run()
             if not _BACKWARD.isdisjoint(code.names) or torch.autograd.Function.apply.__code__ in code.called:
-                with _DataOpRecorder([], [], None), recorded_code(code):
+                with _DataOpRecorder([], [], None), record_code(code):
                     _backward(output, data)
             is_finished = True
     finally:
@@ -327,8 +327,8 @@ def _run(
 
 
 def _numpy_state() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state()
-    return name, tuple(keys), *rest
+    name, keys, *position_and_cache = np.random.get_state()
+    return name, tuple(keys), *position_and_cache
 
 
 _GENERATORS = {
@@ -367,14 +367,14 @@ class _DataOpRecorder(TorchDispatchMode):
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].device  # shortcut: kernels call this op twice as often as all others
         kwargs = kwargs or {}
-        with unrecorded() as recording:
+        with pause_recording() as recording:
             if func.namespace == "prim":  # reads the device or layout of a tensor
                 return func(*args, **kwargs)
             leaves = pytree.leaves_of((*args, *kwargs.values()))
             if _is_torch_op(func):
                 result = func(*args, **kwargs)
             else:
-                with recorded_again(recording):
+                with record_again(recording):
                     result = func(*args, **kwargs)
             results = pytree.leaves_of((result,))
             if self._record is not None:

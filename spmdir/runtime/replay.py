@@ -94,9 +94,9 @@ class _ValueNumbers:
                 fresh = next(self._fresh)
                 self._set_number(leaf, fresh if call is None else self._by_call.setdefault((call, index), fresh))
 
-    def share_number(self, tensor: Tensor, other: Tensor) -> None:
+    def share_number(self, tensor: Tensor, source: Tensor) -> None:
         """Give `tensor` the number of `other`."""
-        self._set_number(tensor, self.number(other))
+        self._set_number(tensor, self.number(source))
 
     def _set_number(self, value: Tensor, number: int) -> None:
         self._numbers[value] = (number, self._writes_to(value))
@@ -129,8 +129,8 @@ class _StepMode(TorchDispatchMode):
         for leaf in pytree.tree_leaves((args, kwargs)):
             if id(leaf) in self._parameters:
                 raise UnsupportedError(
-                    f"the loss uses the parameter '{self._parameters[id(leaf)]}' itself, which the trace would keep as "
-                    "a constant without updates; use the parameter of the model that the loss is called with",
+                    f"the loss uses the original parameter '{self._parameters[id(leaf)]}', which would be a constant "
+                    "of the trace, without updates; use the parameter of the argument `model` of the loss",
                     current_user_line(),
                 )
         if is_random(func) and kwargs.get("generator") is None:
@@ -154,13 +154,9 @@ class _StepMode(TorchDispatchMode):
         if start in self._drawn:
             before, values = self._drawn[start]
             if before != call:
-                where = (
-                    "from which it drew before with other arguments"
-                    if before[0] is func
-                    else f"from which {before[0]} drew before"
-                )
+                earlier = "with other arguments" if before[0] is func else f"by {before[0]}"
                 raise UnsupportedError(
-                    f"{func} draws from a state of the generator {where}; a checkpointed "
+                    f"{func} draws from a state of the generator that was used before, {earlier}; a checkpointed "
                     "function must run the same ops again, on the same values",
                     current_user_line(),
                 )

@@ -25,7 +25,7 @@ class LayoutChange:
     target: Sharding
 
 
-def resharding(name: str, changes: Sequence[LayoutChange], mesh: Mesh) -> ModuleOp:
+def build_reshard_program(name: str, changes: Sequence[LayoutChange], mesh: Mesh) -> ModuleOp:
     """Return a program with one argument and one result for each of `changes`, in the function `name`."""
     types = [type_of(change.meta) for change in changes]
     block = Block(arg_types=types)

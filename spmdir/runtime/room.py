@@ -16,7 +16,7 @@ from spmdir.runtime.local_state import like_shard, local_shard
 from spmdir.runtime.parallel import Parallel
 
 
-def on_meta(module: nn.Module) -> dict[str, DTensor]:
+def tensors_on_meta(module: nn.Module) -> dict[str, DTensor]:
     """Return name → DTensor of the parameters and buffers on the meta device; tied ones have one entry."""
     named_tensors = (*module.named_parameters(), *module.named_buffers())
     return {name: tensor for name, tensor in named_tensors if isinstance(tensor, DTensor) and tensor.is_meta}
@@ -26,7 +26,7 @@ def check_values(state: Any) -> None:
     """Raise SpmdirError if `state` is a Parallel or a module with a tensor without values."""
     if isinstance(state, Parallel):
         state.check_values()
-    elif isinstance(state, nn.Module) and (missing := on_meta(state)):
+    elif isinstance(state, nn.Module) and (missing := tensors_on_meta(state)):
         raise no_values_error(min(missing))
 
 
@@ -46,7 +46,7 @@ def memory_for_meta(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     device again.
     """
     missing = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
-    filled_tensors = [(tensor, _allocated(tensor)) for tensor in missing.values()]
+    filled_tensors = [(tensor, _allocate(tensor)) for tensor in missing.values()]
     for tensor, filled in filled_tensors:
         swap_tensors(tensor, filled)
     try:
@@ -58,7 +58,7 @@ def memory_for_meta(tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _allocated(tensor: DTensor) -> DTensor | nn.Parameter:
+def _allocate(tensor: DTensor) -> DTensor | nn.Parameter:
     local = torch.empty_like(local_shard(tensor), device=tensor.device_mesh.device_type)
     filled = like_shard(tensor, local)
     return nn.Parameter(filled, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else filled

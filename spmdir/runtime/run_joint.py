@@ -44,7 +44,7 @@ def run_joint(
     Raises:
         SpmdirError: the arguments do not fit, or a collective fails.
     """
-    with ranks.group.reporting():
+    with ranks.group.report_errors():
         remaining_inputs = iter(inputs)
         tensors = [module_tensors[a.name] if a.is_state else next(remaining_inputs) for a in program.forward_arguments]
         shards = [

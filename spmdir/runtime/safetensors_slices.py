@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from spmdir.core.arguments import FLAG, PATH, Kind, accepts
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import Box
-from spmdir.runtime.default_group import checked, gather_from_all, own_rank
+from spmdir.runtime.default_group import check_agreement, gather_from_all, own_rank
 from spmdir.runtime.local_state import LocalShard, boxes_and_shard
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import check_values, memory_for_meta
@@ -88,7 +88,7 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
         >>> spmdir.checkpoint.load_safetensors("Llama-3.2-1B", parallel, convert=True)
     """
     with ExitStack() as files, ExitStack() as loading:
-        with checked("load_safetensors"):
+        with check_agreement("load_safetensors"):
             file_of_name = _open_files(Path(path), files)
             entry_slices = [
                 (entry, _find_slices(entry, file_of_name, convert, Path(path))) for entry in _entries(state, names)
@@ -124,7 +124,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
         >>> spmdir.checkpoint.save_safetensors("trained", parallel)
     """
     directory, rank = Path(directory), own_rank()
-    with checked("save_safetensors"):
+    with check_agreement("save_safetensors"):
         check_values(state)
         entries = _entries(state, names)
         parts = [boxes_and_shard(entry.names[0], entry.tensor) for entry in entries]
@@ -148,7 +148,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
             pass
         except OSError as error:  # the other ranks continue to send, and raise at the end
             failed = error
-    with checked("the files of save_safetensors"):
+    with check_agreement("the files of save_safetensors"):
         if failed is not None:
             raise SpmdirError(f"'{directory}' cannot be written: {failed}") from failed
 
@@ -225,7 +225,9 @@ def _find_slices(entry: Entry, file_of_name: Mapping[str, Any], convert: bool, p
     """
     name = next((name for name in entry.names if name in file_of_name), None)
     if name is None:
-        raise SpmdirError(f"'{path}' has no '{entry.names[0]}'; give names that tell what it is called there, or None")
+        raise SpmdirError(
+            f"'{path}' has no '{entry.names[0]}'; pass its name in the files by names=, or None to exclude it"
+        )
     slices = file_of_name[name].get_slice(name)
     shape, dtype = tuple(slices.get_shape()), DTYPES.get(slices.get_dtype())
     if shape != tuple(entry.tensor.shape):
@@ -244,7 +246,9 @@ Header: TypeAlias = dict[str, Any]
 def _header(entry: Entry) -> Header:
     tensor = entry.tensor
     if tensor.dtype not in TYPE_NAMES:
-        raise UnsupportedError(f"'{entry.names[0]}' is {tensor.dtype}, which safetensors files have not; convert it")
+        raise UnsupportedError(
+            f"'{entry.names[0]}' is {tensor.dtype}, which safetensors files do not support; convert it"
+        )
     size = math.prod(tensor.shape) * tensor.dtype.itemsize
     return {"dtype": TYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "bytes": size}
 
@@ -258,11 +262,12 @@ def _files(headers: Mapping[str, Header], max_bytes: int) -> dict[str, dict[str,
         groups[-1][name] = header
     if len(groups) == 1:
         return {"model.safetensors": groups[0]}
-    return {f"model-{at + 1:05d}-of-{len(groups):05d}.safetensors": group for at, group in enumerate(groups)}
+    names = (f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in itertools.count(1))
+    return dict(zip(names, groups, strict=False))
 
 
 def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Generator[None, Tensor, None]:
-    """Write the tensors that are sent, in order; each file gets its name when it is whole, the index comes last."""
+    """Write the tensors sent to this generator, in order. Rename each complete file, and write the index last."""
     for file, headers in files.items():
         with open(directory / f".unfinished-{file}", "wb") as out:
             out.write(_head(headers))

@@ -22,7 +22,7 @@ from spmdir.runtime.rehearsal import Rehearsal
 from spmdir.runtime.state_values import text_of
 from spmdir.torch_interop import pytree
 
-_ABSENT = "not there"
+_ABSENT = "absent"
 
 
 @attrs.frozen(eq=False)
@@ -86,7 +86,7 @@ class ForwardFacts:
         first_number, number = numbers
         if path is None:
             raise DivergenceError(
-                f"ranks {first_number} and {number} have the parts of the model in another order; {SAME}"
+                f"ranks {first_number} and {number} have the parts of the model in different orders; {SAME}"
             )
         texts = facts_of_first.get(path, _ABSENT), self.texts.get(path, _ABSENT)
         raise DivergenceError(
@@ -107,7 +107,7 @@ def _tensors(model: nn.Module) -> dict[str, str]:
     groups = {"parameter": model.named_parameters, "buffer": model.named_buffers}
     for kind, named in groups.items():
         for name, tensor in named(remove_duplicate=False):
-            text = f"{type_text(tensor)}{' that learns' if tensor.requires_grad else ''}"
+            text = f"{type_text(tensor)}{' (trainable)' if tensor.requires_grad else ''}"
             first_name = first_names.setdefault(id(tensor), name)
             facts[f"the {kind} '{name}'"] = text if first_name == name else f"the same as '{first_name}'"
     return facts

@@ -94,12 +94,14 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
             wanted.pop("spmd.like", None)  # a decided program has equal shardings instead
             subject = f"{'argument' if which == 'arg_attrs' else 'result'} {index}"
             if here != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
-                raise SpmdirError(f"{subject} has another name or kind than in the model", location)
+                raise SpmdirError(f"{subject} differs in name or kind from the model; restore it", location)
             _check_sharding(subject, shardings[0] and shardings[0].data, shardings[1] and shardings[1].data, location)
             like = likes.get(index) if which == "res_attrs" else None
             if like is not None and shardings[0] != function_attrs(function, "arg_attrs", like).get("spmd.sharding"):
                 name = signature_name(function, "arg_attrs", like)
-                raise ShardingError(f"{subject} has another sharding than '{name}', which it must be like", location)
+                raise ShardingError(
+                    f"{subject} and '{name}' have different shardings; give both the same one", location
+                )
 
 
 def _check_sharding(subject: str, decided: Sharding | None, required: Sharding | None, location: Any) -> None:

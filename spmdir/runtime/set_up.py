@@ -16,10 +16,10 @@ from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.decision import decided_once
+from spmdir.runtime.decision import decide_once
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, value_digest
-from spmdir.runtime.own_sizes import deciding_apart
+from spmdir.runtime.own_sizes import allow_different_sizes
 from spmdir.runtime.parallel_options import ChosenOptions
 from spmdir.runtime.rank_mesh import check_world, given_device_mesh, make_device_mesh, mesh_members, rank_device
 from spmdir.runtime.ranks import Ranks
@@ -55,23 +55,23 @@ class SetUp:
         """The index of this rank in the mesh."""
         return self.group.index
 
-    def decided(self, imported: ModuleOp, model: Any) -> ModuleOp:
+    def decide_once(self, imported: ModuleOp, model: Any) -> ModuleOp:
         """Return the decided form of a module that all ranks have imported; its cache entry is named after `model`.
 
         Raises:
-            SpmdirError: as `decided_once`.
+            SpmdirError: as `decide_once`.
         """
         name = getattr(model, "__name__", type(model).__name__)
         with self.pipeline.rules:
-            return decided_once(imported, self.pipeline, self.group, self.cache, name)
+            return decide_once(imported, self.pipeline, self.group, self.cache, name)
 
-    def deciding(self, imported: ModuleOp) -> SetUp:
+    def for_decision_of(self, imported: ModuleOp) -> SetUp:
         """Return the settings for the decision of a program; with local inputs, the decision allows different sizes."""
         if not self.local_inputs or not open_sizes(imported).hints:
             return self
-        return attrs.evolve(self, pipeline=deciding_apart(self.pipeline, imported))
+        return attrs.evolve(self, pipeline=allow_different_sizes(self.pipeline, imported))
 
-    def connected(self) -> Ranks:
+    def connect_ranks(self) -> Ranks:
         """Return the ranks with a device mesh; all ranks must call this, because it may create process groups."""
         return Ranks(
             mesh=self.mesh,
@@ -102,7 +102,7 @@ def set_up(
         options.check()
     device_mesh = given_device_mesh(mesh, options.device_mesh)
     group = RankGroup.join(mesh_members(device_mesh))
-    with group.checked(operation) as status:
+    with group.check_agreement(operation) as status:
         check_arguments()
         options.check()
         mesh, device = as_mesh(mesh), rank_device(device_mesh)

@@ -1,4 +1,4 @@
-"""`shard_module`: a module to train on the ranks of a mesh, with parameters that torch's optimizers update."""
+"""`shard_module`: partition the forward and backward of a module whose parameters torch's optimizers update."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from spmdir.runtime.joint_program import JointProgram, import_joint, joint_progr
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.module_checks import check_forward_call, check_initialized
-from spmdir.runtime.open_dims import OpenDim, check_dims, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
+from spmdir.runtime.open_dims import OpenDim, check_dims, drop_fixed_dims, fixed_dims, open_dims, sizes_by_argument
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_programs import Localize, RankPrograms, bind_open_sizes
 from spmdir.runtime.ranks import Ranks
@@ -54,7 +54,7 @@ from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.elementwise_dtensor import elementwise
 
-NOTHING: Mapping[str, Sharding] = MappingProxyType({})
+NO_SHARDINGS: Mapping[str, Sharding] = MappingProxyType({})
 NO_SIZES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -69,32 +69,32 @@ def shard_module(
     example_kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[ParallelOptions],
 ) -> nn.Module:
-    """Return a module like `model` whose parameters and buffers are DTensors, laid out by `plan`, to train as usual.
+    """Return a copy of `model` with DTensor parameters and buffers, sharded according to `plan`, for a training loop.
 
-    Its forward and backward are partitioned together. Calls take global inputs, equal on all ranks, and return
-    replicated outputs; `loss.backward()` leaves in each parameter a gradient with its layout. Every rank calls this
-    with equal arguments, and calls the module and the backward together with the others.
+    The forward and the backward are partitioned together. Calls take global inputs, equal on all ranks, and return
+    replicated outputs. `loss.backward()` gives each parameter a gradient with the same sharding. All ranks call this
+    function with equal arguments. All ranks must also call the module and the backward.
 
-    Python's cyclic garbage collector is off while it runs, and while a call compiles a program of its own: the forward,
-    then on fake tensors, and TorchDynamo run without it. Training steps run with it.
+    Python's cyclic garbage collector is off during this function, and during calls that compile a new program. These
+    calls run the forward on fake tensors, and TorchDynamo. All other calls run with the collector.
 
     Args:
-        model: what to train, with equal values on all ranks. It is left as it is, and may be dropped. What is on the
-            meta device stays there, as shards, until `materialize` or a file gives it values, of which no rank ever
-            holds all.
-        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
-        plan: as for `placement.sharding_plan`: a recipe such as "fsdp*tp", or name or glob of a parameter, buffer or
-            input → its sharding; inputs go by the names of the forward's arguments, and by `arg0`, `arg1`, … . What is
-            not named is left to the compiler.
-        example_inputs, example_kwargs: the arguments of a call, with global shapes. Calls that are built otherwise, or
-            have other numbers, compile programs of their own; so do calls after a change of state that the forward
+        model: the model to train, with equal values on all ranks. It does not change, and can be deleted afterwards.
+            Shards of tensors on the meta device stay on the meta device until `materialize` or a checkpoint gives them
+            values. No rank ever holds a full copy of such a tensor.
+        mesh: a Mesh, or a torch DeviceMesh with names, which then also serves as `device_mesh`.
+        plan: a plan as for `placement.sharding_plan`: a recipe such as "fsdp*tp", or a dict with the name or glob of a
+            parameter, buffer or input → its sharding. Inputs have the names of the arguments of the forward, and also
+            `arg0`, `arg1`, … . The compiler decides the shardings that the plan omits.
+        example_inputs, example_kwargs: the arguments of a call, with global shapes. A call whose arguments have another
+            structure or other numbers compiles a new program. So does a call after a change of state that the forward
             reads.
-        options: the others, by name: see `ParallelOptions`.
+        options: further keyword arguments: see `ParallelOptions`.
 
     Raises:
-        SpmdirError: there is no process group, or it has another size than the mesh; the module cannot be captured or
-            partitioned; the forward changes state other than buffers; ranks would run different programs, or begin with
-            different values.
+        SpmdirError: there is no process group, or its size differs from that of the mesh; the module cannot be captured
+            or partitioned; the forward changes state other than buffers; ranks would run different programs, or start
+            with different values.
 
     Example:
         >>> model = spmdir.shard_module(model, mesh, {"*.weight": "dp: S(0)", "arg*": "dp: S(0)"}, (x, y))
@@ -104,151 +104,162 @@ def shard_module(
     """
     support_anomaly_detection()
     chosen = ChosenOptions.of(options)
-    given = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
-    setup = set_up("shard_module", mesh, chosen, lambda: _check_arguments(given, example_kwargs))
+    to_check = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
+    setup = set_up("shard_module", mesh, chosen, lambda: _check_arguments(to_check, example_kwargs))
     dynamic_shapes, local_inputs = chosen.dynamic_shapes, chosen.local_inputs
-    with setup.group.checked("the plan of the module"):
+    with setup.group.check_agreement("the plan of the module"):
         _check_model(model)
         warn_of_earlier_optimizers(model)
-        named = resolve(plan, model, setup.mesh).updated_with(ShardingPlan(out_shardings=_tuple(chosen.out_shardings)))
+        user_plan = resolve(plan, model, setup.mesh).updated_with(
+            ShardingPlan(out_shardings=_as_tuple(chosen.out_shardings))
+        )
         check_forward_call(model, tuple(example_inputs), example_kwargs or {})
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         arguments = arguments_by_name(model, call)
         check_dims(dynamic_shapes, arguments)
-        known_sizes = sizes_by_argument(dynamic_shapes, arguments)
-        dims = open_dims(known_sizes, arguments)
+        size_specs = sizes_by_argument(dynamic_shapes, arguments)
+        dims = open_dims(size_specs, arguments)
         fixed = () if local_inputs else fixed_dims(dims)
-        first_sizes = sizes_left_open(known_sizes, arguments, fixed) if fixed else dynamic_shapes
+        first_sizes = drop_fixed_dims(size_specs, arguments, fixed) if fixed else dynamic_shapes
 
-    issued: set[str] = set()
+    issued_warnings: set[str] = set()
 
-    def decided(
+    def decide_module(
         captured: nn.Module,
-        what: str,
+        operation: str,
         call: tuple[Any, Any],
         sizes: Any,
-        layouts: Mapping[str, Sharding] = NOTHING,
-        gradients: Mapping[str, Sharding] = NOTHING,
-        asked: Places | None = None,
+        layouts: Mapping[str, Sharding] = NO_SHARDINGS,
+        gradients: Mapping[str, Sharding] = NO_SHARDINGS,
+        differentiated: Places | None = None,
         outputs: Mapping[str, ShardingLike | None] | None = None,
-    ) -> _Decided:
-        explicit = named.updated_with(ShardingPlan(layouts))
-        rehearsal, facts = _agreed_forward(
+    ) -> _DecidedModule:
+        explicit_plan = user_plan.updated_with(ShardingPlan(layouts))
+        rehearsal, check_forward = _rehearse_forward(
             captured,
             call,
-            explicit,
+            explicit_plan,
             setup,
-            what,
+            operation,
             {
                 "missing_rule": chosen.missing_rule,
                 "dynamic_shapes": sizes,
-                "inputs with gradients": asked and sorted(asked),
+                "inputs with gradients": differentiated and sorted(differentiated),
             },
         )
-        found: list[_Decided] = []
+        on_first_rank: list[_DecidedModule] = []
 
-        def first() -> str:
-            joint = capture_joint(captured, *call, setup.device, named, asked, sizes, rehearsal)
+        def decide_on_first() -> str:
+            joint = capture_joint(captured, *call, setup.device, user_plan, differentiated, sizes, rehearsal)
             say("importing the program")
-            plan = explicit
+            plan = explicit_plan
             if outputs is not None:
-                plan = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.call.output_names)))
+                plan = attrs.evolve(explicit_plan, out_shardings=tuple(map(outputs.get, joint.call.output_names)))
             module = import_joint(joint, setup.mesh, plan, setup.pipeline, chosen.missing_rule, local_inputs, gradients)
-            source, own = ir.print_ir(module, debuginfo=True), setup.deciding(module)
-            with own.pipeline.rules:
-                decided = decide(module, own.pipeline, chosen.cache, type(model).__name__)
+            source, decision_setup = ir.print_ir(module, debuginfo=True), setup.for_decision_of(module)
+            with decision_setup.pipeline.rules:
+                decided = decide(module, decision_setup.pipeline, chosen.cache, type(model).__name__)
                 text = ir.print_ir(decided, debuginfo=True)
-            found.append(_Decided.of(joint.call, rehearsal, text, source, own, decided))
-            return json.dumps(found[0].data(call))
+            on_first_rank.append(_DecidedModule.of(joint.call, rehearsal, text, source, decision_setup, decided))
+            return json.dumps(on_first_rank[0].data(call))
 
-        with warnings_issued(issued=issued):
-            text = setup.group.from_first(what, first, facts)
-        return found[0] if found else _Decided.read(json.loads(text), rehearsal, call, setup)
+        with warnings_issued(issued=issued_warnings):
+            text = setup.group.from_first(operation, decide_on_first, check_forward)
+        return on_first_rank[0] if on_first_rank else _DecidedModule.read(json.loads(text), rehearsal, call, setup)
 
-    first = decided(model, "the capture of the module", call, first_sizes)
-    with setup.group.checked("lowering") as status:
-        program = first.program()
+    first = decide_module(model, "the capture of the module", call, first_sizes)
+    with setup.group.check_agreement("lowering") as status:
+        program = first.lower_examples()
         status |= program.placements
         tensors = dict((*model.named_parameters(), *model.named_buffers()))
         originals = {a.name: tensors[a.name] for a in program.state_arguments}
         initial = initial_state(program.state_arguments, originals, setup, status)
-    with setup.group.reporting():
-        ranks = setup.connected()
-        programs = first.connected(program, ranks, dims)
+    with setup.group.report_errors():
+        ranks = setup.connect_ranks()
+        programs = first.make_rank_programs(program, ranks, dims)
         initial.take_first(ranks)
-        tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.state_arguments}
+        tensors = {a.name: _as_dtensor(a, initial.shards[a.name], ranks) for a in program.state_arguments}
     layouts = {a.name: a.sharding for a in program.state_arguments}
     reduction = Reduction({a.name: a for a in program.state_arguments}, program.input_axes, setup.pipeline, ranks)
-    wanted = dict(zip(first.call.output_names, named.out_shardings or (), strict=False))
+    output_shardings = dict(zip(first.call.output_names, user_plan.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
-    shaped = shapes_of(call, None, names)
-    shapes = {
+    meta_call = shapes_of(call, None, names)
+    global_shapes = {
         name: leaf.shape
-        for name, leaf in zip(names, pytree.tree_leaves(shaped), strict=True)
+        for name, leaf in zip(names, pytree.tree_leaves(meta_call), strict=True)
         if isinstance(leaf, Tensor)
     }
 
     @collector_paused()
-    def compiled(
-        sharded: nn.Module, structure: Structure, is_unreduced: bool, asked: Places, given: tuple[Any, Any]
+    def compile_variant(
+        sharded: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places, call: tuple[Any, Any]
     ) -> Variant:
-        unreduced = {name: reduction.unreduced_sharding(name) for name in layouts} if is_unreduced else NOTHING
+        unreduced = {name: reduction.unreduced_sharding(name) for name in layouts} if is_unreduced else NO_SHARDINGS
         plain = unsharded_copy(sharded)
-        with setup.group.reporting():
+        with setup.group.report_errors():
             examples = next((variant.examples for variant in runner.variants.of_structure(structure)), None)
             if examples is None:
-                examples = shapes_of(given, shapes if local_inputs else None, leaf_names(plain, *given))
+                examples = shapes_of(call, global_shapes if local_inputs else None, leaf_names(plain, *call))
             arguments = arguments_by_name(plain, examples)
-            sizes = sizes_left_open(known_sizes, arguments, structure.fixed)
-        found = decided(plain, "another program of the module", examples, sizes, layouts, unreduced, asked, wanted)
-        with setup.group.checked("lowering") as status:
-            program = found.program()
+            sizes = drop_fixed_dims(size_specs, arguments, structure.fixed)
+        operation = "another program of the module"
+        decided = decide_module(plain, operation, examples, sizes, layouts, unreduced, differentiated, output_shardings)
+        with setup.group.check_agreement("lowering") as status:
+            program = decided.lower_examples()
             status |= program.placements
-        guards = guards_of(sharded, found.rehearsal, setup.device)
-        return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks, dims), examples)
+        guards = guards_of(sharded, decided.rehearsal, setup.device)
+        programs = decided.make_rank_programs(program, ranks, dims)
+        return Variant(structure, is_unreduced, differentiated, guards, programs, examples)
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else known_sizes, compiled)
+    runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else size_specs, compile_variant)
     sharded = sharded_copy(model, tensors, runner)
     guards = guards_of(sharded, first.rehearsal, setup.device)
     structure = Structure.of(leaves, spec, fixed)
-    runner.variants.add(Variant(structure, False, places_requiring_grad(leaves), guards, programs, shaped))
+    runner.variants.add(Variant(structure, False, places_requiring_grad(leaves), guards, programs, meta_call))
     return sharded
 
 
-def _agreed_forward(
-    model: nn.Module, call: tuple[Any, Any], plan: ShardingPlan, setup: SetUp, what: str, options: Mapping[str, Any]
+def _rehearse_forward(
+    model: nn.Module,
+    call: tuple[Any, Any],
+    plan: ShardingPlan,
+    setup: SetUp,
+    operation: str,
+    options: Mapping[str, Any],
 ) -> tuple[Rehearsal, Callable[[], None]]:
-    """Rehearse a forward on each rank; return it, and what checks that it is that of the first rank.
+    """Rehearse a forward on each rank. Return the rehearsal, and a function that compares it with the first rank's.
 
-    The first rank rehearses for all whether a second call does the same.
+    The first rank also runs a second rehearsal, to check that all calls run the same ops.
 
     Args:
-        options: of the capture by name, which ranks compare.
+        operation: the name of this step in errors.
+        options: name → option of the capture; ranks must have equal options.
 
     Raises:
-        SpmdirError: the forward changes Python state; on all ranks.
+        SpmdirError: on all ranks, if the forward changes Python state.
     """
-    with setup.group.checked(what):
+    with setup.group.check_agreement(operation):
         is_first = setup.group.index == 0
         rehearsal = rehearse_module(model, *call, setup.device, is_recorded=True, is_repeated=is_first)
         facts = ForwardFacts.of(model, call, plan, rehearsal, setup.device, options)
-    text = setup.group.from_first(what, lambda: json.dumps(dict(facts.texts)))
+    text = setup.group.from_first(operation, lambda: json.dumps(dict(facts.texts)))
     numbers = (setup.group.numbers[0], setup.group.numbers[setup.group.index])
     return rehearsal, lambda: facts.check(json.loads(text), numbers)
 
 
 @attrs.frozen(eq=False)
-class _Decided:
-    """A decided module with its gradients.
+class _DecidedModule:
+    """A decided program of the forward and backward of a module.
 
     Attributes:
-        call: how it is called.
-        text: of the decided program.
-        source: its text before it was decided.
-        setup: what it was decided by.
-        sizes: of the examples.
+        call: the calling convention.
+        rehearsal: the Python effects of the forward.
+        text: the text of the decided program.
+        source: the text of the imported program.
+        setup: the settings of the decision.
+        sizes: name of a symbolic size → its value for the examples.
         parts: the program of a rank for the examples.
         outline: the signature with symbolic sizes, as `JointParts.outline`.
     """
@@ -265,8 +276,8 @@ class _Decided:
     @classmethod
     def of(
         cls, call: JointCall, rehearsal: Rehearsal, text: str, source: str, setup: SetUp, module: ModuleOp
-    ) -> _Decided:
-        """Return a module that this rank has decided, lowered."""
+    ) -> _DecidedModule:
+        """Lower `module`, which this rank has decided."""
         sizes = open_sizes(module).hints
         with setup.pipeline.rules:
             example = bind_open_sizes(module, sizes, setup.pipeline)
@@ -274,88 +285,94 @@ class _Decided:
             return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module))
 
     def data(self, call: tuple[Any, Any]) -> dict[str, Any]:
-        """Return it in a form that JSON has, for ranks whose `call` is built alike."""
-        kept: dict[str, Any] = {"text": self.text, "source": self.source, "sizes": dict(self.sizes)}
-        kept |= {"call": self.call.data(), "parts": self.parts.data(), "outline": ir.print_ir(self.outline)}
-        known = call_convention(call, self.rehearsal.output).out_spec
-        if known != self.call.convention.out_spec:
-            kept["returned"] = pytree.treespec_dumps(self.call.convention.out_spec)
-        return kept
+        """Return the fields as JSON data, for ranks whose `call` has the same structure."""
+        data: dict[str, Any] = {"text": self.text, "source": self.source, "sizes": dict(self.sizes)}
+        data |= {"call": self.call.data(), "parts": self.parts.data(), "outline": ir.print_ir(self.outline)}
+        rehearsed_spec = call_convention(call, self.rehearsal.output).out_spec
+        if rehearsed_spec != self.call.convention.out_spec:
+            data["returned"] = pytree.treespec_dumps(self.call.convention.out_spec)
+        return data
 
     @classmethod
-    def read(cls, data: Mapping[str, Any], rehearsal: Rehearsal, call: tuple[Any, Any], setup: SetUp) -> _Decided:
-        """Return what another rank has given the data of."""
+    def read(cls, data: Mapping[str, Any], rehearsal: Rehearsal, call: tuple[Any, Any], setup: SetUp) -> _DecidedModule:
+        """Return the module for the result of `data` on another rank."""
         convention = call_convention(call, rehearsal.output)
         if "returned" in data:
             convention = attrs.evolve(convention, out_spec=pytree.treespec_loads(data["returned"]))
-        own = setup
+        decision_setup = setup
         with setup.pipeline.rules:
             if data["sizes"]:
-                own = setup.deciding(ir.read_printed(data["source"]))
-            whole = ir.read_printed(data["outline"])
-        parts = JointParts.read(data["parts"], own.pipeline)
-        joint = JointCall.of(data["call"], convention)
-        return cls(joint, rehearsal, data["text"], data["source"], own, data["sizes"], parts, whole)
+                decision_setup = setup.for_decision_of(ir.read_printed(data["source"]))
+            outline = ir.read_printed(data["outline"])
+        parts = JointParts.read(data["parts"], decision_setup.pipeline)
+        joint_call = JointCall.of(data["call"], convention)
+        return cls(joint_call, rehearsal, data["text"], data["source"], decision_setup, data["sizes"], parts, outline)
 
-    def program(self) -> JointProgram:
-        """Return the program of this rank for the examples."""
+    def lower_examples(self) -> JointProgram:
+        """Lower the program of this rank for the examples."""
         with self.setup.pipeline.rules:
             return joint_program(self.parts, self.call, self.setup.rank, self.setup.device)
 
-    def connected(self, program: JointProgram, ranks: Ranks, dims: Sequence[OpenDim]) -> RankPrograms[JointProgram]:
-        """Return the programs of this rank, of which `program` is that for the examples; all ranks call this alike."""
+    def make_rank_programs(
+        self, program: JointProgram, ranks: Ranks, dims: Sequence[OpenDim]
+    ) -> RankPrograms[JointProgram]:
+        """Return the programs of this rank. All ranks must call this.
+
+        Args:
+            program: the program for the examples.
+        """
         program.connect(ranks)
-        known = tuple(self.sizes.items())
+        example_sizes = tuple(self.sizes.items())
         signature = read_signature(ir.main_function(self.outline), self.call.returned)
         return RankPrograms(
-            read_module=self._read,
+            read_module=self._read_module,
             pipeline=self.setup.pipeline,
             inputs=[argument for argument in signature.inputs if not argument.is_tangent],
-            examples=known,
+            examples=example_sizes,
             is_step=False,
             source=self.source,
             dims=dims,
             ranks=ranks,
-            lower=self._lowered,
-            programs={known: program},
+            lower=self._lower,
+            programs={example_sizes: program},
         )
 
-    def _read(self) -> ModuleOp:
-        return ir.read_printed(self.text)  # on all ranks, so that they name values alike
+    def _read_module(self) -> ModuleOp:
+        return ir.read_printed(self.text)  # even on the rank that printed it: names of values are equal on all ranks
 
-    def _lowered(self, module: ModuleOp, localize: Localize) -> JointProgram:
+    def _lower(self, module: ModuleOp, localize: Localize) -> JointProgram:
         parts = JointParts.of(module, localize, self.call, self.setup.pipeline)
         return joint_program(parts, self.call, self.setup.rank, self.setup.device)
 
 
-def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
-    return None if given is None else tuple(given)
+def _as_tuple(shardings: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
+    return None if shardings is None else tuple(shardings)
 
 
-def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
-    made = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, ranks.mesh, ranks.device_mesh)
-    if isinstance(made, LocalShard):
+def _as_dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
+    dtensor = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, ranks.mesh, ranks.device_mesh)
+    if isinstance(dtensor, LocalShard):
         raise UnsupportedError(
-            f"'{argument.name}' is laid out as <{argument.sharding}>, which a DTensor cannot hold; name another layout "
-            "for it in the plan, such as S(dim)"
+            f"'{argument.name}' has the sharding <{argument.sharding}>, which no DTensor can have; give it another "
+            "sharding in the plan, such as S(dim)"
         )
-    return elementwise(made)
+    return elementwise(dtensor)
 
 
 _KINDS = {
-    "model": instance(nn.Module, expected="a nn.Module"),
+    "model": instance(nn.Module, expected="an nn.Module"),
     "mesh": MESH,
     "example_inputs": EXAMPLES,
     "example_kwargs": keyed("a dict of arguments by name").optional,
 }
 
 
-def _check_arguments(given: Mapping[str, Any], example_kwargs: Any) -> None:
-    check_kinds(_KINDS, {**given, "example_kwargs": example_kwargs}, tuple(given))
-    if not given["example_inputs"] and not example_kwargs:
+def _check_arguments(arguments: Mapping[str, Any], example_kwargs: Any) -> None:
+    check_kinds(_KINDS, {**arguments, "example_kwargs": example_kwargs}, tuple(arguments))
+    if not arguments["example_inputs"] and not example_kwargs:
         raise SpmdirError(
-            "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
-            "or example_kwargs"
+            "there are no example inputs; expected the arguments of a call, with global shapes; pass example_inputs or "
+            "example_kwargs"
         )
 
 
@@ -363,6 +380,6 @@ def _check_model(model: nn.Module) -> None:
     check_initialized(model)
     if "forward" in vars(model):
         raise UnsupportedError(
-            f"the {type(model).__name__} has a model.forward of its own, which would run instead of the sharded "
-            "one; shard the model first, or put the forward into its class"
+            f"model.forward is an attribute of the {type(model).__name__}, which would replace the sharded forward; "
+            "define forward in the class, or assign it after shard_module"
         )

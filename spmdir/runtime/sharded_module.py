@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.runtime.copies import copied
+from spmdir.runtime.copies import copy_model
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.joint_capture import arguments_by_name, bound_arguments, leaf_names
 from spmdir.runtime.joint_program import JointProgram
@@ -104,14 +104,14 @@ class Runner:
         differentiated = places_requiring_grad(leaves) if torch.is_grad_enabled() else frozenset[int]()
         sums: LocalSums = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
-        with self.ranks.group.reporting():
+        with self.ranks.group.report_errors():
             fixed = (
                 fixed_dims(open_dims(self.dynamic_sizes, arguments_by_name(module, call))) if self.dynamic_sizes else ()
             )
         structure = Structure.of(leaves, spec, fixed)
         variant = self.variants.find(module, structure, is_unreduced, differentiated)
         if variant is None:
-            with self.ranks.group.reporting():
+            with self.ranks.group.report_errors():
                 for existing in self.variants.of_structure(structure)[:1]:
                     existing.programs.solve_sizes(inputs)  # inputs that no program of this structure accepts
                 self.variants.check_limits(module, structure, is_unreduced, leaf_names(module, *call))
@@ -229,7 +229,7 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
     Args:
         tensors: each parameter and buffer by one of its names.
     """
-    sharded = copied(model, {id(attribute(model, name)): tensor for name, tensor in tensors.items()})
+    sharded = copy_model(model, {id(attribute(model, name)): tensor for name, tensor in tensors.items()})
     base = type(model)
     forward = functools.wraps(base.forward)(lambda self, *args, **kwargs: ShardedModule.forward(self, *args, **kwargs))
     members = {"forward": forward, "__module__": base.__module__, "__doc__": base.__doc__}
@@ -247,7 +247,7 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
     for tensor in (*sharded.parameters(), *sharded.buffers()):
         meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
-    plain = copied(sharded, memo)
+    plain = copy_model(sharded, memo)
     del plain.__dict__[RUNNER], plain.__dict__[SUMS]
     leave_inner_modules(plain)
     plain.__dict__.pop("forward", None)  # a wrapper of the sharded forward is not part of the program
@@ -259,7 +259,7 @@ def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) ->
     """Return the guards of a program that was traced in the present state of a sharded module."""
     omitted = frozenset({RUNNER, SUMS, "forward", *HOOKS})  # hooks run around a program
     walk = StateWalk(rehearsal.code, {"model": sharded}, omitted, frozenset(rehearsal.caches.dicts))
-    return Guards.of(walk, rehearsal.code, ["model"], device).checked(sharded)
+    return Guards.of(walk, rehearsal.code, ["model"], device).check_now(sharded)
 
 
 def attribute(module: nn.Module, name: str) -> Tensor:
@@ -275,7 +275,7 @@ def _check_transforms() -> None:
     if is_inside_transform():
         raise UnsupportedError(
             "a sharded module is called inside a transform of torch.func, such as grad or vmap; expected a plain call: "
-            "use torch.autograd.grad or backward on what the module, or functional_call of it, returns"
+            "use torch.autograd.grad or backward on the output of the module, or of functional_call"
         )
 
 

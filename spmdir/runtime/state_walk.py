@@ -106,7 +106,7 @@ class StateWalk:
         guards: the guards, in an order in which their expressions can be evaluated.
         of_globals: the number of guards that do not depend on the roots; they come first.
         constants: name in the expressions → value.
-        librarys: values of libraries that the code can reach, by id.
+        library_values: values of libraries that the code can reach, by id.
         functions: functions under `functools.cache` and the like that the code executes.
         dicts: path → dict that holds fake tensors.
     """
@@ -129,7 +129,7 @@ class StateWalk:
         self.constants: dict[str, Any] = {
             "content": content, "key_content": key_content, "reduced": reduced, "table_of": table_of, "unset": _UNSET,
         }  # fmt: skip
-        self.librarys: dict[int, Any] = {}
+        self.library_values: dict[int, Any] = {}
         self.functions: list[Any] = []
         self.dicts: dict[str, dict[Any, Any]] = {}
         self._names, self._executed, self._called = frozenset(code.names), code.globals.keys(), code.called
@@ -147,128 +147,134 @@ class StateWalk:
         self.of_globals = len(self.guards)
         for path, value in roots.items():
             self.visit(value, path, path)
-        if any(id(accessor) in self.librarys for accessor in ACCESSORS):  # accessible under another name
+        if any(id(accessor) in self.library_values for accessor in ACCESSORS):  # accessible under another name
             code.names.add(EVERY)
         ids = f"{{{', '.join(f'id({variable})' for variable in self._objects)}}}"
-        self._add("the state", "objects", ids, f"len(x) != {len(self._objects)}", lambda ids: "two objects became one")
+        self._add_guard(
+            "the state", "objects", ids, f"len(x) != {len(self._objects)}", lambda ids: "two objects became one"
+        )
 
     def _visit_globals(self, code: ExecutedCode) -> None:
         done: set[tuple[int, str]] = set()
-        for each, values in sorted(code.globals.items(), key=lambda item: _place(item[0])):
+        for each, values in sorted(code.globals.items(), key=lambda item: _code_position(item[0])):
             for name in sorted(global_names(each)):
                 if (id(values), name) not in done and name in values:
-                    self.visit(values[name], f"{self._constant(values)}[{name!r}]", f"{values.get('__name__')}.{name}")
+                    self.visit(
+                        values[name], f"{self._constant_name(values)}[{name!r}]", f"{values.get('__name__')}.{name}"
+                    )
                 done.add((id(values), name))
         for name in sorted(code.modules & sys.modules.keys()):
-            self.visit(sys.modules[name], f"{self._constant(sys.modules)}[{name!r}]", name)
+            self.visit(sys.modules[name], f"{self._constant_name(sys.modules)}[{name!r}]", name)
 
     def visit(self, value: Any, read: str, path: str) -> None:
         """Make the guards of a value and of all values reachable from it."""
         if isinstance(value, PLAIN):
-            self._plain(value, read, path)
+            self._guard_plain(value, read, path)
         elif id(value) in self._visited:
             variable, first_path = self._visited[id(value)]
-            self._add(path, f"the same as {first_path}", read, f"x is not {variable}")
+            self._add_guard(path, f"the same as {first_path}", read, f"x is not {variable}")
         elif isinstance(value, IDENTICAL):
-            self._identical(value, read, path)
+            self._guard_identity(value, read, path)
             owner = getattr(value, "__self__", None)
             if owner is not None and not isinstance(owner, (type, types.ModuleType)):  # of a bound method
-                self.visit(owner, f"{self._constant(owner)}", path)
+                self.visit(owner, f"{self._constant_name(owner)}", path)
         elif isinstance(value, enum.Enum):
-            self._attributes(value, self._identical(value, read, path), path)
+            self._visit_attributes(value, self._guard_identity(value, read, path), path)
         elif isinstance(value, type):
-            self._identical(value, read, path)
-            self._class(value)
+            self._guard_identity(value, read, path)
+            self._visit_class(value)
         elif isinstance(value, types.ModuleType):
-            self._identical(value, read, path)
-            self._namespace(value, is_library_module(value.__name__), value.__name__)
+            self._guard_identity(value, read, path)
+            self._visit_namespace(value, is_library_module(value.__name__), value.__name__)
         elif isinstance(value, ContextVar):
-            self._identical(value, read, path)
-            self.visit(value.get(None), f"{self._constant(value)}.get(None)", path)
+            self._guard_identity(value, read, path)
+            self.visit(value.get(None), f"{self._constant_name(value)}.get(None)", path)
         elif isinstance(value, Tensor):
-            self._tensor(value, read, path)
+            self._guard_tensor(value, read, path)
         elif isinstance(value, types.FunctionType):
-            self._function(value, read, path)
+            self._visit_function(value, read, path)
         elif isinstance(value, nn.Module):
-            self._module(value, read, path)
+            self._visit_module(value, read, path)
         elif isinstance(value, _CONTAINERS):
-            self._container(value, read, path)
+            self._visit_container(value, read, path)
         elif isinstance(value, weakref.ref):
-            variable = self._bind(value, path, text_of(value), read, self._type_differs(value))
+            variable = self._bind_guard(value, path, text_of(value), read, self._type_differs(value))
             self.visit(value(), f"{variable}()", path)
         else:
-            self._object(value, read, path)
+            self._visit_object(value, read, path)
 
-    def _constant(self, value: Any) -> str:
+    def _constant_name(self, value: Any) -> str:
         """Return the name of a constant of the check."""
         if id(value) not in self._constant_names:
             self._constant_names[id(value)] = name = f"c{len(self._constant_names)}"
             self.constants[name] = value
         return self._constant_names[id(value)]
 
-    def _add(self, path: str, text: str, read: str, fails: str, explain: Any = None) -> str:
+    def _add_guard(self, path: str, text: str, read: str, fails: str, explain: Any = None) -> str:
         """Add a guard, and return the variable of its value."""
         variable = f"v{len(self.guards)}"
         is_shared = self._is_shared and explain is None
         self.guards.append(Guard(path, text, variable, read, fails, explain, is_shared))
         return variable
 
-    def _bind(self, value: Any, path: str, text: str, read: str, fails: str) -> str:
+    def _bind_guard(self, value: Any, path: str, text: str, read: str, fails: str) -> str:
         """Add the guard of a value that later guards may refer to."""
-        variable = self._add(path, text, read, fails)
+        variable = self._add_guard(path, text, read, fails)
         self._visited[id(value)] = variable, path
         self._referenced.append(value)
         if not isinstance(value, (Tensor, types.FunctionType, types.MethodType)) and type(value) not in _CONTAINERS:
             self._objects.append(variable)
         return variable
 
-    def _identical(self, value: Any, read: str, path: str) -> str:
-        self.librarys[id(value)] = value
-        return self._add(path, text_of(value), read, f"x is not {self._constant(value)}")
+    def _guard_identity(self, value: Any, read: str, path: str) -> str:
+        self.library_values[id(value)] = value
+        return self._add_guard(path, text_of(value), read, f"x is not {self._constant_name(value)}")
 
     def _type_differs(self, value: Any) -> str:
-        return f"type(x) is not {self._constant(type(value))}"
+        return f"type(x) is not {self._constant_name(type(value))}"
 
-    def _plain(self, value: Any, read: str, path: str) -> None:
+    def _guard_plain(self, value: Any, read: str, path: str) -> None:
         if is_simple(value):
-            same = self._constant(value)
-            fails = f"x is not {same} and (type(x) is not {self._constant(type(value))} or x != {same})"
+            same = self._constant_name(value)
+            fails = f"x is not {same} and (type(x) is not {self._constant_name(type(value))} or x != {same})"
         else:
-            fails = f"content(x) != {self._constant(content(value))}"
-        variable = self._add(path, text_of(value), read, fails)
+            fails = f"content(x) != {self._constant_name(content(value))}"
+        variable = self._add_guard(path, text_of(value), read, fails)
         if table_of(value) and not is_library_class(type(value)):
-            self._attributes(value, variable, path)
+            self._visit_attributes(value, variable, path)
 
-    def _tensor(self, value: Tensor, read: str, path: str) -> None:
+    def _guard_tensor(self, value: Tensor, read: str, path: str) -> None:
         text = text_of(value)
         if id(value) in self._registered:  # a program runs on the tensor that the name has
             text = f"{text} {'with' if value.requires_grad else 'without'} a gradient"
             fails = f"x is None or x.requires_grad is not {value.requires_grad}"
         else:
-            fails = f"{self._constant(weakref.ref(value))}() is not x"
+            fails = f"{self._constant_name(weakref.ref(value))}() is not x"
             fails += "" if value.is_inference() else f" or {version_code('x')} != {version(value)}"
-        self._bind(value, path, text, read, fails)
+        self._bind_guard(value, path, text, read, fails)
 
-    def _class(self, value: type) -> None:
+    def _visit_class(self, value: type) -> None:
         for owner in value.__mro__:
             if id(owner) not in self._visited and not is_fixed(owner):
-                self._namespace(
+                self._visit_namespace(
                     owner, is_library_class(owner), f"{owner.__module__}.{owner.__qualname__}", is_class=True
                 )
 
-    def _namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
+    def _visit_namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
         """Visit the values of a class or Python module, which exists once in the process."""
         if id(owner) in self._visited:
             return
-        self._visited[id(owner)] = self._constant(owner), path
+        self._visited[id(owner)] = self._constant_name(owner), path
         if is_of_library:
-            self._library(vars(owner), self._constant(vars(owner)), path)
+            self._guard_library(vars(owner), self._constant_name(vars(owner)), path)
         else:
             name = owner.__module__ if is_class else owner.__name__
             reads_every = EVERY in self._names and not is_installed(name)
-            self._table(vars(owner), self._constant(vars(owner)), path, is_class=is_class, reads_every=reads_every)
+            self._visit_table(
+                vars(owner), self._constant_name(vars(owner)), path, is_class=is_class, reads_every=reads_every
+            )
 
-    def _library(self, table: Mapping[str, Any], read: str, path: str) -> None:
+    def _guard_library(self, table: Mapping[str, Any], read: str, path: str) -> None:
         """Compare the values of a namespace of a library by identity."""
         names, is_shared = sorted(table.keys() & self._names), self._is_shared
         self._is_shared = False
@@ -277,36 +283,40 @@ class StateWalk:
             names.remove(name)
         if names:
             values = tuple(table[name] for name in names)
-            get = self._constant(lambda table: tuple(map(table.__getitem__, names)))
+            get = self._constant_name(lambda table: tuple(map(table.__getitem__, names)))
             explain = functools.partial(values_change, path, names, values)
-            self._add(f"{path}.__dict__", str(names), f"{get}({read})", f"x != {self._constant(values)}", explain)
+            self._add_guard(
+                f"{path}.__dict__", str(names), f"{get}({read})", f"x != {self._constant_name(values)}", explain
+            )
         self._is_shared = is_shared
 
-    def _function(self, value: types.FunctionType, read: str, path: str) -> None:
+    def _visit_function(self, value: types.FunctionType, read: str, path: str) -> None:
         if is_library_file(value.__code__.co_filename) and not (value.__closure__ and value.__code__ in self._called):
-            self._identical(value, read, path)
+            self._guard_identity(value, read, path)
             return
-        fails = f"{self._type_differs(value)} or x.__code__ is not {self._constant(value.__code__)}"
+        fails = f"{self._type_differs(value)} or x.__code__ is not {self._constant_name(value.__code__)}"
         is_called = value.__code__ in self._called
         parts = {name: getattr(value, name) for name in ("__defaults__", "__kwdefaults__") if is_called}
         fails += "".join(f" or x.{name} is not None" for name, part in parts.items() if part is None)
-        variable = self._bind(value, path, text_of(value), read, fails)
+        variable = self._bind_guard(value, path, text_of(value), read, fails)
         if is_called:
             for name in (name for name, part in parts.items() if part is not None):
                 self.visit(parts[name], f"{variable}.{name}", f"{path}.{name}")
             for index, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
-                content = _content(cell)
+                content = _cell_content(cell)
                 if content is not _UNSET:
                     self.visit(content, f"{variable}.__closure__[{index}].cell_contents", f"{path}:{name}")
         if vars(value):
             omitted = frozenset({"__wrapped__"})
-            self._table(vars(value), f"{variable}.__dict__", path, omitted=omitted, reads_every=EVERY in self._names)
+            self._visit_table(
+                vars(value), f"{variable}.__dict__", path, omitted=omitted, reads_every=EVERY in self._names
+            )
 
-    def _container(self, value: Any, read: str, path: str) -> None:
+    def _visit_container(self, value: Any, read: str, path: str) -> None:
         is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
         fails = self._type_differs(value)
         if path in self._caches:
-            self._bind(value, path, f"a {type(value).__name__}", read, fails)
+            self._bind_guard(value, path, f"a {type(value).__name__}", read, fails)
             return
         # A subclass of dict may override the methods, so use those of dict.
         of = "dict.{}(x)" if isinstance(value, dict) and type(value) is not dict else "x.{}()"
@@ -321,7 +331,7 @@ class StateWalk:
         are_simple = all(map(is_simple, items))
         if is_set:
             is_at_once = all(type(key) is str or isinstance(key, type) for key in keys)
-            contents = self._constant(set(keys) if is_at_once else {*map(key_content, keys)})
+            contents = self._constant_name(set(keys) if is_at_once else {*map(key_content, keys)})
             fails += f" or {'x' if is_at_once else '{*map(key_content, x)}'} != {contents}"
         elif is_dict:
             fails += " or " + self._items_differ(keys, f"[*{of.format('keys')}]")
@@ -329,64 +339,66 @@ class StateWalk:
             fails += f" or len(x) != {len(items)}"
         if are_simple and items:
             fails += " or " + self._items_differ(items, f"[*{of.format('values') if is_dict else 'x'}]")
-        variable = self._bind(value, path, text_of(value), read, fails)
+        variable = self._bind_guard(value, path, text_of(value), read, fails)
         if isinstance(value, dict) and any(map(_holds_fakes, items)):
             self.dicts[path] = value
         for key in sorted((key for key in keys if (is_set or is_dict) and not is_plain(key)), key=text_of):
-            self.visit(key, self._constant(key), f"{path}{{{text_of(key)}}}")
+            self.visit(key, self._constant_name(key), f"{path}{{{text_of(key)}}}")
         for index, item in enumerate(() if are_simple else items):
             key = keys[index] if is_dict else index
-            key_text = repr(key) if type(key) in (str, int) else self._constant(key)
+            key_text = repr(key) if type(key) in (str, int) else self._constant_name(key)
             get = f"{variable}[{key_text}]" if of == "x.{}()" else f"dict.get({variable}, {key_text})"
             self.visit(item, get, f"{path}[{text_of(key)}]")
         if type(value) not in _CONTAINERS:
-            self._parts(value, variable, path)
-            self._attributes(value, variable, path)
+            self._visit_parts(value, variable, path)
+            self._visit_attributes(value, variable, path)
 
     def _items_differ(self, items: list[Any], read: str) -> str:
         """Return an expression that is true if the list `read` has other plain items or keys than `items`."""
         if all(type(item) is str for item in items):
-            return f"{read} != {self._constant(items)}"
+            return f"{read} != {self._constant_name(items)}"
         if all(map(is_simple, items)):
-            types_differ = f"[*map(type, {read})] != {self._constant([*map(type, items)])}"
-            return f"{read} != {self._constant(items)} or {types_differ}"
-        return f"[*map(key_content, {read})] != {self._constant([*map(key_content, items)])}"
+            types_differ = f"[*map(type, {read})] != {self._constant_name([*map(type, items)])}"
+            return f"{read} != {self._constant_name(items)} or {types_differ}"
+        return f"[*map(key_content, {read})] != {self._constant_name([*map(key_content, items)])}"
 
-    def _module(self, value: nn.Module, read: str, path: str) -> None:
+    def _visit_module(self, value: nn.Module, read: str, path: str) -> None:
         is_root = value is self._root
         fails = "x is None" if is_root else self._type_differs(value)  # a sharded model is of a subclass
-        variable = self._bind(value, path, "a module" if is_root else text_of(value), read, fails)
-        self._class(type(value))
+        variable = self._bind_guard(value, path, "a module" if is_root else text_of(value), read, fails)
+        self._visit_class(type(value))
         omitted = self._omitted if is_root else frozenset[str]()
         reads_every, names = EVERY in self._names or has_own_lookup(type(value)), _PRIVATE | omitted
-        table = self._table(vars(value), f"{variable}.__dict__", path, omitted=names, reads_every=reads_every)
+        table = self._visit_table(vars(value), f"{variable}.__dict__", path, omitted=names, reads_every=reads_every)
         tables = {key: vars(value)[key] for key in TABLES if key not in omitted}
         empty = [key for key in tables if not tables[key]]
-        self._add(path, f"nothing in {empty}", table, " or ".join(f"x[{key!r}]" for key in empty) or "False",
+        self._add_guard(path, f"nothing in {empty}", table, " or ".join(f"x[{key!r}]" for key in empty) or "False",
                   lambda table: f"{path}.{next(k for k in empty if table[k])} was empty and is not")  # fmt: skip
         for key in (key for key in tables if tables[key]):
-            self._members(key, vars(value), table, path)
+            self._visit_members(key, vars(value), table, path)
 
-    def _members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
+    def _visit_members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
         """Visit the hooks, tensors or submodules of a module."""
         if key not in HOOKS:
             names = [*tables[key]]
             explain = functools.partial(names_change, path, list, names)  # ranks compare each member by its own path
-            fails = f"[*x] != {self._constant(names)}"
-            members = self._add(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
+            fails = f"[*x] != {self._constant_name(names)}"
+            members = self._add_guard(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
             for name, value in tables[key].items():
                 self.visit(value, f"{members}[{name!r}]", f"{path}.{name}")
             return
         size, flags = len(tables[key]), HOOKS[key]
-        hooks = self._add(f"{path}.{key}", f"{size} hooks", f"[*{variable}[{key!r}].values()]", f"len(x) != {size}")
+        hooks = self._add_guard(
+            f"{path}.{key}", f"{size} hooks", f"[*{variable}[{key!r}].values()]", f"len(x) != {size}"
+        )
         for index, value in enumerate(tables[key].values()):
             self.visit(value, f"{hooks}[{index}]", f"{path}.{key}[{index}]")
         if flags:
             with_kwargs = [hook in tables[flags] for hook in tables[key]]
             read = f"[hook in {variable}[{flags!r}] for hook in {variable}[{key!r}]]"
-            self._add(f"{path}.{flags}", str(with_kwargs), read, f"x != {self._constant(with_kwargs)}")
+            self._add_guard(f"{path}.{flags}", str(with_kwargs), read, f"x != {self._constant_name(with_kwargs)}")
 
-    def _object(self, value: Any, read: str, path: str) -> None:
+    def _visit_object(self, value: Any, read: str, path: str) -> None:
         fails, kind = self._type_differs(value), type(value)
         if not isinstance(value, _WITH_PARTS) and _is_opaque(value):
             if hasattr(kind, "__next__"):
@@ -395,15 +407,15 @@ class StateWalk:
                     "between calls; expected state that can be compared: keep a number in a buffer, or a list "
                     "instead of an iterator"
                 )
-            self.librarys[id(value)] = value
-            fails = f"x is not {self._constant(value)}"
+            self.library_values[id(value)] = value
+            fails = f"x is not {self._constant_name(value)}"
             state = None if callable(value) else reduced(value)
-            fails += "" if state is None else f" or reduced(x) != {self._constant(state)}"
-        variable = self._bind(value, path, text_of(value), read, fails)
-        self._parts(value, variable, path)
-        self._attributes(value, variable, path)
+            fails += "" if state is None else f" or reduced(x) != {self._constant_name(state)}"
+        variable = self._bind_guard(value, path, text_of(value), read, fails)
+        self._visit_parts(value, variable, path)
+        self._visit_attributes(value, variable, path)
 
-    def _parts(self, value: Any, variable: str, path: str) -> None:
+    def _visit_parts(self, value: Any, variable: str, path: str) -> None:
         """Visit the parts of a method, a descriptor or a dict with defaults."""
         if not isinstance(value, (*_WITH_PARTS, dict)):
             return
@@ -414,25 +426,28 @@ class StateWalk:
         if hasattr(value, "cache_info") and executes(vars(value).get("__wrapped__"), self._executed):
             self.functions.append(value)
 
-    def _attributes(self, value: Any, variable: str, path: str) -> None:
+    def _visit_attributes(self, value: Any, variable: str, path: str) -> None:
         """Visit the attributes of an object and of its class."""
         kind = type(value)
-        self._class(kind)
+        self._visit_class(kind)
         for slot in slots_of(kind):
             if slot in self._names or EVERY in self._names:
                 self.visit(getattr(value, slot, _UNSET), f"getattr({variable}, {slot!r}, unset)", f"{path}.{slot}")
         table = table_of(value)
         if table is not None:
             reads_every = EVERY in self._names or isinstance(value, types.SimpleNamespace) or has_own_lookup(kind)
-            self._table(table, f"table_of({variable})", path, reads_every=reads_every)
+            self._visit_table(table, f"table_of({variable})", path, reads_every=reads_every)
 
-    def _table(self, table: Any, read: str, path: str, omitted: frozenset[str] = frozenset(), **options: bool) -> str:
+    def _visit_table(
+        self, table: Any, read: str, path: str, omitted: frozenset[str] = frozenset(), **options: bool
+    ) -> str:
         """Visit the values of a namespace that the code reads, and return the variable of the namespace."""
         names_of = NamesRead(self._names, self._executed, omitted=omitted, **options)
         names = names_of(table)
-        fails = f"[*x] != {self._constant([*table])} and {self._constant(names_of)}(x) != {self._constant(names)}"
+        keys, find_names, expected = map(self._constant_name, ([*table], names_of, names))
+        fails = f"[*x] != {keys} and {find_names}(x) != {expected}"
         explain = functools.partial(names_change, path, names_of, names)
-        variable = self._add(f"{path}.__dict__", str(names), read, fails, explain)
+        variable = self._add_guard(f"{path}.__dict__", str(names), read, fails, explain)
         is_shared = self._is_shared
         for name in names:
             self._is_shared = is_shared and name in self._own_names
@@ -445,11 +460,11 @@ def _holds_fakes(value: Any) -> bool:
     return any(map(_holds_fakes, value)) if isinstance(value, (list, tuple)) else isinstance(value, FakeTensor)
 
 
-def _place(code: types.CodeType) -> tuple[str, int, str]:
+def _code_position(code: types.CodeType) -> tuple[str, int, str]:
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
-def _content(cell: types.CellType) -> Any:
+def _cell_content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not set yet

@@ -59,9 +59,7 @@ class _Places(TorchFunctionMode):
         super().__init__()
         self._outside = outside
         self._modules: list[tuple[str, _Place]] = []  # with the place before it was entered
-        self._marked_nodes: set[Any] = (
-            set()
-        )  # the autograd nodes themselves, so that none is freed and another takes its id
+        self._marked_nodes: set[Any] = set()  # autograd nodes, not ids, because the id of a freed node is reused
         self._in_backward = False
 
     def enter_hook(self, name: str) -> Any:

@@ -24,18 +24,18 @@ from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
-from spmdir.runtime.copies import copied
+from spmdir.runtime.copies import copy_model
 from spmdir.runtime.digests import text_digest
 from spmdir.runtime.open_dims import (
     Fixed,
     OpenDim,
     check_dims,
+    drop_fixed_dims,
     fixed_dims,
     open_dims,
     sizes_by_argument,
-    sizes_left_open,
 )
-from spmdir.runtime.own_sizes import deciding_apart
+from spmdir.runtime.own_sizes import allow_different_sizes
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_sizes, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
@@ -53,7 +53,7 @@ class Traceable:
     program: Any
     state: Any = None
 
-    def captured(self, args: tuple[Any, ...], device: torch.device, dynamic_shapes: Any) -> Capture:
+    def capture(self, args: tuple[Any, ...], device: torch.device, dynamic_shapes: Any) -> Capture:
         """Return the trace for example arguments.
 
         Raises:
@@ -71,7 +71,7 @@ class Traceable:
         rehearsal.caches.remove_fakes()
         return attrs.evolve(capture, rehearsal=rehearsal)
 
-    def named(self, args: tuple[Any, ...]) -> dict[str, Any]:
+    def name_arguments(self, args: tuple[Any, ...]) -> dict[str, Any]:
         """Return name → argument of a call; the names for a step are `arg0`, `arg1`, … ."""
         if self.state is not None:
             return {f"arg{place}": value for place, value in enumerate(args)}
@@ -92,11 +92,11 @@ class Traceable:
             return partial(Traceable, self.program, state)
         reference, copy = weakref.ref(self.program), _without_values(self.program, names_on_ranks)
 
-        def again() -> Traceable:
+        def make_copy() -> Traceable:
             program = reference()
             return Traceable(copy if program is None else program, state)
 
-        return again
+        return make_copy
 
 
 def _without_values(model: nn.Module, names: Container[str]) -> nn.Module:
@@ -107,7 +107,7 @@ def _without_values(model: nn.Module, names: Container[str]) -> nn.Module:
         if name in names:
             meta = torch.empty_like(tensor, device="meta")
             memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
-    return copied(model, memo)
+    return copy_model(model, memo)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -124,14 +124,14 @@ class Tracing:
         """Return the open dimensions of a call."""
         if self.dynamic_shapes is None:
             return []
-        named = traceable.named(args)
+        named = traceable.name_arguments(args)
         return open_dims(sizes_by_argument(self.dynamic_shapes, named), named)
 
     def check_dims(self, traceable: Traceable, args: tuple[Any, ...]) -> None:
         """Raise ShardingError if `dynamic_shapes` names an argument or a dimension that the example inputs lack."""
-        check_dims(self.dynamic_shapes, traceable.named(args))
+        check_dims(self.dynamic_shapes, traceable.name_arguments(args))
 
-    def fixed(self, traceable: Traceable, args: tuple[Any, ...]) -> Fixed:
+    def find_fixed_dims(self, traceable: Traceable, args: tuple[Any, ...]) -> Fixed:
         """Return the open dimensions that are numbers in the program of a call.
 
         With local inputs, sizes may differ between ranks, which then cannot trace together: the result is empty.
@@ -156,12 +156,12 @@ class Tracing:
             layouts: name → sharding of a tensor of the state.
         """
         setup = self.setup
-        with setup.group.checked(operation) as status:
-            sizes = self._left_open(traceable, args, fixed) if fixed else self.dynamic_shapes
+        with setup.group.check_agreement(operation) as status:
+            sizes = self._remaining_dynamic_shapes(traceable, args, fixed) if fixed else self.dynamic_shapes
             plan, constrained_model = plan_for(self.shardings, traceable.program, setup.mesh)
             say("tracing the program")
             with constrained_activations(constrained_model, plan):
-                capture = traceable.captured(args, setup.device, sizes)
+                capture = traceable.capture(args, setup.device, sizes)
             plan = plan.updated_with(ShardingPlan(layouts or {}))
             plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
             out_shardings = capture.result_shardings(
@@ -176,16 +176,16 @@ class Tracing:
                 return_whole(module, capture)
             examples = open_sizes(module).hints
             if setup.local_inputs and examples:
-                setup = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
+                setup = attrs.evolve(setup, pipeline=allow_different_sizes(setup.pipeline, module))
             status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
             source = ir.print_ir(module, debuginfo=True)
-        module = setup.decided(module, traceable.program)
+        module = setup.decide_once(module, traceable.program)
         return Decided(setup, capture, module, source, examples, self.dims(traceable, args))
 
-    def _left_open(self, traceable: Traceable, args: tuple[Any, ...], fixed: Fixed) -> Any:
+    def _remaining_dynamic_shapes(self, traceable: Traceable, args: tuple[Any, ...], fixed: Fixed) -> Any:
         """Return `dynamic_shapes` without the dimensions that are `fixed`."""
-        named = traceable.named(args)
-        open_sizes_left = sizes_left_open(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
+        named = traceable.name_arguments(args)
+        open_sizes_left = drop_fixed_dims(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
         return (
             open_sizes_left if open_sizes_left is None or traceable.state is None else tuple(open_sizes_left.values())
         )

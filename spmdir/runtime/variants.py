@@ -52,10 +52,10 @@ class Structure:
         values = ((Tensor, _TENSOR) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves)
         return cls(spec, tuple(values), fixed)
 
-    def differs_in_values(self, other: Structure) -> list[int]:
+    def differing_values(self, structure: Structure) -> list[int]:
         """Return the indices of the leaves that have other values; an empty list if more than values differs."""
-        pairs = list(zip(self.values, other.values, strict=False))
-        if (self.spec, self.fixed) != (other.spec, other.fixed) or any(
+        pairs = list(zip(self.values, structure.values, strict=False))
+        if (self.spec, self.fixed) != (structure.spec, structure.fixed) or any(
             (Tensor in (a[0], b[0])) and a != b for a, b in pairs
         ):
             return []
@@ -125,7 +125,7 @@ class Variants:
         Args:
             names: the names of the leaves of the call.
         """
-        places = [place for variant in self._variants for place in variant.structure.differs_in_values(structure)]
+        places = [place for variant in self._variants for place in variant.structure.differing_values(structure)]
         for place in sorted(set(places)):
             values = {repr(v.structure.values[place][1]) for v in self._variants if v.structure.spec == structure.spec}
             if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[place][1], Tensor):

@@ -106,7 +106,7 @@ class Measuring:
                 self.exact[result] = self.exact[operand]
             return [call.arguments[1] for call in calls]
         source, target = step.source, step.target
-        self.used.update(placement for pair in step.moved(mesh) for placement in pair if placement.error)
+        self.used.update(placement for pair in step.placement_changes(mesh) for placement in pair if placement.error)
         values_before, values_after = ([call.arguments[index] for call in calls] for index in (0, 1))
         # Local tensors may have a different element type; otherwise, the inputs define the precision.
         dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else values_before[0].dtype

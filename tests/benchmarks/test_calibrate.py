@@ -41,7 +41,7 @@ def test_the_machine_at_hand_is_measured(tmp_path: Path, capsys: pytest.CaptureF
     machine = find_topology(str(tmp_path / "mine.toml"))
     costs = read_costs(str(tmp_path / "mine.costs"))
     assert machine.intra_bandwidth > 0 and machine.peak("f32") > 0 and machine.memory_bandwidth > 0
-    kinds = {line.what.split()[0] for line in costs.lines}
+    kinds = {line.entry.split()[0] for line in costs.lines}
     assert kinds == {"aten.mm", "all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
     text = (tmp_path / "mine.costs").read_text()
     assert text in capsys.readouterr().out

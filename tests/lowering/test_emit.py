@@ -179,7 +179,7 @@ def test_an_op_that_torch_lacks_is_rejected_with_its_place():
 
 def test_an_argument_that_the_op_lacks_is_rejected():
     module = program("%0 = aten.absolute(%x) {slope = 1} : tensor<4x6xf32> <>\n%0 : tensor<4x6xf32>")
-    with pytest.raises(UnsupportedError, match="has no argument 'slope'; it takes self"):
+    with pytest.raises(UnsupportedError, match="has no argument 'slope'; expected self"):
         lower_to_fx(module)
 
 

@@ -1,5 +1,6 @@
 """How the ranks of a group partition a dimension, and the ops on its chunks, run on tensors in place of graph nodes."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any
@@ -49,7 +50,7 @@ def test_a_dimension_is_cut_into_these_lengths(text: str, size: int) -> None:
     assert found.by_rank == by_rank
     assert list(found.runs) == runs
     assert found.step == max(lengths)
-    assert found.even == (len(set(lengths)) == 1)
+    assert found.is_even == (len(set(lengths)) == 1)
 
 
 @pytest.mark.parametrize(("rank", "extent", "lengths"), [(0, 4, [2, 2, 0]), (3, 3, [1, 1, 1])])

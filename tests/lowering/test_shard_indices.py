@@ -11,7 +11,7 @@ from torch import fx
 from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import parse_placement
 from spmdir.lowering.ranges import Indices
-from spmdir.lowering.shard_indices import local_index, positions
+from spmdir.lowering.shard_indices import emit_local_index, emit_positions
 
 RANGES: dict[str, Ranges] = {
     "none": (),
@@ -39,7 +39,7 @@ def listed(ranges: Ranges) -> list[int]:
 
 @pytest.mark.parametrize("ranges", RANGES.values(), ids=RANGES)
 def test_positions_are_those_of_the_ranges_in_their_order(ranges: Ranges):
-    found: Any = positions(emit, ranges, torch.device("cpu"))
+    found: Any = emit_positions(emit, ranges, torch.device("cpu"))
     assert found.dtype == torch.int64 and found.tolist() == listed(ranges)
 
 
@@ -47,7 +47,7 @@ def test_positions_are_those_of_the_ranges_in_their_order(ranges: Ranges):
 def test_the_local_index_is_that_in_the_list_and_minus_one_elsewhere(ranges: Ranges):
     own = listed(ranges)
     asked = torch.tensor([[-100, -1, *range(40)], [1 << 40, -(1 << 40), *reversed(range(40))]])
-    found: Any = local_index(emit, asked, ranges)  # pyright: ignore[reportArgumentType]
+    found: Any = emit_local_index(emit, asked, ranges)  # pyright: ignore[reportArgumentType]
     assert found.dtype == torch.int64
     assert found.tolist() == [[own.index(p) if p in own else -1 for p in row] for row in asked.tolist()]
 
@@ -62,5 +62,5 @@ def test_nothing_as_long_as_the_dimension_is_kept(placement: str, most: int):
         return graph.call_function(op, (), {})
 
     ranges = parse_placement(placement).ranges(1024, 4, 1)  # type: ignore[attr-defined]
-    positions(node, ranges, None)
+    emit_positions(node, ranges, None)
     assert not tables and len(graph.nodes) - 1 <= most

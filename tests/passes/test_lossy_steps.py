@@ -166,7 +166,7 @@ PLANS = {
 @pytest.mark.parametrize(("ends", "lossy"), PLANS.items())
 def test_plans_enter_lossy_placements_where_the_target_has_them_alone(ends: tuple[str, str], lossy: list[str]) -> None:
     steps = [step for step in plan_reshard((6, 6), "f64", *ends, MESH).steps if step.is_lossy(MESH)]
-    moved = [(step.moved(MESH), step.axes) for step in steps]
+    moved = [(step.placement_changes(MESH), step.axes) for step in steps]
     assert [f"{before} -> {after} on [{', '.join(axes)}]" for ((before, after),), axes in moved] == lossy
 
 

@@ -61,7 +61,7 @@ def test_all_rows_together_are_the_step_and_the_peak_of_the_other_reports(folder
         assert total.total("exposed") == pytest.approx(step.exposed_seconds)
         assert total.total("transfer") == pytest.approx(sum(one.seconds for one in step.collectives))
         assert total.share.wire_bytes == pytest.approx(sum(one.wire_bytes for one in step.collectives))
-        assert total.total("held") == spmdir.report.memory_report(module).peak_bytes
+        assert total.total("held_bytes") == spmdir.report.memory_report(module).peak_bytes
         sent = spmdir.report.comm_report(localize(module, spmdir.Pipeline())).wire_bytes
         hosts = sum(one.wire_bytes for one in step.collectives if not one.axes)
         assert total.share.wire_bytes - hosts == pytest.approx(sent)
@@ -102,7 +102,7 @@ def test_each_op_knows_its_module_its_line_and_its_phase(module) -> None:
     found = {op.name: op for op in spmdir.report.cost_table(module).ops}
     assert (found["%x3"].module, found["%x3"].layer, found["%x3"].line) == ("layers.2.act", "layers.2", "model.py:7")
     assert {op.phase for op in found.values()} == {"forward", ""}
-    assert found["%x0"].held_for == "inputs" and found["%x0"].held == 64 * 64
+    assert found["%x0"].memory_class == "inputs" and found["%x0"].held_bytes == 64 * 64
 
 
 def test_json_and_csv_have_the_same_rows_with_units_in_their_names(module) -> None:

@@ -59,7 +59,7 @@ func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<8x4xf32> {REPLICATED})
   %2 = aten.exp(%1) : tensor<8x4xf32>
   return %2 : tensor<8x4xf32>
 }}""")
-    assert (found.peak_bytes, found.at) == (3 * 128, "%1")
+    assert (found.peak_bytes, found.peak_value) == (3 * 128, "%1")
 
 
 def test_a_weight_gathered_along_another_dimension_than_the_first_is_received_and_then_unpacked() -> None:

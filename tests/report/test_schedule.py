@@ -41,7 +41,11 @@ def test_the_step_is_compute_and_what_is_exposed(report: ScheduleReport) -> None
 
 def test_the_peak_is_that_of_the_memory_report(report: ScheduleReport) -> None:
     memory = spmdir.report.memory_report(spmdir.parse(HIDDEN))
-    assert (report.peak_bytes, report.at, report.holders) == (memory.peak_bytes, memory.at, memory.holders)
+    assert (report.peak_bytes, report.peak_value, report.holders) == (
+        memory.peak_bytes,
+        memory.peak_value,
+        memory.holders,
+    )
 
 
 def test_the_machine_is_the_one_that_is_named(report: ScheduleReport) -> None:

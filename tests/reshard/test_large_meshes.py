@@ -14,7 +14,7 @@ from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.multi_axis_steps import check_permute, permuted_axes
-from spmdir.reshard.plan_edges import moves
+from spmdir.reshard.plan_edges import find_moves
 
 LARGE = ({"a": 1024, "b": 1024}, {"a": 64, "b": 64, "c": 256}, {"a": 1 << 20})
 
@@ -113,8 +113,8 @@ def test_simulation_says_how_many_ranks_it_takes_and_one_rank_is_lowered() -> No
     ],
 )
 def test_plans_over_many_sub_axes_look_at_few_shardings(source: str, target: str) -> None:
-    moves.cache_clear()
+    find_moves.cache_clear()
     plan = spmdir.plan_reshard((4096, 8, 128), "f32", source, target, Mesh({"data": 1024, "model": 1024}))
     assert plan.lower_bound is not None
     assert plan.wire_bytes <= 2 * plan.lower_bound
-    assert moves.cache_info().misses < 60
+    assert find_moves.cache_info().misses < 60

@@ -22,7 +22,7 @@ from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
-from spmdir.reshard.plan_edges import free_axes, moves
+from spmdir.reshard.plan_edges import find_moves, free_axes
 from spmdir.reshard.steps import make_step
 from spmdir.reshard.topology import CPU_GLOO, FLAT, H100X8, Topology
 from tests.lowering import declared_placements as declared
@@ -305,11 +305,11 @@ def test_no_value_is_made_a_partial_norm_as_it_may_be_negative(source: str) -> N
 
 
 def test_tensors_of_other_ranks_that_are_sharded_alike_share_the_steps_from_a_sharding() -> None:
-    moves.cache_clear()
+    find_moves.cache_clear()
     plan_reshard((64, 128, 8), "f32", "a: S(0), b: S(1)", "a: S(0)", WIDE)
-    misses = moves.cache_info().misses
+    misses = find_moves.cache_info().misses
     plan_reshard((64, 128, 8, 2), "f32", "a: S(0), b: S(1)", "a: S(0)", WIDE)
-    assert moves.cache_info().misses == misses
+    assert find_moves.cache_info().misses == misses
 
 
 @pytest.mark.parametrize("package", ["reshard", "search"])

@@ -142,11 +142,11 @@ def in_two_rounds(held: list[torch.Tensor], step: Step, mesh: Mesh, shape: tuple
     results = []
     for rank in range(mesh.world_size):
         moved = two_round_exchange(step.source, step.target, mesh, shape, rank)
-        given = [(part, taken(held, part, step, mesh, shape)) for part in moved.kept if part.receiver == rank]
-        for part in (part for part in moved.spread if part.receiver == rank):
+        given = [(part, taken(held, part, step, mesh, shape)) for part in moved.stationary if part.receiver == rank]
+        for part in (part for part in moved.second_round if part.receiver == rank):
             partials: dict[int, torch.Tensor] = {}
             count = torch.zeros([length(ranges) for ranges in part.grid])
-            for chunk in (chunk for chunk in moved.gathered if chunk.receiver == part.sender):
+            for chunk in (chunk for chunk in moved.first_round if chunk.receiver == part.sender):
                 overlap = tuple(common(a, b) for a, b in zip(chunk.grid, part.grid, strict=True))
                 if all(overlap):
                     whole = partials.setdefault(chunk.partial, torch.zeros(count.shape).double())

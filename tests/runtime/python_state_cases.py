@@ -1,5 +1,6 @@
 """Modules that read or change Python state, run by each of the three fronts; cases return what their tests compare."""
 
+# pyright: reportOperatorIssue=false
 from __future__ import annotations
 
 import copy
@@ -163,7 +164,7 @@ READ: dict[str, tuple[Callable[[Any, Tensor], Any], Callable[[Any], Iterator[Non
     "class attribute that an instance shadows": (
         lambda m, y: y * m.shadowed,
         change_by(lambda m: setattr(m, "shadowed", 2.0), lambda m: delattr(m, "shadowed")),
-        "model.shadowed was not there and is 2.0",
+        "model.shadowed was absent and is 2.0",
     ),
     "method of the class": (
         lambda m, y: y * m.factor(),
@@ -230,7 +231,7 @@ READ: dict[str, tuple[Callable[[Any, Tensor], Any], Callable[[Any], Iterator[Non
         change_attribute(_model, "function", functools.partial(scaled, factor=2.0)),
         "model.function.keywords was {'factor': 1.0} and is {'factor': 2.0}",
     ),
-    "forward of a submodule": (lambda m, y: y, replace_forward, "model.layer.forward was not there"),
+    "forward of a submodule": (lambda m, y: y, replace_forward, "model.layer.forward was absent"),
     "hook of a submodule": (lambda m, y: y, add_hook, "model.layer._forward_hooks"),
     "grad mode": (
         lambda m, y: y * (1 if torch.is_grad_enabled() else 2),

@@ -51,21 +51,36 @@ def test_programs_are_compiled_when_calls_first_need_them(ranks):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("mesh", "ranks 0 and 1 give the meshes <tp = 2> and <dp = 2>"),
+        ("mesh", "ranks 0 and 1 pass the meshes <tp = 2> and <dp = 2>"),
         ("program", "ranks 0 and 1 of the mesh would run different programs"),
         ("placements", "ranks 0 and 1 get different shards of 'Unsteady(0)' from the code of this placement"),
-        ("weights", "ranks 0 and 1 begin with different values of 'up.weight'"),
-        ("meta", "ranks 0 and 1 differ in whether 'down.bias' is on the meta device"),
-        ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
-        ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
-        ("compile", "ranks 0 and 1 give different options of compile"),
-        ("deeper", "the parameter 'extra.weight' is not there on rank 0 and float32[4, 4] that learns on rank 1"),
-        ("shallower", "the parameter 'extra.weight' is float32[4, 4] that learns on rank 0 and not there on rank 1"),
-        ("activated", "model.extra is not there on rank 0 and a torch.nn.modules.activation.ReLU on rank 1"),
-        ("narrow", "the parameter 'up.bias' is float64[8] that learns on rank 0 and float32[8] that learns on rank 1"),
-        ("frozen", "the parameter 'down.weight' is float64[4, 8] that learns on rank 0 and float64[4, 8] on rank 1"),
-        ("tied", "the parameter 'down.weight' is the same as 'up.weight' on rank 0 and float64[4, 4] that learns on"),
-        ("plan", '"up.weight" in the [shardings] of the plan is "tp: S(0)" on rank 0 and not there on rank 1'),
+        ("weights", "ranks 0 and 1 start with different values of 'up.weight'"),
+        ("meta", "ranks 0 and 1 differ: only one has 'down.bias' on the meta device"),
+        ("sync_state", "ranks 0 and 1 pass sync_state=False and sync_state=True"),
+        ("local_inputs", "ranks 0 and 1 pass local_inputs=False and local_inputs=True"),
+        ("compile", "ranks 0 and 1 pass different options of compile"),
+        (
+            "deeper",
+            "the parameter 'extra.weight' is absent on rank 0 and float32[4, 4] (trainable) on rank 1",
+        ),
+        (
+            "shallower",
+            "the parameter 'extra.weight' is float32[4, 4] (trainable) on rank 0 and absent on rank 1",
+        ),
+        ("activated", "model.extra is absent on rank 0 and a torch.nn.modules.activation.ReLU on rank 1"),
+        (
+            "narrow",
+            "the parameter 'up.bias' is float64[8] (trainable) on rank 0 and float32[8] (trainable) on rank 1",
+        ),
+        (
+            "frozen",
+            "the parameter 'down.weight' is float64[4, 8] (trainable) on rank 0 and float64[4, 8] on rank 1",
+        ),
+        (
+            "tied",
+            "the parameter 'down.weight' is the same as 'up.weight' on rank 0 and float64[4, 4] (trainable) on",
+        ),
+        ("plan", '"up.weight" in the [shardings] of the plan is "tp: S(0)" on rank 0 and absent on rank 1'),
         ("example", "argument 0 is float64[3, 4] on rank 0 and float64[2, 4] on rank 1"),
         ("class", "Scaled.factor is 1.0 on rank 0 and 2.0 on rank 1"),
         ("constant", "op 6 of the forward is "),
@@ -123,7 +138,7 @@ def test_sizes_are_compared_whenever_they_change(ranks):
         torch.testing.assert_close(found["outputs"], found["expected"])
 
 
-DIFFERENT = "ranks 0 and 1 are given different values of the input "
+DIFFERENT = "ranks 0 and 1 pass different values of the input "
 
 
 @pytest.mark.gloo
@@ -131,11 +146,14 @@ def test_inputs_that_differ_between_ranks_are_an_error_on_all(ranks):
     for result in ranks:
         found = result["inputs"]
         for case, name in (("model", "x"), ("module", "x"), ("step", "arg1")):
-            assert found[case].startswith(f"{DIFFERENT}'{name}'; inputs are global") and "local_inputs" in found[case]
+            assert (
+                found[case].startswith(f"{DIFFERENT}'{name}'; expected the same global batch")
+                and "local_inputs" in found[case]
+            )
         assert found["later"][0] == "no error" and found["later"][1].startswith(DIFFERENT)
         assert all(error.startswith(DIFFERENT) for error in found["retried"])
-        assert found["shards"].startswith(f"{DIFFERENT}'x', of which they hold the same shard")
-        assert 'give the sampler num_replicas=mesh["dp"].size()' in found["shards"]
+        assert found["shards"].startswith(f"{DIFFERENT}'x', of which they have the same shard")
+        assert 'pass num_replicas=mesh["dp"].size()' in found["shards"]
 
 
 @pytest.mark.gloo
@@ -232,5 +250,5 @@ def test_the_first_thing_that_differs_is_named(field):
 
 def test_what_is_no_part_of_a_tensor_cannot_be_saved():
     held = LocalShard("w", torch.zeros(2), parse_sharding("tp: P(sum)"), (4,), "a partial value")
-    with pytest.raises(spmdir.SpmdirError, match=r"'w' is laid out as <tp: P\(sum\)>: a partial value"):
+    with pytest.raises(spmdir.SpmdirError, match=r"'w' has the sharding <tp: P\(sum\)>: a partial value"):
         pickle.dumps(held)

@@ -1,5 +1,6 @@
 """Checkpoints: complete or not there, loaded whatever the layout, and never in part."""
 
+# pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 from __future__ import annotations
 
 import itertools
@@ -79,13 +80,13 @@ def test_dtensors_that_torch_would_save_wrongly_are_saved_rightly(saved):
 @pytest.mark.gloo
 def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
     for rank, result in enumerate(saved[1]):
-        assert "'w' is laid out as <dp: P(sum)>: local tensors with P(sum) on axis 'dp' do not" in result["partial"]
+        assert "'w' has the sharding <dp: P(sum)>: local tensors with P(sum) on axis 'dp' do not" in result["partial"]
         assert "and the local shape [" in result["odd"]
-        assert "ranks 0 and 1 save different values of 'w', of which a checkpoint keeps one" in result["differs"]
-        assert "ranks 0 and 1 give step=0 and step=1; give every rank the same" in result["step"]
-        assert "ranks 0 and 1 give keep=1 and keep=2" in result["keep"]
-        assert "ranks 0 and 1 give the directories" in result["directory"]
-        assert "is damaged: '__3_0.distcp' has other bytes than were saved" in result["damaged"]
+        assert "ranks 0 and 1 save different values of 'w', but a checkpoint stores only one" in result["differs"]
+        assert "ranks 0 and 1 pass step=0 and step=1; pass the same value on all ranks" in result["step"]
+        assert "ranks 0 and 1 pass keep=1 and keep=2" in result["keep"]
+        assert "ranks 0 and 1 pass the directories" in result["directory"]
+        assert "is damaged: '__3_0.distcp' differs from the saved bytes" in result["damaged"]
         assert result["one rank"].startswith("" if rank == 2 else "rank 2: ")
         assert "does not fit: it has 'w' and nothing of 'v'; expected" in result["one rank"]
         assert "no place for a state" in result["restored"]
@@ -145,9 +146,9 @@ def test_a_fresh_optimizer_gets_its_moments(run):
 DAMAGES = {
     "a missing file": (lambda place: (place / "__0_0.distcp").unlink(), r"'__0_0.distcp' is missing; load .* step=1"),
     "a short file": (lambda place: os.truncate(place / "__0_0.distcp", 99), r"has 99 bytes; expected \d+"),
-    "another byte": (lambda place: flip(place / "__0_0.distcp"), "has other bytes than were saved"),
+    "another byte": (lambda place: flip(place / "__0_0.distcp"), "differs from the saved bytes"),
     "missing metadata": (lambda place: (place / ".metadata").unlink(), "'.metadata' is missing"),
-    "other metadata": (lambda place: flip(place / ".metadata"), "'.metadata' has other bytes"),
+    "other metadata": (lambda place: flip(place / ".metadata"), "'.metadata' differs from the saved bytes"),
     "missing digests": (lambda place: (place / "digests.json").unlink(), "'digests.json' is missing"),
     "digests of nothing": (
         lambda place: (place / "digests.json").write_text("[1]"),

@@ -1,5 +1,6 @@
 """Digests are equal where values are, in whatever process."""
 
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.default_group import checked
+from spmdir.runtime.default_group import check_agreement
 from spmdir.runtime.digests import hash_bits, quick_digest, tensor_digest, value_digest
 
 
@@ -80,7 +81,7 @@ def test_the_ranks_of_the_default_group_join_once(monkeypatch: pytest.MonkeyPatc
     for groups in (1, 2):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         for _ in range(3):
-            with checked("a test"):
+            with check_agreement("a test"):
                 pass
         dist.destroy_process_group()
         assert len(joined) == groups

@@ -1,5 +1,6 @@
 """Guards hold until something that the forward reads has changed: ways to read, places of state, kinds of values."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import collections
@@ -34,7 +35,7 @@ _get, _grad = getattr, torch.is_grad_enabled
 def guards_of(model: nn.Module, *args: Any) -> Guards:
     rehearsal = rehearse_module(model, args or (X,), {})
     walk = StateWalk(rehearsal.code, {"model": model}, caches=frozenset(rehearsal.caches.dicts))
-    return Guards.of(walk, rehearsal.code, ["model"], CPU).checked(model)
+    return Guards.of(walk, rehearsal.code, ["model"], CPU).check_now(model)
 
 
 def change_seen(model: nn.Module, change: Callable[[], Any], *args: Any) -> str:
@@ -282,7 +283,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {
     "a new attribute in the place of another": (
         lambda: shadowed(),
         shadow,
-        "model.class_value was not there and is 3.0",
+        "model.class_value was absent and is 3.0",
     ),
     "global that the backward reads": (
         lambda: Model(lambda m, x: Double.apply(x)),
@@ -303,7 +304,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {
     "further layer": (
         lambda: nn.Sequential(nn.ReLU()),
         lambda m: m.append(nn.Tanh()),
-        "model.1 was not there and is a torch.nn.modules.activation.Tanh",
+        "model.1 was absent and is a torch.nn.modules.activation.Tanh",
     ),
     "removed layer": (
         lambda: nn.Sequential(nn.ReLU(), nn.Tanh()),

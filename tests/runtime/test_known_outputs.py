@@ -1,5 +1,6 @@
 """What modules return beside tensors: dataclasses come back as such, caches of transformers are left out."""
 
+# pyright: reportArgumentType=false
 from __future__ import annotations
 
 import dataclasses
@@ -76,7 +77,7 @@ def test_a_module_returns_its_own_containers_and_none_for_a_cache(name: str, out
     returned, expected = TREES[name]
     model = Model(returned)
     if "cache" in name:
-        with pytest.warns(SpmdirWarning, match=r"output .* of Model is a Cache, .* it is None instead") as issued:
+        with pytest.warns(SpmdirWarning, match=r"output .* of Model is a Cache, .* returns None instead") as issued:
             spec = out_spec(model, {"x": X})
         assert {w.filename for w in issued if isinstance(w.message, SpmdirWarning)} == {__file__}
     else:
@@ -87,7 +88,7 @@ def test_a_module_returns_its_own_containers_and_none_for_a_cache(name: str, out
 @FRONTS
 @pytest.mark.parametrize(
     ("returned", "place"),
-    [(lambda y: Cache(), "what the module returns"), (lambda y: {"a": [Cache()]}, r"output\['a'\]\[0\]")],
+    [(lambda y: Cache(), "the output of the module"), (lambda y: {"a": [Cache()]}, r"output\['a'\]\[0\]")],
 )
 def test_an_unknown_object_that_cannot_be_left_out_is_an_error(returned: Any, place: str, out_spec: Any) -> None:
     with pytest.raises(UnsupportedError, match=f"{place} is a Cache; expected tensors and numbers"):
@@ -116,5 +117,5 @@ class Counts(nn.Module):
 
 
 def test_an_error_of_the_forward_names_the_cache_that_it_is_given() -> None:
-    with pytest.raises(UnsupportedError, match=r"the argument 'cache' holds a Cache; expected .* use_cache=False"):
+    with pytest.raises(UnsupportedError, match=r"the argument 'cache' contains a Cache; expected .* use_cache=False"):
         of_joint(Counts(), {"x": X, "cache": Cache()})

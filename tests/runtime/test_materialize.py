@@ -1,5 +1,6 @@
 """Models from the meta device get the values of one device, and safetensors files are read in slices."""
 
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import json
@@ -101,13 +102,13 @@ def test_files_load_into_another_plan_and_what_they_lack_is_initialised(ranks):
 
 
 ERRORS = {
-    "missing": "has no 'upper'; give names",
+    "missing": "has no 'upper'; pass its name",
     "shape": "'down.weight' has shape [6, 7] in '",
     "type": "'up.weight' is F64 in '",
     "broken": "cannot be read: ",
     "no file": "is not an index of safetensors files",
     "there": "has 'model.safetensors' already",
-    "no method": "the model itself is a Bare, which has parameters or buffers of its own and no reset_parameters()",
+    "no method": "the model itself is a Bare, which has parameters or buffers but no reset_parameters()",
     "others": "the initialisation of the model itself writes to tensors of other modules",
     "no values": "the initialisation of 'inner' leaves 'bias' without values",
 }

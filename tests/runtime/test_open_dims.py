@@ -9,7 +9,7 @@ import torch
 from torch.export import Dim
 
 from spmdir.core.errors import ShardingError
-from spmdir.runtime.open_dims import fixed_dims, open_dims, sizes_by_argument, sizes_left_open
+from spmdir.runtime.open_dims import drop_fixed_dims, fixed_dims, open_dims, sizes_by_argument
 
 BATCH, LENGTH = Dim("batch", max=16), Dim("length", min=2)
 SPECS: dict[str, Any] = {"x": {0: BATCH, 1: LENGTH}, "others": [{0: BATCH}, {"y": {0: Dim.AUTO, 1: 8}}]}
@@ -71,21 +71,21 @@ def test_errors_name_the_argument_and_its_dim(arguments: Any, message: str) -> N
 def test_fixed_dimensions_are_left_out_of_the_sizes_of_a_trace() -> None:
     arguments = call((1, 6), (1,), (3, 8))
     fixed = fixed_dims(open_dims(SPECS, arguments))
-    assert sizes_left_open(SPECS, arguments, fixed) == {
+    assert drop_fixed_dims(SPECS, arguments, fixed) == {
         "x": {1: LENGTH},
         "others": [{}, {"y": {0: Dim.AUTO, 1: 8}}],
     }
-    assert sizes_left_open({"x": {0: BATCH}}, {"x": torch.empty(1)}, (("x", 0, 1),)) is None
+    assert drop_fixed_dims({"x": {0: BATCH}}, {"x": torch.empty(1)}, (("x", 0, 1),)) is None
 
 
 def test_sizes_fit_arguments_that_are_built_otherwise() -> None:
     specs = sizes_by_argument(({0: BATCH}, ({0: BATCH}, None)), ["x", "pair"])
     pair = Pair(torch.empty(4), torch.empty(4))
-    assert sizes_left_open(specs, {"x": torch.empty(4), "pair": pair}, ()) == {
+    assert drop_fixed_dims(specs, {"x": torch.empty(4), "pair": pair}, ()) == {
         "x": {0: BATCH},
         "pair": Pair({0: BATCH}, None),  # type: ignore[arg-type]  # what is said of its tensors
     }
-    assert sizes_left_open(specs, {"x": torch.empty(4), "pair": [torch.empty(4)]}, ()) == {
+    assert drop_fixed_dims(specs, {"x": torch.empty(4), "pair": [torch.empty(4)]}, ()) == {
         "x": {0: BATCH},
         "pair": [None],
     }

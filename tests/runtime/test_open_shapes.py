@@ -20,9 +20,9 @@ ROWS = Dim("rows", min=6, max=64)
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (({0: ROWS}, {0: ROWS}), "has 4 as its example, which is not in the range of 'rows', expected 6..64"),
-        (({1: Dim("n")}, {1: Dim("n")}), "[1][1] is 'n', which is 8 here and 6 elsewhere; expected one size"),
-        (({0: Dim.DYNAMIC},), "expected one built like the arguments"),
+        (({0: ROWS}, {0: ROWS}), "has the example size 4, outside the range of 'rows'; expected 6..64"),
+        (({1: Dim("n")}, {1: Dim("n")}), "[1][1] is 'n' with size 8, but another 'n' has size 6; expected one size"),
+        (({0: Dim.DYNAMIC},), "expected the structure of the arguments"),
     ],
 )
 def test_examples_fit_what_is_said_of_the_sizes(spec: Any, message: str) -> None:

@@ -251,7 +251,7 @@ def test_a_process_without_a_group_is_told_how_to_make_one():
 
 
 def test_a_function_without_state_is_an_error(alone):
-    with pytest.raises(spmdir.SpmdirError, match="together with state="):
+    with pytest.raises(spmdir.SpmdirError, match="pass state="):
         spmdir.parallelize(lambda state, x: (x, state), Mesh({"dp": 1}), None, (torch.zeros(2),))
 
 

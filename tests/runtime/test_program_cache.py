@@ -103,7 +103,7 @@ def test_another_machine_under_the_same_name_is_another_entry(tmp_path: Path) ->
             "aten.linear(%relu, %2, %1",
             r":13:3: error: 'aten.linear' takes other operands than in the model",
         ),
-        ('"2.bias"', '"bias"', r":6:1: error: argument 3 has another name or kind than in the model"),
+        ('"2.bias"', '"bias"', r":6:1: error: argument 3 differs in name or kind from the model"),
         (
             "@mesh <dp = 2, tp = 2",
             "@mesh <dp = 2, tp = 4",
@@ -163,7 +163,7 @@ def test_a_result_that_is_like_an_argument_is_laid_out_as_it_in_a_file_too(tmp_p
     text = found.path.read_text()
     assert "dp: S(0), tp: S(0)>}) attr" in text
     found.path.write_text(text.replace("dp: S(0), tp: S(0)>}) attr", "dp: S(0)>}) attr"))
-    with pytest.raises(spmdir.SpmdirError, match="result 0 has another sharding than 'input', which it must be like"):
+    with pytest.raises(spmdir.SpmdirError, match="result 0 and 'input' have different shardings"):
         found.read(again, DECIDING)
 
 

@@ -34,7 +34,7 @@ def test_a_program_without_variants_refuses_to_run_after_state_has_changed(found
     if (front, name) == ("training_step", "grad mode"):  # a step enables gradients itself
         assert case["after"][0] == pytest.approx(case["before"][1], rel=1e-12)
     else:
-        assert case["after"][0].startswith("the program was traced in another state: ")
+        assert case["after"][0].startswith("the state that the program was traced with has changed: ")
         assert READ[name][2] in case["after"][0]
 
 

@@ -1,5 +1,6 @@
 """Ranks that compare what they do, one after the other in one process: each finds what the others left in the store."""
 
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import json
@@ -25,7 +26,7 @@ def group(store: Any, index: int, timeout: float) -> RankGroup:
 def come(ranks: RankGroup, error: Exception | None = None, **status: Any) -> Exception | None:
     """Return what is raised where a rank says `status`, or raises `error`."""
     try:
-        with ranks.checked("the test") as said:
+        with ranks.check_agreement("the test") as said:
             said |= status
             if error:
                 raise error

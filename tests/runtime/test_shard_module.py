@@ -39,7 +39,7 @@ def test_calls_that_do_not_fit_say_why(ranks):
         assert "'x' has shape" in shape
         assert added.startswith("'late_weight' was added after the module was sharded; expected ")
         assert replaced.startswith("'again.bias' has become no DTensor; expected [")
-        assert "the Linear has a model.forward of its own" in own_forward
+        assert "model.forward is an attribute of the Linear" in own_forward
         assert not whole and "call spmdir.checkpoint.save_safetensors(directory, model) on all ranks" in shards
 
 

@@ -1,5 +1,6 @@
 """Training steps: their arithmetic, and how they are imported."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import attrs
@@ -199,7 +200,7 @@ def test_an_op_that_draws_again_from_where_another_drew_is_an_error():
 
     model = nn.Linear(2, 2)
     step, state = training_step(model, loss, sgd(model))
-    with pytest.raises(UnsupportedError, match=r"from which aten\.rand_like\.default drew before"):
+    with pytest.raises(UnsupportedError, match=r"that was used before, by aten\.rand_like\.default"):
         make_fx(step, tracing_mode="fake")(state, torch.zeros(3, 2))
 
 
@@ -222,7 +223,7 @@ def test_a_parameter_that_the_loss_does_not_take_from_its_model_is_an_error_that
     model = MLP(6, 8)
     weight = model.up.weight
     step, state = training_step(model, lambda model, x: model(x).sum() + weight.square().sum(), sgd(model))
-    with pytest.raises(UnsupportedError, match=r"uses the parameter 'up.weight' itself"):
+    with pytest.raises(UnsupportedError, match=r"uses the original parameter 'up.weight'"):
         make_fx(step, tracing_mode="fake")(state, torch.ones(4, 6))
 
 

@@ -64,10 +64,8 @@ def test_less_memory_takes_no_less_time() -> None:
 
 
 def test_a_limit_that_nothing_meets_is_an_error_that_says_what_would_do() -> None:
-    found = (
-        r"holds 720\.9 kB at once .* of these %w1 262\.1 kB, %w2 262\.1 kB, .*; expected at most 700 kB.*memory=720896"
-    )
-    with pytest.raises(spmdir.SpmdirError, match=found):
+    message = r"needs 720\.9 kB of memory .*%w1 262\.1 kB, %w2 262\.1 kB, .*; expected at most 700 kB.*memory=720896"
+    with pytest.raises(spmdir.SpmdirError, match=message):
         decided("700kB")
     assert decided("720896").peak_bytes == decided("least").peak_bytes == 720896
 

@@ -309,12 +309,12 @@ def _parse(text: str, file: str, first_line: int, indent: int = 0) -> Rule | Tex
     try:
         tree = _grammar().parse(text)
     except UnexpectedToken as error:
-        found = "the end of the rule" if error.token.type == "$END" else f"'{str(error.token).strip() or 'a new line'}'"
+        token = "the end of the rule" if error.token.type == "$END" else f"'{str(error.token).strip() or 'a new line'}'"
         expected = error.accepts or error.expected
         lines = text.rstrip().splitlines()
         line, column = (error.line, error.column) if error.token.type != "$END" else (len(lines), len(lines[-1]) + 1)
         location = Location(file, line + first_line - 1, column + indent)
-        raise ParseError(f"found {found}, expected {_friendly(set(expected))}", location) from None
+        raise ParseError(f"found {token}, expected {_friendly(set(expected))}", location) from None
     except UnexpectedCharacters as error:
         location = Location(file, error.line + first_line - 1, error.column + indent)
         raise ParseError(f"found '{error.char}', expected {_friendly(set(error.allowed or ()))}", location) from None

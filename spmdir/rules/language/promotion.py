@@ -75,7 +75,7 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
 
 
 def expected_dtype(
-    found: DType, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
+    dtype: DType, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
 ) -> DType | None:
     """Return the element type that result `index` must have, if it cannot have `found`; else None.
 
@@ -87,15 +87,15 @@ def expected_dtype(
         declared in DTYPES or declared in DERIVED or binding.operands(declared) or binding.arguments.get(declared)
     )
     is_real = not any(isinstance(value, complex) for value in binding.arguments.values())
-    if not is_declared and (index or not operands or (is_real and found in {operand.dtype for operand in operands})):
+    if not is_declared and (index or not operands or (is_real and dtype in {operand.dtype for operand in operands})):
         return None
     expected = result_dtype(declared, binding, operands)
     is_wider = (
-        ((expected.is_integer or expected.is_bool) and (found == dt.I64 or found.is_float))
-        or (expected in (dt.BF16, dt.F16) and found == dt.F32)
-        or (expected.is_complex and found.is_inexact and is_real)
+        ((expected.is_integer or expected.is_bool) and (dtype == dt.I64 or dtype.is_float))
+        or (expected in (dt.BF16, dt.F16) and dtype == dt.F32)
+        or (expected.is_complex and dtype.is_inexact and is_real)
     )
-    return None if found == expected or (is_wider and not is_declared) else expected
+    return None if dtype == expected or (is_wider and not is_declared) else expected
 
 
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:

@@ -1,4 +1,4 @@
-"""Split a .rules text into records: the texts of single rules and strategies, which are parsed later."""
+"""Split a .rules text into records: the texts of single rules and strategies. They are parsed on demand."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) 
     return records
 
 
-def merged(records: Records, others: Records) -> dict[str, tuple[Record, ...]]:
+def merge_records(records: Records, added: Records) -> dict[str, tuple[Record, ...]]:
     """Return the records of both, those of `records` first."""
-    return {op: tuple(dict.fromkeys((*records.get(op, ()), *others.get(op, ())))) for op in {**records, **others}}
+    return {op: tuple(dict.fromkeys((*records.get(op, ()), *added.get(op, ())))) for op in {**records, **added}}

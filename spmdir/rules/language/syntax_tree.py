@@ -150,7 +150,7 @@ class Condition:
 
 @attrs.frozen
 class Statement:
-    """`a, b = op(…)`; `return x, y` (without targets); or `ring k: a b` with a body, whose targets rotate.
+    """`a, b = op(…)`; `return x, y` (without targets); or `ring k: a b` with a body. The targets of a ring rotate.
 
     Attributes:
         column: the column in which it begins.

@@ -13,14 +13,14 @@ from spmdir.rules.shapes.instance import RuleInstance
 def usable_clauses(
     rule: RuleInstance, sharded: Collection[int], scattered: Collection[int] = ()
 ) -> tuple[int, ...] | None:
-    """Return the numbers of the clauses that may rewrite the op, of which the last is used.
+    """Return the numbers of the clauses that may rewrite the op. The last one is used.
 
     A clause must belong to every sharded factor that has rewrites, and must not require one range of a scattered
     factor. Return None if no sharded factor has a rewrite.
 
     Args:
         sharded: the sharded factors.
-        scattered: the factors of which a rank may have several ranges.
+        scattered: the factors that may have several ranges on a rank.
     """
     rewritten = [rule.factors[f] for f in sharded if rule.factors[f].clauses]
     if not rewritten:

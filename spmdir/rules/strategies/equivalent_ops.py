@@ -65,7 +65,7 @@ EQUIVALENT: dict[str, tuple[Equivalent, ...]] = {
             ("v",),
         ),
     ),
-    **{op: tuple(Equivalent(other) for other in names if other != op) for names in ALIASES for op in names},
+    **{op: tuple(Equivalent(name) for name in names if name != op) for names in ALIASES for op in names},
 }
 """Op → its other names. Its strategies apply to them, unless the same file has strategies for that name."""
 

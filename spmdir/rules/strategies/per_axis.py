@@ -36,7 +36,7 @@ _SUM = _PARTIAL["sum"]
 _cached_shard = lru_cache(maxsize=None)(Shard)
 
 PlacementOf = Callable[[Dims], Placement | None]
-"""Dimensions of an operand or result → its placement; None if the sharded factor is in none of them."""
+"""Dimensions of an operand or result → its placement; None if they do not contain the sharded factor."""
 
 OPPOSITE = {"max": "min", "min": "max", "any": "all", "all": "any"}
 """Reduction of an operand of a nonincreasing op → reduction of its result."""

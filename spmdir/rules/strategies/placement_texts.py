@@ -15,7 +15,7 @@ import attrs
 from spmdir.core.errors import Location, ParseError
 from spmdir.core.placement.standard import Placement
 from spmdir.core.text_file import file_beside, read_text_file
-from spmdir.rules.language.records import Record, Records, merged, read, read_strategies
+from spmdir.rules.language.records import Record, Records, merge_records, read, read_strategies
 
 
 @cache
@@ -25,7 +25,7 @@ def texts_of(kind: type[Placement]) -> Records:
     Raises:
         ParseError: its `rules` contain a rule instead of a strategy.
     """
-    return merged(_class_texts(kind) if kind.rules else {}, _file_texts(kind))
+    return merge_records(_class_texts(kind) if kind.rules else {}, _file_texts(kind))
 
 
 def _file_texts(kind: type[Placement]) -> Records:

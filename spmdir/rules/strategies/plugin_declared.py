@@ -106,11 +106,11 @@ def _check(rule: RuleInstance, placement: Placement, strategy: object) -> None:
         raise RuleError(f"{prefix}a Strategy")
     if (len(strategy.operands), len(strategy.results)) != (len(rule.call.operands), len(rule.call.results)):
         raise RuleError(f"{prefix}{len(rule.call.operands)} operands and {len(rule.call.results)} results")
-    for found, meta in zip((*strategy.operands, *strategy.results), metas, strict=True):
-        if not isinstance(found, Placement):
-            raise RuleError(f"{prefix}placements, found {found!r}")
-        if meta is not None and found.dim is not None and found.dim >= meta.rank:
-            raise RuleError(f"{prefix}dimensions below {meta.rank} of a tensor of rank {meta.rank}, found {found}")
+    for placed, meta in zip((*strategy.operands, *strategy.results), metas, strict=True):
+        if not isinstance(placed, Placement):
+            raise RuleError(f"{prefix}placements, found {placed!r}")
+        if meta is not None and placed.dim is not None and placed.dim >= meta.rank:
+            raise RuleError(f"{prefix}dimensions below {meta.rank} of a tensor of rank {meta.rank}, found {placed}")
 
 
 def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:

@@ -35,7 +35,7 @@ def written(tmp_path: Path, text: str, name: str = "Own") -> str:
     return str(path)
 
 
-NEVER_TAKEN = pytest.mark.filterwarnings("ignore:.*an edge of .* is never taken:spmdir.core.errors.SpmdirWarning")
+NEVER_TAKEN = pytest.mark.filterwarnings("ignore:.*no plan can use this edge of .*:spmdir.core.errors.SpmdirWarning")
 """What is wrong with the edges of some placements is a warning where a program is planned."""
 
 
