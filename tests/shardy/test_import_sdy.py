@@ -119,7 +119,7 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             HEAD + ") {\n  %0 = stablehlo.add %x, %x : tensor<16x8xf32>\n  return\n}",
-            "p.mlir:3:3: error: 'stablehlo.add' is no op of a dialect, nor of torch",
+            "p.mlir:3:3: error: unknown op 'stablehlo.add'; expected an op of a dialect, of torch",
         ),
         (
             HEAD + ') {\n  %0 = sdy.reshard %x <@mesh, [{"dp"}]> : tensor<16x8xf32>\n  return\n}',
