@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.measure import options
 from spmdir.checking.rules.check_rules import captured_calls
-from spmdir.checking.rules.jobs import Setup
 from spmdir.checking.rules.pool import Death, pool
 from spmdir.checking.rules.worker import Session as CheckSession
+from spmdir.checking.rules.worker_options import Setup
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.rules.rule_set import default
 from spmdir.torch_interop.schemas import torch_op
@@ -69,9 +69,9 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
     """COLUMNS of one sample, and what only DTensor offers or we have wrong; nothing of one that cannot be judged."""
     import torch
 
-    from spmdir.checking.rules.call_checks import describe, right_in_all
-    from spmdir.checking.rules.possible import FAILURES, Trial
+    from spmdir.checking.rules.call_checks import check_in_all_trials, describe
     from spmdir.checking.rules.reasons import why_finite, why_undetermined
+    from spmdir.checking.rules.sound_assignments import FAILURES, AssignmentTrial
     from spmdir.checking.rules.soundness import call_of
     from spmdir.checking.rules.values import special_variants
     from spmdir.core.errors import SpmdirError
@@ -91,19 +91,19 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
     ):
         return Counter(), []
     sized = rule.shape_arguments if rule else ()
-    trials = [Trial(call, operands, expected, sized)]
+    trials = [AssignmentTrial(call, operands, expected, sized)]
     for _, variant in () if why_finite(sample.op) else special_variants(sample):
         with suppress(*FAILURES):
             _, inputs, outputs = call_of(variant)
-            trials.append(Trial(call, inputs, outputs, sized))
+            trials.append(AssignmentTrial(call, inputs, outputs, sized))
     ours = [{row.operands: row for row in rule.strategies(n)} for n in COUNTS] if rule else []
-    theirs, ignored = DTensorRules(call, operands), trials[0].ignored()
+    theirs, ignored = DTensorRules(call, operands), trials[0].ignored_operands()
     found: Counter[str] = Counter()
     notes: list[str] = []
     for placed in trials[0].assignments(ASSIGNMENTS):
         if all(p == R for p in placed) or any(placed[i].trait == "partial" for i in ignored):
             continue
-        possible = right_in_all(trials, placed)
+        possible = check_in_all_trials(trials, placed)
         rows = [of_count.get(placed) for of_count in ours]
         plain = [row and not row.rewrite and row.results for row in rows]
         claims = theirs.claims(placed)

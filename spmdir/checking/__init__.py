@@ -1,4 +1,4 @@
-"""Proof by running: rules against torch, placements against their laws.
+"""Validation by execution: rules are compared with torch, placements are checked against their laws.
 
 May import: core, placements, rules, reshard, dialects, plugins, rewrites, pipeline, torch_interop, lowering,
 simulator.

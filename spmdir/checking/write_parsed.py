@@ -16,11 +16,11 @@ from spmdir.rules.shapes.dimension_maps import MAPS
 def files() -> dict[ParsedTexts, str]:
     """Return each file of parsed texts, with its new content."""
     packages = packaged()
-    records = [record for found in packages.records.values() for record in found]
+    records = [record for records_of_op in packages.records.values() for record in records_of_op]
     rules = [(r.text, r.line, parse_rule(r.text, r.file, r.line)) for r in records]
     for _, _, rule in rules:
         check(rule, MAPS)
-    declared = [record for found in packages.declared.values() for record in found]
+    declared = [record for records_of_op in packages.declared.values() for record in records_of_op]
     strategies = [(r.text, r.line, parse_strategy(r.text, r.file, r.line)) for r in declared]
     rewrites = REWRITES.read_text(encoding="utf-8")
     return {
@@ -30,8 +30,9 @@ def files() -> dict[ParsedTexts, str]:
 
 
 def main() -> None:
-    for kept, text in files().items():
-        kept.path.write_text(text, encoding="utf-8")
+    """Write the files."""
+    for file, text in files().items():
+        file.path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

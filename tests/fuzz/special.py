@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from spmdir.checking.rules.call_checks import describe
-from spmdir.checking.rules.possible import FAILURES
 from spmdir.checking.rules.reasons import why_finite, why_numbers_differ, why_undetermined
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
+from spmdir.checking.rules.sound_assignments import FAILURES
 from spmdir.checking.rules.soundness import axis_verdicts, prepare
 from spmdir.rules.rule_set import default
 from tests.fuzz.batch import Kind, Wrong
@@ -29,7 +29,7 @@ class Special:
     """A call of an op with special values; `values` are among its operands' elements, `numbers` its arguments."""
 
     sample: Sample
-    numbers: Mapping[str, Any]
+    numbers: Mapping[str | int, Any]
     values: tuple[float, ...]
     ranks: int
 

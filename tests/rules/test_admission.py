@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
-from spmdir.checking.rules.op_table import installed, parse, spell, updated
+from spmdir.checking.rules.op_table import installed_version, parse_table, table_text, update_verdicts
 from spmdir.core.admitted_ops import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
@@ -30,7 +30,9 @@ MESH = spmdir.Mesh({"dp": 2})
 @pytest.fixture(scope="module")
 def found() -> list[tuple[str, str]]:
     """Name of each op of torch, and why it is rejected; other tests of this process may have registered more."""
-    code = "import json; from spmdir.checking.rules.op_table import registered; print(json.dumps([*registered()]))"
+    code = (
+        "import json; from spmdir.checking.rules.op_table import registered_ops; print(json.dumps([*registered_ops()]))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [(name, reason) for name, reason in json.loads(done.stdout)]
 
@@ -41,7 +43,7 @@ def in_torch(name: str) -> bool:
 
 def test_the_table_says_what_the_installed_torch_says(found: list[tuple[str, str]]):
     text = TABLE.read_text()
-    assert spell(updated(parse(text), installed(), iter(found))) == text
+    assert table_text(update_verdicts(parse_table(text), installed_version(), iter(found))) == text
 
 
 def test_every_registered_op_is_admitted_with_a_rule_or_as_pure_or_is_rejected_for_a_reason(

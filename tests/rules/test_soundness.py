@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from spmdir.checking.rules.call_checks import number_verdicts, variants
-from spmdir.checking.rules.numbers import number_variants
+from spmdir.checking.rules.number_variants import number_variants
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import axis_verdicts, call_of, prepare, unsound

@@ -1,4 +1,4 @@
-"""Proof of rules by execution."""
+"""Validation of rules by execution: strategies on simulated ranks are compared with one device."""
 
 from spmdir.checking.rules.check_rules import check_rules
 

@@ -8,27 +8,26 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from spmdir.checking.rules.jobs import Options
-from spmdir.checking.rules.numbers import number_variants
-from spmdir.checking.rules.possible import FAILURES, Possible, Trial
+from spmdir.checking.rules.number_variants import number_variants
 from spmdir.checking.rules.reasons import why_finite, why_left_out, why_numbers_differ, why_undetermined
-from spmdir.checking.rules.report import Fault, Missing, OpReport
+from spmdir.checking.rules.report import Fault, MissingStrategy, OpReport
 from spmdir.checking.rules.samples.sample import Sample
-from spmdir.checking.rules.soundness import Case, Verdict, axis_verdicts, meta, prepare
-from spmdir.checking.rules.soundness import judge as judged_of
+from spmdir.checking.rules.sound_assignments import FAILURES, AssignmentTrial, SoundAssignment
+from spmdir.checking.rules.soundness import Case, Verdict, axis_verdicts, judge, meta, prepare
 from spmdir.checking.rules.text_samples import runs_of_texts
 from spmdir.checking.rules.values import hard_variants, special_variants
+from spmdir.checking.rules.worker_options import Options
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement, R, parse_placement
 from spmdir.rules import RuleSet
 from spmdir.rules.language.syntax_tree import TextStrategy
 
-TRIED_IN = (2, 3)
+RANKS_OF_SEARCH = (2, 3)
 """The numbers of ranks in the search for missing strategies."""
 
 REPEATABLE = ("max", "min", "any", "all")
-"""The reductions that do not change a value that all ranks have."""
+"""The reductions of equal values that return the same value."""
 
 
 @attrs.frozen
@@ -43,10 +42,10 @@ class TriedSample:
 
 @attrs.frozen
 class SearchResult:
-    """The result of the search in one sample: the sound strategies, and the operand placements of unsound ones."""
+    """The result of the search in one sample: the sound assignments, and the operand placements of unsound ones."""
 
-    right: tuple[Possible, ...]
-    wrong: frozenset[tuple[Placement, ...]]
+    sound: tuple[SoundAssignment, ...]
+    unsound: frozenset[tuple[Placement, ...]]
 
 
 def check_op(
@@ -64,7 +63,7 @@ def check_op(
     run_texts: set[TextStrategy] = set()
     plugins = tuple(map(parse_placement, options.placements))
 
-    def judge(number: int, name: str, verdict: Verdict) -> None:
+    def record(number: int, name: str, verdict: Verdict) -> None:
         if not verdict.is_run:
             return
         run_texts.update(verdict.texts)
@@ -86,27 +85,28 @@ def check_op(
         for name, variant in tried:
             say(f"running {text} with {name}" if name else f"running {text}")
             for verdict in axis_verdicts(variant, options.counts, plugins):
-                judge(number, name, verdict)
+                record(number, name, verdict)
         say(f"running {text} with other numbers")
         for name, verdict in () if plugins else number_verdicts(sample, case, rules):
-            judge(number, name, verdict)
+            record(number, name, verdict)
     texts = runs_of_texts(plugins, samples, rules, options.counts) if plugins else {}
     for runs in texts.values():
         for run in runs:
             if run.is_derived:
-                say(f"running {(described := describe(run.sample))}")
-                cases.append(TriedSample(described, run.sample, run.case, []))
-                judge(len(cases) - 1, "", judged_of(run.case, [("x", run.strategy)], Mesh({"x": run.count})))
+                text = describe(run.sample)
+                say(f"running {text}")
+                cases.append(TriedSample(text, run.sample, run.case, []))
+                record(len(cases) - 1, "", judge(run.case, [("x", run.strategy)], Mesh({"x": run.count})))
     if reason := why_undetermined(op):
         notes.append(f"compared only in shape: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
     unchecked: list[str] = []
-    for text in (text for text in (texts or rules.text_strategies(op)) if text not in run_texts):
-        if reason := _why_unchecked(text, rules, plugins):
-            notes.append(f"not checked: {text}: {reason}")
+    for strategy in (text for text in (texts or rules.text_strategies(op)) if text not in run_texts):
+        if reason := _why_unchecked(strategy, rules, plugins):
+            notes.append(f"not checked: {strategy}: {reason}")
         else:
-            unchecked.append(str(text))
+            unchecked.append(str(strategy))
     missing = _find_missing_strategies(op, cases, rules, say) if options.missing and not plugins else ()
     sound = sum(is_sound.values())
     return OpReport(
@@ -123,9 +123,9 @@ def check_op(
     )
 
 
-def _why_unchecked(text: TextStrategy, rules: RuleSet, extras: Sequence[Placement]) -> str | None:
+def _why_unchecked(text: TextStrategy, rules: RuleSet, plugins: Sequence[Placement]) -> str | None:
     """Return the reason why a strategy cannot be checked: from the comment before it, or from its class."""
-    declared = (type(placement).unchecked.get(text.op) for placement in extras)
+    declared = (type(placement).unchecked.get(text.op) for placement in plugins)
     records = (record for record in rules.declared.get(text.op, ()) if record.line == text.location.line)
     return next(filter(None, (*declared, *(record.unchecked for record in records))), None)
 
@@ -144,7 +144,7 @@ def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case |
 
 def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
     """Yield (name, case) of the sample with NaN or infinities among its elements, if the op accepts them."""
-    if all(right is None for right in case.expected) or why_finite(sample.op):
+    if all(result is None for result in case.expected) or why_finite(sample.op):
         return
     for name, variant in special_variants(sample):
         yield from ((name, prepared) for prepared in _prepared([variant], rules))
@@ -160,7 +160,7 @@ def _prepared(samples: Iterable[Sample], rules: RuleSet) -> Iterator[Case]:
 
 def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
     """Yield (`alpha=inf`, verdict) of the sample with another number, if the op accepts it. Two ranks suffice."""
-    if all(right is None for right in case.expected) or why_finite(sample.op):
+    if all(result is None for result in case.expected) or why_finite(sample.op):
         return
     for name, variant in number_variants(sample):
         try:
@@ -173,7 +173,7 @@ def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tupl
 
 def _find_missing_strategies(
     op: str, cases: Sequence[TriedSample], rules: RuleSet, say: Callable[[str], None]
-) -> tuple[Missing, ...]:
+) -> tuple[MissingStrategy, ...]:
     searches: list[tuple[TriedSample, SearchResult]] = []
     for tried in cases:
         if not has_distinct_results(tried.case):
@@ -181,19 +181,22 @@ def _find_missing_strategies(
         say(f"looking for missing strategies of {tried.text}")
         hard_cases = () if why_finite(op) else _prepared(hard_variants(tried.sample), rules)
         searches.append((tried, find_missing(tried.case, tried.variants, hard_cases)))
-    agreed: dict[object, Possible | None] = {}
+    sound_in_all: dict[object, SoundAssignment | None] = {}
     for tried, result in searches:
         kind = key_of_equal_calls(tried.case)
-        agreed.update(((kind, operands), None) for operands in result.wrong)
-        for possible in result.right:
-            earlier = agreed.get((kind, possible.operands), possible)
-            agreed[kind, possible.operands] = earlier and earlier.both(possible)
-    texts: dict[str, list[str]] = {}
+        sound_in_all.update(((kind, operands), None) for operands in result.unsound)
+        for assignment in result.sound:
+            earlier = sound_in_all.get((kind, assignment.operands), assignment)
+            sound_in_all[kind, assignment.operands] = earlier and earlier.intersect(assignment)
+    samples_of_strategy: dict[str, list[str]] = {}
     for tried, result in searches:
-        for operands in (possible.operands for possible in result.right):
-            if possible := agreed[key_of_equal_calls(tried.case), operands]:
-                texts.setdefault(str(possible), []).append(tried.text)
-    return tuple(Missing(s, len(samples), samples[0], why_left_out(op, s)) for s, samples in texts.items())
+        for assignment in result.sound:
+            if common := sound_in_all[key_of_equal_calls(tried.case), assignment.operands]:
+                samples_of_strategy.setdefault(str(common), []).append(tried.text)
+    return tuple(
+        MissingStrategy(strategy, len(samples), samples[0], why_left_out(op, strategy))
+        for strategy, samples in samples_of_strategy.items()
+    )
 
 
 def key_of_equal_calls(case: Case) -> object:
@@ -205,8 +208,8 @@ def key_of_equal_calls(case: Case) -> object:
 
 def has_distinct_results(case: Case) -> bool:
     """Return whether the results distinguish strategies. With one element, all reductions are the identity."""
-    most = max((operand.numel() for operand in case.operands), default=0)
-    return most > 1 and not all(right is None or not right.numel() for right in case.expected)
+    largest = max((operand.numel() for operand in case.operands), default=0)
+    return largest > 1 and not all(result is None or not result.numel() for result in case.expected)
 
 
 def find_missing(case: Case, variants: Iterable[Case] = (), hard_cases: Iterable[Case] = ()) -> SearchResult:
@@ -217,46 +220,46 @@ def find_missing(case: Case, variants: Iterable[Case] = (), hard_cases: Iterable
         hard_cases: more variants, which are only evaluated for an assignment that is sound in all others.
     """
     main_trial, *trials = (_trial(c) for c in (case, *variants))
-    known_strategies = {strategy.operands for count in TRIED_IN for strategy in case.rule.strategies(count)}
-    ignored = main_trial.ignored()
-    sound: list[Possible] = []
+    known_strategies = {strategy.operands for count in RANKS_OF_SEARCH for strategy in case.rule.strategies(count)}
+    ignored = main_trial.ignored_operands()
+    sound: list[SoundAssignment] = []
     unsound: set[tuple[Placement, ...]] = set()
-    hard_trials: list[Trial] | None = None
+    hard_trials: list[AssignmentTrial] | None = None
     for operands in main_trial.assignments():
         if any(
-            _implied(operands, known_operands, ignored)
+            _is_implied(operands, known_operands, ignored)
             for known_operands in (*known_strategies, *(p.operands for p in sound))
         ):
             continue
-        possible = right_in_all([main_trial, *trials], operands)
-        if possible and any(p.trait == "partial" for p in operands):
+        assignment = check_in_all_trials([main_trial, *trials], operands)
+        if assignment and any(p.trait == "partial" for p in operands):
             hard_trials = [_trial(c) for c in hard_cases] if hard_trials is None else hard_trials
-            possible = right_in_all(hard_trials, operands, possible)
-        if possible:
-            sound.append(possible)
+            assignment = check_in_all_trials(hard_trials, operands, assignment)
+        if assignment:
+            sound.append(assignment)
         else:
             unsound.add(operands)
     return SearchResult(tuple(sound), frozenset(unsound))
 
 
-def _trial(case: Case) -> Trial:
-    return Trial(case.rule.call, case.operands, case.expected, case.rule.shape_arguments)
+def _trial(case: Case) -> AssignmentTrial:
+    return AssignmentTrial(case.rule.call, case.operands, case.expected, case.rule.shape_arguments)
 
 
-def right_in_all(
-    trials: Sequence[Trial], operands: tuple[Placement, ...], so_far: Possible | None = None
-) -> Possible | None:
+def check_in_all_trials(
+    trials: Sequence[AssignmentTrial], operands: tuple[Placement, ...], so_far: SoundAssignment | None = None
+) -> SoundAssignment | None:
     """Return the assignment with its result placements if it is sound in all trials, else None."""
-    possible = so_far
+    assignment = so_far
     for trial in trials:
-        possible = trial.right(operands, TRIED_IN, possible)
-        if possible is None:
+        assignment = trial.check_assignment(operands, RANKS_OF_SEARCH, assignment)
+        if assignment is None:
             return None
-    return possible
+    return assignment
 
 
-def _implied(operands: Sequence[Placement], implying: Sequence[Placement], ignored: frozenset[int]) -> bool:
-    """Return whether a strategy for the placements `implying` also allows `operands`, without communication.
+def _is_implied(operands: Sequence[Placement], implying: Sequence[Placement], ignored: frozenset[int]) -> bool:
+    """Return whether a strategy for the placements `implying` also accepts `operands` without communication.
 
     A replicated value is also a partial maximum. The placement of an ignored operand does not matter.
     """

@@ -26,13 +26,13 @@ from spmdir.torch_interop.ops import op_infos, schema_of
 ELEMENT_TYPES = (torch.float64, torch.int64, torch.bool, torch.complex128)
 """The element types of samples by default."""
 
-SAMPLES_OF_ONE = 30
+MAX_SAMPLES = 30
 """The most samples of one OpInfo and element type that are run."""
 
-LARGEST = 700
+MAX_ELEMENTS = 700
 """The most elements of an operand in a captured call. Small tensors suffice to check rules."""
 
-PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
+STORAGE_ARGUMENTS = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 """Arguments for the storage of a tensor, not for its elements."""
 
 UNSUPPORTED: Any = object()
@@ -71,13 +71,11 @@ def capture(
         differentiable = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
         # Some samples cannot run on every machine.
         try:
-            for sample in itertools.islice(
-                info.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES_OF_ONE
-            ):
+            for sample in itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=differentiable), MAX_SAMPLES):
                 _run(info.op, sample, recorder)
         except Exception:
             continue
-    return recorder.found
+    return recorder.calls
 
 
 def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
@@ -94,11 +92,11 @@ def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
 class _Recorder(TorchDispatchMode):
     """Records each call of a functional aten op on small dense tensors."""
 
-    def __init__(self, wanted: frozenset[str] | None):
+    def __init__(self, selected: frozenset[str] | None):
         super().__init__()
-        self.wanted = wanted
-        self.found: list[tuple[str, str, bytes]] = []
-        self._seen: set[str] = set()
+        self.wanted = selected
+        self.calls: list[tuple[str, str, bytes]] = []
+        self._keys: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -109,16 +107,16 @@ class _Recorder(TorchDispatchMode):
         sample = _sample(name, func, args, kwargs) if keep else None
         result = func(*args, **kwargs)
         if sample:
-            self._keep(sample)
+            self._record(sample)
         return result
 
-    def _keep(self, sample: Sample) -> None:
+    def _record(self, sample: Sample) -> None:
         argument_types = sorted((name, type(value).__name__) for name, value in sample.arguments.items())
-        kind = f"{[_form(o) for o in sample.operands]} {argument_types}"
-        call = f"{[_shape(o) for o in sample.operands]} {sorted(sample.arguments.items(), key=lambda kv: kv[0])}"
-        if f"{sample.op} {call}" not in self._seen:
-            self._seen.add(f"{sample.op} {call}")
-            self.found.append((sample.op, kind, _pickled(sample)))
+        kind = f"{[_kind_of_operand(o) for o in sample.operands]} {argument_types}"
+        call = f"{[_operand_key(o) for o in sample.operands]} {sorted(sample.arguments.items(), key=lambda kv: kv[0])}"
+        if f"{sample.op} {call}" not in self._keys:
+            self._keys.add(f"{sample.op} {call}")
+            self.calls.append((sample.op, kind, _pickled(sample)))
 
 
 def _pickled(sample: Sample) -> bytes:
@@ -151,7 +149,7 @@ def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
             operands.append(_operand(value))
             if operands[-1] is UNSUPPORTED:
                 return None
-        elif argument.name in values and argument.name not in PLACES:
+        elif argument.name in values and argument.name not in STORAGE_ARGUMENTS:
             literal = _literal(value)
             if literal is UNSUPPORTED:
                 return None
@@ -166,7 +164,7 @@ def _operand(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     dense = value.layout == torch.strided and value.device.type == "cpu" and value.dtype in DTYPES_OF_TORCH
-    if not dense or value.numel() > LARGEST or type(value) not in (Tensor, torch.nn.Parameter):
+    if not dense or value.numel() > MAX_ELEMENTS or type(value) not in (Tensor, torch.nn.Parameter):
         return UNSUPPORTED
     return value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
@@ -180,16 +178,16 @@ def _literal(value: Any) -> Any:
     return value if isinstance(value, (int, float, complex, str, type(None))) else UNSUPPORTED
 
 
-def _form(operand: Any) -> Any:
+def _kind_of_operand(operand: Any) -> Any:
     """Return the properties of an operand by which kinds of calls differ: rank, sizes of 0 and 1, element type."""
     if isinstance(operand, list):
-        return [_form(tensor) for tensor in operand[:2]]
+        return [_kind_of_operand(tensor) for tensor in operand[:2]]
     if not isinstance(operand, Tensor):
         return type(operand).__name__
     return [min(size, 2) for size in operand.shape], str(operand.dtype)
 
 
-def _shape(operand: Any) -> Any:
+def _operand_key(operand: Any) -> Any:
     if isinstance(operand, list):
-        return [_shape(tensor) for tensor in operand]
+        return [_operand_key(tensor) for tensor in operand]
     return (tuple(operand.shape), str(operand.dtype)) if isinstance(operand, Tensor) else operand

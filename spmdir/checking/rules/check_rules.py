@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from spmdir.checking.rules.jobs import Options, Setup
-from spmdir.checking.rules.pool import Ask, Death, pool
+from spmdir.checking.rules.pool import Death, RunJobs, pool
 from spmdir.checking.rules.report import OpReport, RuleReport
+from spmdir.checking.rules.worker_options import Options, Setup
 from spmdir.core.arguments import CALLABLE, FLAG, INTEGER, PATH, TEXT, Kind, accepts, many
 from spmdir.core.errors import RuleError, SpmdirError, did_you_mean
 from spmdir.core.placement.standard import parse_placement
@@ -20,13 +20,13 @@ from spmdir.rules import RuleSet
 
 _NAMES = many(TEXT, 'names of ops such as ["aten.mm"]')
 
-SAMPLES_OF_AN_OP = 8
-"""The most captured calls of an op that are checked. Calls of different kinds go first."""
+MAX_CAPTURED_CALLS = 8
+"""The largest number of captured calls of an op that are checked. Calls of different kinds go first."""
 
 CAPTURE_SECONDS = 120.0
 
-SOME_OPS = 40
-"""For at most this number of ops, only OpInfos whose names share a word with one of the ops are run."""
+FILTER_LIMIT = 40
+"""If there are at most this number of ops, only OpInfos whose names share a word with one of them are run."""
 
 
 @accepts(
@@ -93,7 +93,7 @@ def check_rules(
         if captured:
             report_progress("running torch's OpInfo samples")
         calls, notes = captured_calls(ask, selected) if captured else ({}, [])
-        reports = _check_all(ask, selected, calls, options, timeout, rule_set, report_progress)
+        reports = _check_ops(ask, selected, calls, options, timeout, rule_set, report_progress)
     return RuleReport(tuple(reports), tuple(notes))
 
 
@@ -104,12 +104,12 @@ def _select_ops(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
         if name not in rules.names:
             near = did_you_mean(name, rules.names)
             if not near and not name.startswith(("aten.", "prims.")):
-                near = "; load the plug-in with the op, for example by --load-plugin"
+                near = "; load the plug-in with its rule, for example with --load-plugin"
             raise RuleError(f"no rule for {name}{near}")
     return list(dict.fromkeys(ops))
 
 
-def captured_calls(ask: Ask, selected: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
+def captured_calls(ask: RunJobs, selected: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
     """Return op → pickled samples of its calls in OpInfos, and notes on failures.
 
     Args:
@@ -122,7 +122,7 @@ def captured_calls(ask: Ask, selected: Sequence[str] | None) -> tuple[Mapping[st
     notes = [problem] if problem else []
     kinds: dict[str, dict[str, list[bytes]]] = {}
     ops = None if selected is None else frozenset(selected)
-    words = None if ops is None or len(ops) > SOME_OPS else frozenset().union(*map(_words, ops))
+    words = None if ops is None or len(ops) > FILTER_LIMIT else frozenset().union(*map(_words, ops))
     indices = [index for index, name in enumerate(names) if words is None or _words(name) & words]
     answers = ask([("capture", index, ops) for index in indices], CAPTURE_SECONDS)
     for name, answer in zip((names[index] for index in indices), answers, strict=True):
@@ -131,23 +131,23 @@ def captured_calls(ask: Ask, selected: Sequence[str] | None) -> tuple[Mapping[st
             continue
         for op, kind, data in answer:
             kinds.setdefault(op, {}).setdefault(kind, []).append(data)
-    return {op: tuple(_varied(list(by_kind.values()))) for op, by_kind in kinds.items()}, notes
+    return {op: tuple(_select_varied_calls(list(by_kind.values()))) for op, by_kind in kinds.items()}, notes
 
 
 def _words(name: str) -> frozenset[str]:
     return frozenset(name.replace(".", "_").split("_")) - {"", "aten", "nn", "functional", "backward", "forward", "dim"}
 
 
-def _varied(groups: list[list[bytes]]) -> Iterator[bytes]:
-    """Yield at most SAMPLES_OF_AN_OP calls: the first of each group, then the second, and so on."""
-    step = max(1, len(groups) // SAMPLES_OF_AN_OP)
+def _select_varied_calls(groups: list[list[bytes]]) -> Iterator[bytes]:
+    """Yield at most MAX_CAPTURED_CALLS calls: the first of each group, then the second, and so on."""
+    step = max(1, len(groups) // MAX_CAPTURED_CALLS)
     groups = groups[::step]
     ordered = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
-    yield from ordered[:SAMPLES_OF_AN_OP]
+    yield from ordered[:MAX_CAPTURED_CALLS]
 
 
-def _check_all(
-    ask: Ask,
+def _check_ops(
+    ask: RunJobs,
     selected: Sequence[str],
     calls: Mapping[str, tuple[bytes, ...]],
     options: Options,
@@ -155,19 +155,21 @@ def _check_all(
     rules: RuleSet,
     progress: Callable[[str], object],
 ) -> list[OpReport]:
-    def jobs(names: Sequence[str], how: Options) -> list[Any]:
-        return [("check", op, calls.get(op, ()), how) for op in names]
+    def jobs(names: Sequence[str], options: Options) -> list[Any]:
+        return [("check", op, calls.get(op, ()), options) for op in names]
 
     answers: dict[str, Any] = {}
     for number, (op, answer) in enumerate(zip(selected, ask(jobs(selected, options), timeout), strict=True), 1):
         answers[op] = answer
         progress(f"{number}/{len(selected)} {op}: {answer if isinstance(answer, Death) else answer.summary}")
     # An op may end its process during the search for missing strategies. Then it is checked again without the search.
-    died = [op for op, answer in answers.items() if isinstance(answer, Death) and answer.stage.startswith("looking")]
+    failed_ops = [
+        op for op, answer in answers.items() if isinstance(answer, Death) and answer.stage.startswith("looking")
+    ]
     without_search = attrs.evolve(options, missing=False)
-    for op, answer in zip(died, ask(jobs(died, without_search), timeout), strict=True):
+    for op, answer in zip(failed_ops, ask(jobs(failed_ops, without_search), timeout), strict=True):
         if isinstance(answer, OpReport):
-            note = f"not all missing strategies found: {answers[op]}"
+            note = f"the search for missing strategies did not finish: {answers[op]}"
             answer = attrs.evolve(answer, notes=(*answer.notes, note))
         answers[op] = answer
     families = {op: rules.records[op][0].file.rpartition("/")[2].removesuffix(".rules") for op in selected}

@@ -1,4 +1,4 @@
-"""Find the shortest line of the table of element types that agrees with all trials of an op."""
+"""Find the simplest type signature of an op that agrees with all its trials."""
 
 from __future__ import annotations
 
@@ -19,113 +19,126 @@ Pairs = Sequence[tuple[TypeTrial, DType | None]]
 
 
 def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:
-    """Return the lines for an op: one, or one for each value of an argument on which the result types depend."""
-    run_trials = [trial for trial in trials if trial.given and not trial.is_rejected]
+    """Return the type signatures of an op: one, or one for each value of an argument that affects result types."""
+    run_trials = [trial for trial in trials if trial.result_types and not trial.is_rejected]
     for accepted in (run_trials, [trial for trial in run_trials if trial.is_accepted]):
-        signature = _line(op, trials, accepted, None)
+        signature = _signature(op, trials, accepted, None)
         if all(signature.results):
             return [signature]
-        for name in _switches(trials):
-            lines = _lines_by(op, trials, accepted, name)
+        for name in _switch_arguments(trials):
+            lines = _signatures_by_value(op, trials, accepted, name)
             if all(all(line.results) for line in lines):
                 return lines
     return [signature]
 
 
-def _switches(trials: Sequence[TypeTrial]) -> list[str]:
-    """Return the arguments whose values are Booleans or words."""
+def _switch_arguments(trials: Sequence[TypeTrial]) -> list[str]:
+    """Return the arguments whose values are Booleans or words. Result types may depend on them."""
     names = dict.fromkeys(name for trial in trials for name in trial.arguments)
-    values = {name: [trial.arguments.get(name) for trial in trials] for name in names}
-    return [name for name, given in values.items() if all(map(_is_switch, given)) and any(v is not None for v in given)]
+    values_of_name = {name: [trial.arguments.get(name) for trial in trials] for name in names}
+    return [
+        name
+        for name, values in values_of_name.items()
+        if all(map(_is_switch, values)) and any(value is not None for value in values)
+    ]
 
 
 def _is_switch(value: Any) -> bool:
     return value is None or isinstance(value, bool) or (isinstance(value, str) and value.isidentifier())
 
 
-def _lines_by(op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], name: str) -> list[TypeSignature]:
-    def having(listed: Sequence[TypeTrial], value: str) -> list[TypeTrial]:
-        return [trial for trial in listed if argument_text(trial.arguments.get(name)) == value]
+def _signatures_by_value(
+    op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], name: str
+) -> list[TypeSignature]:
+    """Return a signature for each value of the argument `name`."""
+
+    def with_value(candidates: Sequence[TypeTrial], value: str) -> list[TypeTrial]:
+        return [trial for trial in candidates if argument_text(trial.arguments.get(name)) == value]
 
     values = dict.fromkeys(argument_text(trial.arguments.get(name)) for trial in trials)
-    return [_line(op, having(trials, value), having(accepted, value), (name, value)) for value in values]
+    return [_signature(op, with_value(trials, value), with_value(accepted, value), (name, value)) for value in values]
 
 
-def _line(
+def _signature(
     op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], guard: tuple[str, str] | None
 ) -> TypeSignature:
     rejected = [trial for trial in trials if trial.is_rejected]
-    width = max((len(given) for trial in accepted for _, given in trial.given), default=1)
+    result_count = max((len(types) for trial in accepted for _, types in trial.result_types), default=1)
     dtype = dtype_argument(op)
-    results = tuple(_sources(accepted, index, dtype) for index in range(width))
-    same = tuple(_same([trial for trial in trials if trial.is_accepted], rejected))
-    allowed = tuple(_allowed(trials, dtype))
-    return TypeSignature(op, results, guard, allowed, same)
+    results = tuple(_sources(accepted, index, dtype) for index in range(result_count))
+    equal = tuple(_equal_operands([trial for trial in trials if trial.is_accepted], rejected))
+    allowed = tuple(_restricted_operands(trials, dtype))
+    return TypeSignature(op, results, guard, allowed, equal)
 
 
-def _names(trials: Sequence[TypeTrial]) -> list[str]:
+def _operand_names(trials: Sequence[TypeTrial]) -> list[str]:
     return list(dict.fromkeys(name for trial in trials for name in trial.operands))
 
 
-def _allowed(trials: Sequence[TypeTrial], dtype: str | None) -> Iterator[AllowedTypes]:
-    """Yield the operands that allow only some element types, with these types."""
-    for name in _names(trials):
-        if limited := _limited(trials, name):
-            yield AllowedTypes(name, limited)
-        elif dtype and (limited := _limited([t for t in trials if t.arguments.get(dtype) is None], name)):
-            yield AllowedTypes(name, limited, unless=dtype)
+def _restricted_operands(trials: Sequence[TypeTrial], dtype: str | None) -> Iterator[AllowedTypes]:
+    """Yield the operands that accept only some element types, with these types."""
+    for name in _operand_names(trials):
+        if types := _allowed_types(trials, name):
+            yield AllowedTypes(name, types)
+        elif dtype and (types := _allowed_types([t for t in trials if t.arguments.get(dtype) is None], name)):
+            yield AllowedTypes(name, types, unless=dtype)
 
 
-def _limited(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
-    """Return the element types that operand `name` may have; () if all are allowed."""
-    seen = _of([trial for trial in trials if not trial.is_rejected], name)
-    refused = _of([trial for trial in trials if trial.is_rejected], name) - seen
-    return tuple(type_ for type_ in DTYPES.values() if type_ not in refused) if refused and seen else ()
+def _allowed_types(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
+    """Return the element types that operand `name` may have. If it may have all, return ()."""
+    accepted_types = _types_of([trial for trial in trials if not trial.is_rejected], name)
+    rejected_types = _types_of([trial for trial in trials if trial.is_rejected], name) - accepted_types
+    if not rejected_types or not accepted_types:
+        return ()
+    return tuple(type_ for type_ in DTYPES.values() if type_ not in rejected_types)
 
 
-def _of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
+def _types_of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
     return {meta.dtype for trial in trials for meta in trial.operands.get(name, ())}
 
 
-def _same(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]) -> Iterator[tuple[str, ...]]:
+def _equal_operands(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]) -> Iterator[tuple[str, ...]]:
     """Yield the groups of operands that must have equal element types."""
     groups: list[list[str]] = []
-    names = [name for name in _names(rejected) if name not in STATISTICS]
+    names = [name for name in _operand_names(rejected) if name not in STATISTICS]
     for name in names:
-        if _agree(accepted, rejected, (name,)):
+        if _must_be_equal(accepted, rejected, (name,)):
             groups.append([name])
     for left, right in itertools.combinations(names, 2):
-        if _agree(accepted, rejected, (left, right)):
-            joined = [group for group in groups if {left, right} & {*group}]
-            groups = [group for group in groups if group not in joined]
-            groups.append([n for n in names if n in {left, right}.union(*joined)])
+        if _must_be_equal(accepted, rejected, (left, right)):
+            merged = [group for group in groups if {left, right} & {*group}]
+            groups = [group for group in groups if group not in merged]
+            groups.append([name for name in names if name in {left, right}.union(*merged)])
     yield from map(tuple, groups)
 
 
-def _agree(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial], names: tuple[str, ...]) -> bool:
+def _must_be_equal(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial], names: tuple[str, ...]) -> bool:
+    """Return whether torch rejects different element types for these operands that it accepts if all are equal."""
+
     def types(trial: TypeTrial) -> list[DType]:
         return [meta.dtype for name in names for meta in trial.operands.get(name, ())]
 
-    def is_whole(trial: TypeTrial) -> bool:
+    def has_operands(trial: TypeTrial) -> bool:
         return all(trial.operands.get(name) for name in names) and len(types(trial)) > 1
 
-    seen = [types(trial) for trial in accepted if is_whole(trial)]
-    refused = [types(trial) for trial in rejected if is_whole(trial)]
-    both = {type_ for types_of_trial in seen for type_ in types_of_trial}
+    accepted_types = [types(trial) for trial in accepted if has_operands(trial)]
+    rejected_types = [types(trial) for trial in rejected if has_operands(trial)]
+    usable_types = {type_ for types_of_trial in accepted_types for type_ in types_of_trial}
     return (
-        len(both) > 1
-        and all(len({*types_of_trial}) == 1 for types_of_trial in seen)
-        and any(len({*types_of_trial}) > 1 and both.issuperset(types_of_trial) for types_of_trial in refused)
+        len(usable_types) > 1
+        and all(len({*types_of_trial}) == 1 for types_of_trial in accepted_types)
+        and any(len({*types_}) > 1 and usable_types.issuperset(types_) for types_ in rejected_types)
     )
 
 
 def _sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) -> tuple[TypeSource, ...]:
-    """Return the source of the element type of result `index`: one, or one on meta tensors and one on the CPU."""
-    by_device = {
-        device: [(t, types[index]) for t in accepted for on, types in t.given if on == device and types[index:]]
-        for device in ("meta", "cpu")
-    }
-    pairs_of_devices = [[(t, type_) for t, type_ in pairs if type_] for pairs in by_device.values()]
+    """Return the source of the element type of result `index`: one, or one for meta tensors and one for the CPU."""
+    pairs_of_device: dict[str, list[tuple[TypeTrial, DType | None]]] = {"meta": [], "cpu": []}
+    for trial in accepted:
+        for device, types in trial.result_types:
+            if types[index:] and types[index]:
+                pairs_of_device[device].append((trial, types[index]))
+    pairs_of_devices = list(pairs_of_device.values())
     for groups in ([[*pairs_of_devices[0], *pairs_of_devices[1]]], pairs_of_devices):
         sources = [_source(pairs, dtype) for pairs in groups if pairs]
         if sources and all(sources):
@@ -141,9 +154,9 @@ def _source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
     """
     with_dtype = [(trial, type_) for trial, type_ in pairs if dtype and isinstance(trial.arguments.get(dtype), DType)]
     without_dtype = [(trial, type_) for trial, type_ in pairs if not dtype or trial.arguments.get(dtype) is None]
-    counts = bool(with_dtype) and all(type_ == trial.arguments[dtype or ""] for trial, type_ in with_dtype)
+    follows_dtype = bool(with_dtype) and all(type_ == trial.arguments[dtype or ""] for trial, type_ in with_dtype)
     for source in _candidates(without_dtype or pairs):
-        candidate = attrs.evolve(source, argument=dtype if counts else None)
+        candidate = attrs.evolve(source, argument=dtype if follows_dtype else None)
         if all(_evaluate(candidate, trial) == type_ for trial, type_ in pairs):
             return candidate
     return None
@@ -167,9 +180,9 @@ def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
     ]
     if len(types) == 1:
         yield TypeSource(fixed=types.pop())
-    matter = [name for name in (*operands, *numbers) if _matters(pairs, name)]
-    sets: list[tuple[str, ...]] = [(name,) for name in (matter or operands or numbers)]
-    sets += [tuple(matter)] if len(matter) > 1 else []
+    affecting = [name for name in (*operands, *numbers) if _affects_result(pairs, name)]
+    sets: list[tuple[str, ...]] = [(name,) for name in (affecting or operands or numbers)]
+    sets += [tuple(affecting)] if len(affecting) > 1 else []
     sets += [(name,) for name in operands]
     sets += list(itertools.combinations(operands, 2)) if len(operands) <= 6 else []
     sets += [tuple(operands), (*operands, *numbers)]
@@ -180,8 +193,8 @@ def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
         yield TypeSource(fixed=dt.F32)
 
 
-def _matters(pairs: Pairs, name: str) -> bool:
-    """Return whether the element type of the result depends on that of `name` alone, with all others equal."""
+def _affects_result(pairs: Pairs, name: str) -> bool:
+    """Return whether the element type of the result changes if only the type of operand or argument `name` does."""
     groups: dict[Any, set[DType | None]] = {}
     for trial, type_ in pairs:
         other_operands = tuple((n, metas) for n, metas in trial.operands.items() if n != name)
@@ -192,8 +205,8 @@ def _matters(pairs: Pairs, name: str) -> bool:
 
 
 def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> tuple[list[tuple[TypeTrial, str]], int]:
-    """Return the trials that torch accepts but the lines reject, and the number of those the other way round."""
-    wrong, lenient = [], 0
+    """Return the trials that torch accepts but the lines reject, and the number that only torch rejects."""
+    wrong, lenient_number = [], 0
     for trial in trials:
         line = next((line for line in lines if line.fits(trial.arguments)), None)
         if line is None:
@@ -201,11 +214,12 @@ def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> t
         message = ""
         try:
             line.check_operands(trial.operands, trial.arguments)
-            for _, given in trial.given if not trial.is_rejected else (("", (None,) * len(line.results)),):
-                line.check_results(trial.operands, trial.arguments, given)
+            of_devices = [(None,) * len(line.results)] if trial.is_rejected else [t for _, t in trial.result_types]
+            for result_types in of_devices:
+                line.check_results(trial.operands, trial.arguments, result_types)
         except RuleError as error:
             message = error.message
         if message and trial.is_accepted:
             wrong.append((trial, message))
-        lenient += trial.is_rejected and not message
-    return wrong, lenient
+        lenient_number += trial.is_rejected and not message
+    return wrong, lenient_number

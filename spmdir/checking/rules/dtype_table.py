@@ -1,7 +1,7 @@
-"""`python -m spmdir.checking.rules.dtype_table write OP…`: write the element types of ops into their table.
+"""`python -m spmdir.checking.rules.dtype_table write OP…`: update the table of element types with the lines of ops.
 
-`make op-table` runs it for all ops that have a rule, which takes minutes. An op that kills the process, as some native
-kernels do with odd types, is tried on meta tensors alone.
+`make op-table` runs it for all ops that have a rule, which takes minutes. Some native kernels end the process for
+unusual element types. Such an op is run on meta tensors only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spmdir.rules.element_types import TABLE
 from spmdir.rules.rule_set import default
 
 SECONDS = 600
-"""The limit for one op."""
+"""The time limit of one op."""
 
 
 class TableSession:
-    """A worker that derives the lines of ops from their samples."""
+    """The jobs of a worker process. It derives the lines of ops from their samples."""
 
     def __init__(self, setup: None, say: Callable[[str], None]):
         self._say = say
@@ -33,36 +33,36 @@ class TableSession:
             self._samples.setdefault(sample.op, []).append(sample)
 
     def lines(self, op: str, devices: Sequence[str]) -> list[str]:
-        """Return the lines of the table about an op."""
+        """Return the lines of an op in the table."""
         self._say("running it")
         return [str(line) for line in fit(op, trials(self._samples[op], devices))]
 
 
-def derived(ops: Sequence[str], processes: int = 2) -> dict[str, list[str]]:
-    """Return the lines about each op.
+def derive_lines(ops: Sequence[str], processes: int = 2) -> dict[str, list[str]]:
+    """Return the lines of each op.
 
     Raises:
-        SpmdirError: an op cannot be run, not on meta tensors either.
+        SpmdirError: an op cannot be run even on meta tensors.
     """
-    found: dict[str, list[str]] = {}
-    with pool(None, processes, "spmdir.checking.rules.dtype_table") as ask:
+    lines_of_op: dict[str, list[str]] = {}
+    with pool(None, processes, "spmdir.checking.rules.dtype_table") as run_jobs:
         for devices in (DEVICES, DEVICES[:1]):
-            missing = [op for op in ops if op not in found]
-            for op, answer in zip(missing, ask([("lines", op, devices) for op in missing], SECONDS), strict=True):
+            missing = [op for op in ops if op not in lines_of_op]
+            for op, answer in zip(missing, run_jobs([("lines", op, devices) for op in missing], SECONDS), strict=True):
                 if not isinstance(answer, Death):
-                    found[op] = answer
+                    lines_of_op[op] = answer
                 elif devices != DEVICES:
                     raise SpmdirError(f"'{op}' cannot be run: {answer}")
-    return {op: found[op] for op in ops}
+    return {op: lines_of_op[op] for op in ops}
 
 
 def main(ops: Sequence[str]) -> None:
-    """Write the lines of some ops anew; those of all without any."""
-    known: dict[str, list[str]] = {}
+    """Update the lines of the given ops, or the entire table if there are none."""
+    lines_of_op: dict[str, list[str]] = {}
     for line in TABLE.read_text().splitlines() if ops else ():
-        known.setdefault(line.partition(" ")[0], []).append(line)
-    known |= derived(ops or sorted(default().records))
-    TABLE.write_text("".join(f"{line}\n" for op in sorted(known) for line in known[op]))
+        lines_of_op.setdefault(line.partition(" ")[0], []).append(line)
+    lines_of_op |= derive_lines(ops or sorted(default().records))
+    TABLE.write_text("".join(f"{line}\n" for op in sorted(lines_of_op) for line in lines_of_op[op]))
 
 
 if __name__ == "__main__":

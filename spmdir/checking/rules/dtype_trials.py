@@ -1,8 +1,8 @@
-"""What torch does with each combination of element types: the calls of the samples, run with other types.
+"""Find the combinations of element types that torch accepts, by running samples with other element types.
 
-A call is run on meta tensors, as an importer does, and on the CPU, which checks more. A combination is rejected if
-the error of the CPU is about element types. Where the CPU has no kernel the meta tensors decide, but for kernels that
-it has for no float or no integer: then such operands are rejected.
+A call is run on meta tensors, as the importer does, and on the CPU, which checks more. A combination is rejected if the
+error of the CPU kernel concerns element types. If the CPU has no kernel for it, the error on meta tensors counts. If
+the CPU has no kernel for any float or any integer, all floats or all integers are rejected.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
-BASES = (dt.F32, dt.I64)
-"""Element types of the other operands while one varies."""
+BASE_TYPES = (dt.F32, dt.I64)
+"""The element types of the other operands while the type of one operand varies."""
 
-FEW = (dt.I1, dt.UI8, dt.I64, dt.BF16, dt.F32, dt.F64, dt.COMPLEX_F32)
-"""Element types of calls with other arguments or ranks than the sample has."""
+COMMON_TYPES = (dt.I1, dt.UI8, dt.I64, dt.BF16, dt.F32, dt.F64, dt.COMPLEX_F32)
+"""The element types for variants of a sample with other arguments or ranks."""
 
-SAMPLES = 4
-"""Samples of an op that are tried."""
+MAX_SAMPLES = 4
+"""The number of samples of an op that are run with other types."""
 
-NUMBERS = (True, 3, 2.5, 2 + 1j)
+SCALARS = (True, 3, 2.5, 2 + 1j)
+"""The values of arguments that may be numbers of any type."""
 
 STATISTICS = frozenset({"logsumexp", "mean", "rstd", "save_mean", "save_var", "running_mean", "running_var"})
-"""Operands that kernels keep in f32 beside values of bf16 and f16, on some devices: they are tried so, and need not
-have the type of the values."""
+"""Operands that some kernels require in f32 if the values are bf16 or f16. They are tried in both types."""
 
-LACKING = re.compile(r"not implemented for|not implemented on|[Oo]n CPU|on cpu")
-ABOUT_TYPES = re.compile(
+MISSING_KERNEL = re.compile(r"not implemented for|not implemented on|[Oo]n CPU|on cpu")
+TYPE_ERROR = re.compile(
     r"dtype|scalar.?type|data ?type|same type|[Ff]loat8|\b(Int|Long|Float|Double|Half|Bool|Byte|Char|Short|BFloat16"
     r"|Complex\w+|int|long|bool|boolean|floats?|floating.point|integers?|integral|complex)\b"
 )
@@ -50,25 +50,25 @@ ABOUT_TYPES = re.compile(
 
 @attrs.frozen
 class TypeTrial:
-    """A call with element types of its own.
+    """The result of a call with some combination of element types.
 
     Attributes:
         operands: parameter → its operands.
-        given: (meta or cpu, element types of the results) for each on which the op ran.
+        result_types: ("meta" or "cpu", element types of the results) for each device on which the op ran.
         is_rejected: whether torch rejects the types.
-        lacks: whether the CPU has no kernel for them.
+        lacks_kernel: whether the CPU has no kernel for them.
     """
 
     operands: Mapping[str, tuple[TensorMeta, ...]]
     arguments: Mapping[str, Any]
-    given: tuple[tuple[str, tuple[DType | None, ...]], ...]
+    result_types: tuple[tuple[str, tuple[DType | None, ...]], ...]
     is_rejected: bool
-    lacks: bool
+    lacks_kernel: bool
 
     @property
     def is_accepted(self) -> bool:
         """Return whether the op ran on the CPU."""
-        return not self.is_rejected and any(device == "cpu" for device, _ in self.given)
+        return not self.is_rejected and any(device == "cpu" for device, _ in self.result_types)
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -80,34 +80,34 @@ DEVICES = ("meta", "cpu")
 
 
 def dtype_argument(op: str) -> str | None:
-    """Return the argument of an op that is an element type; None if it has none."""
+    """Return the name of the argument of an op that is an element type; None if there is none."""
     names = (a.name for a in schema_of(torch_op(op)).arguments if "ScalarType" in str(a.real_type))
     return next(names, None)
 
 
 def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[TypeTrial]:
-    """Return the trials of some samples of one op on some devices."""
-    found: dict[str, TypeTrial] = {}
+    """Run samples of one op with other element types. Return each distinct call with its result."""
+    trials_by_key: dict[str, TypeTrial] = {}
     is_trusted = True
-    for sample in samples[:SAMPLES]:
+    for sample in samples[:MAX_SAMPLES]:
         call, tensors, _ = call_of(sample)
-        is_trusted = is_trusted and not _trial(call, tensors, call.argument, devices).is_rejected
+        is_trusted = is_trusted and not _run_trial(call, tensors, call.argument, devices).is_rejected
         for number, (operands, arguments) in enumerate(_variants(call, tensors, devices)):
-            listed = _types(operands, FEW if number and len(operands) > 1 else RANKING)
-            for types in _with_statistics(listed, _statistics(call, arguments)):
-                changed = [_cast(t, type_) for t, type_ in zip(operands, types, strict=True)]
+            assignments = _type_assignments(operands, COMMON_TYPES if number and len(operands) > 1 else RANKING)
+            for types in _with_f32_statistics(assignments, _statistics_operands(call, arguments)):
+                converted = [_cast(t, type_) for t, type_ in zip(operands, types, strict=True)]
                 key = f"{types} {[t.dim() for t in operands]} {call.structure} {arguments}"
-                if key not in found:
-                    found[key] = _trial(call, changed, arguments, devices)
-    if not is_trusted:  # the error of the sample, with types that work, says nothing of types
-        return [attrs.evolve(trial, is_rejected=False) for trial in found.values()]
-    return _lacking(list(found.values()))
+                if key not in trials_by_key:
+                    trials_by_key[key] = _run_trial(call, converted, arguments, devices)
+    if not is_trusted:  # the sample itself fails with valid types, so the errors of the op do not concern types
+        return [attrs.evolve(trial, is_rejected=False) for trial in trials_by_key.values()]
+    return _with_missing_kernels(list(trials_by_key.values()))
 
 
 def _variants(
     call: Call, tensors: list[Tensor], devices: Sequence[str]
 ) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
-    """Yield operands and arguments: those of the call, with an operand of rank 0, and with other arguments."""
+    """Yield the operands and arguments of the call, then variants with one operand of rank 0 or other arguments."""
     yield tensors, call.argument
     dtype = dtype_argument(call.name)
     if call.argument.get(dtype or "") is not None:
@@ -115,50 +115,57 @@ def _variants(
         yield tensors, call.argument
     for index in range(len(tensors)):
         if len(tensors) > 1 and tensors[index].numel():
-            single = [t.flatten()[0] if i == index else t for i, t in enumerate(tensors)]
-            if single[index].dim() != tensors[index].dim() and _trial(call, single, call.argument, devices).given:
-                yield single, call.argument
+            with_scalar = [t.flatten()[0] if i == index else t for i, t in enumerate(tensors)]
+            trial = _run_trial(call, with_scalar, call.argument, devices) if tensors[index].dim() else None
+            if trial and trial.result_types:
+                yield with_scalar, call.argument
     for argument in schema_of(torch_op(call.name)).arguments:
-        kind, given = str(argument.type), call.argument
+        type_text, arguments = str(argument.type), call.argument
         values: Sequence[Any] = ()
-        if "number" in kind or (argument.name in given and "Tensor" in kind):
-            values = NUMBERS
-        elif "bool" in kind:
+        if "number" in type_text or (argument.name in arguments and "Tensor" in type_text):
+            values = SCALARS
+        elif "bool" in type_text:
             values = (True, False)
         elif argument.name == dtype:
             values = (*RANKING, None)
-        for value in values if "List" not in kind else ():
-            yield tensors, {**given, argument.name: value}
+        for value in values if "List" not in type_text else ():
+            yield tensors, {**arguments, argument.name: value}
 
 
-def _types(tensors: Sequence[Tensor], listed: Sequence[DType]) -> Iterator[tuple[DType, ...]]:
-    """Yield element types: all the same, one that differs, two that differ; operands that are no floats stay."""
-    own = [DTYPES_OF_TORCH[t.dtype] for t in tensors]
-    floats = [i for i, type_ in enumerate(own) if type_.is_float]
-    uniform = [tuple(type_ if i in floats else mine for i, mine in enumerate(own)) for type_ in listed]
+def _type_assignments(tensors: Sequence[Tensor], types: Sequence[DType]) -> Iterator[tuple[DType, ...]]:
+    """Yield a tuple of element types of all operands, for several combinations of `types`.
+
+    First all floating-point operands have the same type. Then all operands have, if their original types are equal.
+    Then two floating-point operands have all pairs of types, or one operand of several has another type.
+    """
+    original_types = [DTYPES_OF_TORCH[t.dtype] for t in tensors]
+    floats = [i for i, type_ in enumerate(original_types) if type_.is_float]
+    uniform = [tuple(type_ if i in floats else old for i, old in enumerate(original_types)) for type_ in types]
     yield from uniform
-    if len({*own}) == 1:
-        yield from (tuple([type_] * len(own)) for type_ in listed)
-    if len(own) == 2 == len(floats):
-        yield from itertools.product(listed, repeat=2)
-    elif listed is RANKING:
-        bases = [types for types in (*uniform, tuple(own)) if not floats or types[floats[0]] in BASES]
-        for base, index, type_ in itertools.product(bases, range(len(own)), listed):
+    if len({*original_types}) == 1:
+        yield from (tuple([type_] * len(original_types)) for type_ in types)
+    if len(original_types) == 2 == len(floats):
+        yield from itertools.product(types, repeat=2)
+    elif types is RANKING:
+        bases = [base for base in (*uniform, tuple(original_types)) if not floats or base[floats[0]] in BASE_TYPES]
+        for base, index, type_ in itertools.product(bases, range(len(original_types)), types):
             yield (*base[:index], type_, *base[index + 1 :])
 
 
-def _statistics(call: Call, arguments: Mapping[str, Any]) -> frozenset[int]:
-    """Return the places of the operands that are statistics."""
+def _statistics_operands(call: Call, arguments: Mapping[str, Any]) -> frozenset[int]:
+    """Return the indices of the operands that are statistics."""
     pairs = zip(_tensor_parameters(call.name, arguments), call.slots, strict=False)
     return frozenset(slot for name, slot in pairs if name in STATISTICS and isinstance(slot, int))
 
 
-def _with_statistics(listed: Iterator[tuple[DType, ...]], places: frozenset[int]) -> Iterator[tuple[DType, ...]]:
-    """Yield element types of operands, and those with statistics in f32 where all are halves."""
-    for types in listed:
+def _with_f32_statistics(
+    assignments: Iterator[tuple[DType, ...]], statistics: frozenset[int]
+) -> Iterator[tuple[DType, ...]]:
+    """Yield each assignment. If all types are bf16 or f16, also yield it with the statistics in f32."""
+    for types in assignments:
         yield types
-        if places and {*types} in ({dt.BF16}, {dt.F16}):
-            yield tuple(dt.F32 if place in places else type_ for place, type_ in enumerate(types))
+        if statistics and {*types} in ({dt.BF16}, {dt.F16}):
+            yield tuple(dt.F32 if index in statistics else type_ for index, type_ in enumerate(types))
 
 
 def _tensor_parameters(op: str, arguments: Mapping[str, Any]) -> list[str]:
@@ -172,46 +179,47 @@ def _cast(tensor: Tensor, dtype: DType) -> Tensor:
         return tensor.to(TORCH_DTYPES[dtype])
 
 
-def _trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], devices: Sequence[str]) -> TypeTrial:
+def _run_trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], devices: Sequence[str]) -> TypeTrial:
     target = torch_op(call.name)
-    given: list[tuple[str, tuple[DType | None, ...]]] = []
+    result_types: list[tuple[str, tuple[DType | None, ...]]] = []
     errors: dict[str, str] = {}
     for device in devices:
-        placed = [t.to(device) if device == "meta" else t.clone() for t in tensors]
+        device_tensors = [t.to(device) if device == "meta" else t.clone() for t in tensors]
         try:
-            positional, named = bind_arguments(target, call.slots, placed, arguments)
+            positional, named = bind_arguments(target, call.slots, device_tensors, arguments)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = (cpu_implementation(call.name) if device == "cpu" else target)(*positional, **named)
-        except Exception as error:  # whatever kernels and meta functions raise
+                output = (cpu_implementation(call.name) if device == "cpu" else target)(*positional, **named)
+        except Exception as error:  # kernels and meta functions may raise any exception
             errors[device] = str(error)
             continue
-        results = [
-            r.dtype if isinstance(r, Tensor) else None for r in (made if isinstance(made, (tuple, list)) else [made])
-        ]
-        if all(dtype is None or dtype in DTYPES_OF_TORCH for dtype in results):
-            given.append((device, tuple(None if dtype is None else DTYPES_OF_TORCH[dtype] for dtype in results)))
+        results = output if isinstance(output, (tuple, list)) else [output]
+        dtypes = [result.dtype if isinstance(result, Tensor) else None for result in results]
+        if all(dtype is None or dtype in DTYPES_OF_TORCH for dtype in dtypes):
+            result_types.append((device, tuple(None if dtype is None else DTYPES_OF_TORCH[dtype] for dtype in dtypes)))
     parameters = _tensor_parameters(call.name, arguments)
     metas = [TensorMeta(tuple(t.shape), DTYPES_OF_TORCH[t.dtype]) for t in tensors]
     operands = {}
     for name, slot in zip(parameters, call.slots, strict=False):
         indices = slot if isinstance(slot, tuple) else (slot,)
         operands[name] = tuple(metas[i] for i in indices if i is not None)
-    lacks = "cpu" not in devices or bool(LACKING.search(errors.get("cpu", "")))
-    deciding = errors.get("meta" if lacks else "cpu", "")
-    rejected = bool(ABOUT_TYPES.search(deciding)) and not LACKING.search(deciding)
-    return TypeTrial(operands, arguments, tuple(given), rejected, lacks)
+    lacks_kernel = "cpu" not in devices or bool(MISSING_KERNEL.search(errors.get("cpu", "")))
+    error_text = errors.get("meta" if lacks_kernel else "cpu", "")
+    is_rejected = bool(TYPE_ERROR.search(error_text)) and not MISSING_KERNEL.search(error_text)
+    return TypeTrial(operands, arguments, tuple(result_types), is_rejected, lacks_kernel)
 
 
-def _lacking(found: list[TypeTrial]) -> list[TypeTrial]:
-    """Return the trials, in which kernels that are lacking for all floats or all integers are rejections."""
-    if not any(trial.is_accepted for trial in found):
-        return found
-    kinds: dict[str, bool] = {}
+def _with_missing_kernels(trials: list[TypeTrial]) -> list[TypeTrial]:
+    """Mark the types without a kernel as rejected, if the CPU has no kernel for any float, or for any integer."""
+    if not any(trial.is_accepted for trial in trials):
+        return trials
+    is_kind_missing: dict[str, bool] = {}
     for kind in ("float", "int"):
-        uniform = [t for t in found if len({*t.types}) == 1 and t.types[0].kind == kind and t.types[0].itemsize > 1]
-        kinds[kind] = bool(uniform) and all(trial.lacks for trial in uniform)
+        uniform = [t for t in trials if len({*t.types}) == 1 and t.types[0].kind == kind and t.types[0].itemsize > 1]
+        is_kind_missing[kind] = bool(uniform) and all(trial.lacks_kernel for trial in uniform)
     return [
-        attrs.evolve(t, is_rejected=True) if t.lacks and any(kinds.get(type_.kind) for type_ in t.types) else t
-        for t in found
+        attrs.evolve(trial, is_rejected=True)
+        if trial.lacks_kernel and any(is_kind_missing.get(type_.kind) for type_ in trial.types)
+        else trial
+        for trial in trials
     ]

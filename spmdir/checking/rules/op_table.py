@@ -1,6 +1,6 @@
-"""`python -m spmdir.checking.rules.op_table`: write what the installed torch says into the table of ops.
+"""`python -m spmdir.checking.rules.op_table`: update the table of ops with the ops of the installed torch.
 
-What the table has of other versions of torch stays, so it is run once with each version, in any order.
+The lines of other versions of torch are kept. Run it once with each version, in any order.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ from spmdir.torch_interop.ops import schemas
 from spmdir.torch_interop.schemas import judge
 
 Verdicts = dict[tuple[str, str], set[str]]
-"""(Name of an op, why it is rejected) → the versions of torch that say so."""
+"""(name of an op, reason to reject it or "") → the versions of torch for which this is so."""
 
 
-def installed() -> str:
-    """Return the version of torch, as in the table."""
+def installed_version() -> str:
+    """Return the version of the installed torch, as in the table."""
     return ".".join(torch.__version__.split(".")[:2])
 
 
-def registered() -> Iterator[tuple[str, str]]:
-    """Yield (Name, why it is rejected or "") of every op that torch's dispatcher knows."""
+def registered_ops() -> Iterator[tuple[str, str]]:
+    """Yield (name, reason to reject it or "") for every op that is registered with torch's dispatcher."""
     for qualified, schema in schemas():
-        said = qualified.replace("::", ".")
-        yield said, judge(said, schema)
+        name = qualified.replace("::", ".")
+        yield name, judge(name, schema)
 
 
-def parse(text: str) -> Verdicts:
-    """Return the table that `text` spells."""
+def parse_table(text: str) -> Verdicts:
+    """Return the table with this text."""
     verdicts: Verdicts = {}
     for line in text.splitlines():
-        said, _, versions = line.partition(" [")
-        name, _, reason = said.partition(" ")
+        name_and_reason, _, versions = line.partition(" [")
+        name, _, reason = name_and_reason.partition(" ")
         verdicts[name, reason] = set(versions.removesuffix("]").split() or VERSIONS)
     return verdicts
 
 
-def spell(verdicts: Verdicts) -> str:
+def table_text(verdicts: Verdicts) -> str:
     """Return the text of a table."""
     lines = []
     for (name, reason), versions in verdicts.items():
-        some = "" if versions == set(VERSIONS) else f" [{' '.join(v for v in VERSIONS if v in versions)}]"
-        lines.append(f"{name} {reason}".rstrip() + some)
+        suffix = "" if versions == set(VERSIONS) else f" [{' '.join(v for v in VERSIONS if v in versions)}]"
+        lines.append(f"{name} {reason}".rstrip() + suffix)
     return "\n".join(sorted(lines)) + "\n"
 
 
-def updated(verdicts: Verdicts, version: str, found: Iterator[tuple[str, str]]) -> Verdicts:
-    """Return `verdicts` with what `version` of torch says in the place of what it said before."""
-    kept = {key: versions - {version} for key, versions in verdicts.items()}
-    for name, reason in found:
+def update_verdicts(verdicts: Verdicts, version: str, ops: Iterator[tuple[str, str]]) -> Verdicts:
+    """Return `verdicts` after replacing those of a version of torch by its `ops`."""
+    new_verdicts = {key: versions - {version} for key, versions in verdicts.items()}
+    for name, reason in ops:
         if name.partition(".")[0] in LISTED:
-            kept.setdefault((name, reason), set()).add(version)
-    return {key: versions for key, versions in kept.items() if versions}
+            new_verdicts.setdefault((name, reason), set()).add(version)
+    return {key: versions for key, versions in new_verdicts.items() if versions}
 
 
 def main() -> None:
-    before = parse(TABLE.read_text()) if TABLE.exists() else {}
-    TABLE.write_text(spell(updated(before, installed(), registered())))
+    """Update the table."""
+    verdicts = parse_table(TABLE.read_text()) if TABLE.exists() else {}
+    TABLE.write_text(table_text(update_verdicts(verdicts, installed_version(), registered_ops())))
 
 
 if __name__ == "__main__":

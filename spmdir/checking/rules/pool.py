@@ -18,7 +18,7 @@ import attrs
 
 from spmdir.core.errors import SpmdirError, raise_all
 
-Ask = Callable[[Sequence[Any], float], Iterator[Any]]
+RunJobs = Callable[[Sequence[Any], float], Iterator[Any]]
 
 
 @attrs.frozen
@@ -55,12 +55,12 @@ class Worker:
         """
         if self._closed:
             return Death("interrupted", "")
-        answer = self._try(job, timeout)
+        answer = self._run(job, timeout)
         if isinstance(answer, Death) and not answer.stage and not answer.late and not self._closed:
-            answer = self._try(job, timeout)
+            answer = self._run(job, timeout)
         return answer
 
-    def _try(self, job: Any, timeout: float) -> Any:
+    def _run(self, job: Any, timeout: float) -> Any:
         process = self._process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         expired = threading.Event()
@@ -83,7 +83,7 @@ class Worker:
             self.stop()
             if expired.is_set():
                 return Death(f"no answer within {timeout:g} s", stage, late=True)
-            return Death(_ending(process), stage)
+            return Death(_exit_reason(process), stage)
         finally:
             timer.cancel()
 
@@ -115,13 +115,13 @@ class Worker:
         return process
 
 
-def _ending(process: subprocess.Popen[bytes]) -> str:
+def _exit_reason(process: subprocess.Popen[bytes]) -> str:
     status = process.wait()
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
 @contextmanager
-def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -> Iterator[Ask]:
+def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -> Iterator[RunJobs]:
     """Start `count` worker processes; yield a function from (jobs, time limit of each in seconds) to their answers."""
     workers = [Worker(setup, module) for _ in range(count)]
     idle = list(workers)

@@ -23,7 +23,7 @@ class Reason:
 
 
 @cache
-def table(kind: str) -> tuple[Reason, ...]:
+def load_reasons(kind: str) -> tuple[Reason, ...]:
     """Return the entries of one kind: "left_out", "finite", "numbers" or "undetermined"."""
     entries = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text()).get(kind, [])
     return tuple(Reason(tuple(e["ops"]), tuple(e.get("strategies", ["*"])), e["reason"]) for e in entries)
@@ -31,19 +31,19 @@ def table(kind: str) -> tuple[Reason, ...]:
 
 def why_left_out(op: str, strategy: str) -> str | None:
     """Return the reason why the rule of `op` omits `strategy`, from the first matching entry; else None."""
-    return next((entry.reason for entry in table("left_out") if entry.covers(op, strategy)), None)
+    return next((entry.reason for entry in load_reasons("left_out") if entry.covers(op, strategy)), None)
 
 
 def why_undetermined(op: str) -> str | None:
     """Return the reason why the results of `op` are compared only in shape; None if they are compared."""
-    return next((entry.reason for entry in table("undetermined") if entry.covers(op, "")), None)
+    return next((entry.reason for entry in load_reasons("undetermined") if entry.covers(op, "")), None)
 
 
 def why_numbers_differ(op: str, strategy: str) -> str | None:
     """Return the reason why results are not compared for numbers such as 0 and inf; None if they are compared."""
-    return next((entry.reason for entry in table("numbers") if entry.covers(op, strategy)), None)
+    return next((entry.reason for entry in load_reasons("numbers") if entry.covers(op, strategy)), None)
 
 
 def why_finite(op: str) -> str | None:
     """Return the reason why `op` is not run on NaN and infinities; None if it is run."""
-    return next((entry.reason for entry in table("finite") if entry.covers(op, "")), None)
+    return next((entry.reason for entry in load_reasons("finite") if entry.covers(op, "")), None)

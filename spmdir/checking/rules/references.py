@@ -1,7 +1,7 @@
-"""What attention kernels without a CPU version give, in plain torch, where every rank can run it.
+"""Implement ops without a usable CPU kernel in plain torch: attention kernels of CUDA, and some matrix products.
 
-Backwards take the softmax from `logsumexp` as the kernels do, not anew, so that a rank with some of the keys gives the
-gradients of these.
+Backward functions compute the softmax from `logsumexp`, as the kernels do. Therefore a rank with some of the keys
+computes the gradients of these keys.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ Scale = float | None
 
 
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, causal: bool, scale: Scale) -> tuple[Tensor, Tensor]:
-    """Return the scores of (batch, heads, positions, width) and fewer heads of keys, and the keys for each head."""
+    """Return the scores [batch, heads, queries, keys], and the keys repeated for each head of a group."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     scores = scores if bias is None else scores + bias
-    hidden = torch.ones(scores.shape[-2:]).triu(1).bool()
-    return scores.masked_fill(hidden, float("-inf")) if causal else scores, key
+    is_later_key = torch.ones(scores.shape[-2:]).triu(1).bool()
+    return scores.masked_fill(is_later_key, float("-inf")) if causal else scores, key
 
 
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: Scale
 ) -> tuple[Tensor, Tensor]:
+    """Return the output and the logsumexp of the scores."""
     scores, _ = _scores(query, key, bias, causal, scale)
     value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
     return torch.softmax(scores, -1) @ value, torch.logsumexp(scores, -1)
@@ -36,31 +37,34 @@ def _gradients(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, out: Tensor, logsumexp: Tensor,
     causal: bool, scale: Scale,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of query, key and value."""
     scores, keys = _scores(query, key, bias, causal, scale)
-    groups = query.shape[1] // key.shape[1]
-    values = value.repeat_interleave(groups, 1)
-    share = torch.exp(scores - logsumexp[..., : query.shape[2]].unsqueeze(-1))
-    slope = share * (grad @ values.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True))
-    slope = slope * (query.shape[-1] ** -0.5 if scale is None else scale)
+    group_size = query.shape[1] // key.shape[1]
+    values = value.repeat_interleave(group_size, 1)
+    softmax = torch.exp(scores - logsumexp[..., : query.shape[2]].unsqueeze(-1))
+    grad_scores = softmax * (grad @ values.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True))
+    grad_scores = grad_scores * (query.shape[-1] ** -0.5 if scale is None else scale)
 
-    def gathered(heads: Tensor) -> Tensor:
-        return heads.unflatten(1, (-1, groups)).sum(2)
+    def sum_groups(heads: Tensor) -> Tensor:
+        return heads.unflatten(1, (-1, group_size)).sum(2)
 
-    return slope @ keys, gathered(slope.transpose(-1, -2) @ query), gathered(share.transpose(-1, -2) @ grad)
+    grad_key = sum_groups(grad_scores.transpose(-1, -2) @ query)
+    return grad_scores @ keys, grad_key, sum_groups(softmax.transpose(-1, -2) @ grad)
 
 
-def _heads_last(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _swap_heads_and_positions(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.transpose(1, 2) for tensor in tensors)
 
 
-def _padded(total: Tensor) -> Tensor:
-    return torch.nn.functional.pad(total, (0, -total.shape[-1] % 32), value=float("inf"))
+def _pad(logsumexp: Tensor) -> Tensor:
+    """Return `logsumexp` padded to a multiple of 32 queries, as memory-efficient kernels return it."""
+    return torch.nn.functional.pad(logsumexp, (0, -logsumexp.shape[-1] % 32), value=float("inf"))
 
 
 def efficient(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
               dropout_p: float = 0.0, is_causal: bool = False, scale: Scale = None) -> Any:  # fmt: skip
-    out, total = _attention(query, key, value, attn_bias, is_causal, scale)
-    return out, _padded(total), torch.zeros(()), torch.zeros(())
+    out, logsumexp = _attention(query, key, value, attn_bias, is_causal, scale)
+    return out, _pad(logsumexp), torch.zeros(()), torch.zeros(())
 
 
 def efficient_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
@@ -72,26 +76,26 @@ def efficient_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, 
 def efficient_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, cu_seqlens_q: None,
                       cu_seqlens_k: None, max_seqlen_q: int | None, max_seqlen_k: int | None, dropout_p: float,
                       custom_mask_type: int, compute_log_sumexp: bool = False, scale: Scale = None,
-                      **rest: Any) -> Any:  # fmt: skip
-    query, key, value = _heads_last(query, key, value)
-    out, total = _attention(query, key, value, bias, custom_mask_type == 1, scale)
-    return out.transpose(1, 2), _padded(total), torch.zeros(()), torch.zeros(()), None, None
+                      **options: Any) -> Any:  # fmt: skip
+    query, key, value = _swap_heads_and_positions(query, key, value)
+    out, logsumexp = _attention(query, key, value, bias, custom_mask_type == 1, scale)
+    return out.transpose(1, 2), _pad(logsumexp), torch.zeros(()), torch.zeros(()), None, None
 
 
 def efficient_forward_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                                out: Tensor, cu_seqlens_q: None, cu_seqlens_k: None, max_seqlen_q: int,
                                max_seqlen_k: int, logsumexp: Tensor, dropout_p: float, philox_seed: Tensor,
                                philox_offset: Tensor, custom_mask_type: int, bias_requires_grad: bool,
-                               scale: Scale = None, **rest: Any) -> Any:  # fmt: skip
-    grad, query, key, value, out = _heads_last(grad, query, key, value, out)
-    made = _gradients(grad, query, key, value, bias, out, logsumexp, custom_mask_type == 1, scale)
-    return *_heads_last(*made), None
+                               scale: Scale = None, **options: Any) -> Any:  # fmt: skip
+    grad, query, key, value, out = _swap_heads_and_positions(grad, query, key, value, out)
+    gradients = _gradients(grad, query, key, value, bias, out, logsumexp, custom_mask_type == 1, scale)
+    return *_swap_heads_and_positions(*gradients), None
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
           return_debug_mask: bool = False, scale: Scale = None) -> Any:  # fmt: skip
-    out, total = _attention(query, key, value, None, is_causal, scale)
-    return out, total, None, None, None, None, torch.zeros(2), torch.zeros(()), torch.zeros(0)
+    out, logsumexp = _attention(query, key, value, None, is_causal, scale)
+    return out, logsumexp, None, None, None, None, torch.zeros(2), torch.zeros(()), torch.zeros(0)
 
 
 def flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
@@ -102,27 +106,33 @@ def flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out:
 
 def flash_forward(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: None, cum_seq_k: None, max_q: int, max_k: int,
                   dropout_p: float, is_causal: bool, return_debug_mask: bool, scale: Scale = None,
-                  **rest: Any) -> Any:  # fmt: skip
-    query, key, value = _heads_last(query, key, value)
-    out, total = _attention(query, key, value, None, is_causal, scale)
-    return out.transpose(1, 2), total, torch.zeros(2), torch.zeros(()), torch.zeros(0)
+                  **options: Any) -> Any:  # fmt: skip
+    query, key, value = _swap_heads_and_positions(query, key, value)
+    out, logsumexp = _attention(query, key, value, None, is_causal, scale)
+    return out.transpose(1, 2), logsumexp, torch.zeros(2), torch.zeros(()), torch.zeros(0)
 
 
 def flash_forward_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
                            cum_seq_q: None, cum_seq_k: None, max_q: int, max_k: int, dropout_p: float,
                            is_causal: bool, rng_state: Tensor, unused: Tensor, scale: Scale = None,
-                           **rest: Any) -> Any:  # fmt: skip
-    grad, query, key, value, out = _heads_last(grad, query, key, value, out)
-    return _heads_last(*_gradients(grad, query, key, value, None, out, logsumexp, is_causal, scale))
+                           **options: Any) -> Any:  # fmt: skip
+    grad, query, key, value, out = _swap_heads_and_positions(grad, query, key, value, out)
+    return _swap_heads_and_positions(*_gradients(grad, query, key, value, None, out, logsumexp, is_causal, scale))
 
 
-def _fused(column: bool) -> Callable[..., Any]:
-    def forward(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, *rest: Any,
-                is_causal: bool = False, scale: Scale = None, **more: Any) -> Any:  # fmt: skip
-        causal = rest[1 + column] if len(rest) > 1 + column else is_causal
-        out, total = _attention(query, key, value, attn_bias, causal, scale)
-        total = total.unsqueeze(-1) if column else total
-        return out, total, None, None, None, None, torch.zeros(()), torch.zeros(()), None
+def _fused_forward(is_cudnn: bool) -> Callable[..., Any]:
+    """Return the forward function of the cuDNN kernel or of the overrideable kernel.
+
+    The cuDNN kernel has one more parameter before `is_causal`, and returns logsumexp as a column.
+    """
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, *positional: Any,
+                is_causal: bool = False, scale: Scale = None, **options: Any) -> Any:  # fmt: skip
+        index = 1 + is_cudnn
+        causal = positional[index] if len(positional) > index else is_causal
+        out, logsumexp = _attention(query, key, value, attn_bias, causal, scale)
+        logsumexp = logsumexp.unsqueeze(-1) if is_cudnn else logsumexp
+        return out, logsumexp, None, None, None, None, torch.zeros(()), torch.zeros(()), None
 
     return forward
 
@@ -151,14 +161,14 @@ def added_product(self: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: torch.dty
 
 def scaled_grouped(self: Tensor, mat2: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor, bias: None,
                    scale_result: None, out_dtype: torch.dtype) -> Tensor:  # fmt: skip
-    wide, groups = self.float() * scale_a[:, None], mat2.float() * scale_b[:, None]
-    ends = [0, *offs.tolist()]
-    parts = [wide[a:b] @ group for a, b, group in zip(ends, ends[1:], groups, strict=False)]
-    return torch.cat(parts).to(out_dtype)
+    rows, matrices = self.float() * scale_a[:, None], mat2.float() * scale_b[:, None]
+    bounds = [0, *offs.tolist()]
+    products = [rows[a:b] @ matrix for a, b, matrix in zip(bounds, bounds[1:], matrices, strict=False)]
+    return torch.cat(products).to(out_dtype)
 
 
 def int8_product(self: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
-    """torch's kernel reads beyond small operands."""
+    """Return the product, as torch's kernel, which reads out of bounds of small operands."""
     return (self.double() @ mat2.double().T * scales.double()).to(self.dtype)
 
 
@@ -175,9 +185,9 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_flash_attention_backward": flash_backward,
     "aten._flash_attention_forward": flash_forward,
     "aten._flash_attention_backward": flash_forward_backward,
-    "aten._scaled_dot_product_cudnn_attention": _fused(column=True),
+    "aten._scaled_dot_product_cudnn_attention": _fused_forward(is_cudnn=True),
     "aten._scaled_dot_product_cudnn_attention_backward": cudnn_backward,
-    "aten._scaled_dot_product_fused_attention_overrideable": _fused(column=False),
+    "aten._scaled_dot_product_fused_attention_overrideable": _fused_forward(is_cudnn=False),
     "aten._scaled_dot_product_fused_attention_overrideable_backward": overrideable_backward,
 }
-"""Op name → (arguments of its schema) → its results."""
+"""Name of an op → function from its arguments to its results."""

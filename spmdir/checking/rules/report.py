@@ -23,7 +23,7 @@ class Fault:
 
 
 @attrs.frozen
-class Missing:
+class MissingStrategy:
     """A sound strategy that the rule does not have.
 
     Attributes:
@@ -62,7 +62,7 @@ class OpReport:
     sound: int = 0
     faulty: int = 0
     unsound: tuple[Fault, ...] = ()
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingStrategy, ...] = ()
     notes: tuple[str, ...] = ()
     crash: str | None = None
     unchecked: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class OpReport:
         return self.sound + self.faulty
 
     @property
-    def unexplained(self) -> tuple[Missing, ...]:
+    def unexplained(self) -> tuple[MissingStrategy, ...]:
         """The missing strategies without a reason."""
         return tuple(m for m in self.missing if m.reason is None)
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.checking.rules.exchanges import EXCHANGES, INDICES, RING_OPS
+from spmdir.checking.rules.local_form_ops import EXCHANGES, INDICES, RING_OPS
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.values import difference, is_sum_or_product, local_values, noise, seed
@@ -86,30 +86,30 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
     """Return the Call of a sample, its flat operands, and its results on one device."""
     parameters = [a.name for a in schema_of(torch_op(sample.op)).arguments if "Tensor" in str(a.type)]
-    flat: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     structure: list[Any] = []
     arguments = dict(sample.arguments)
     for name, operand in zip(parameters, sample.operands, strict=False):
         if isinstance(operand, list):
             structure.append(tuple(int(t is not None) for t in operand))
-            flat += [t for t in operand if t is not None]
+            tensors += [t for t in operand if t is not None]
         elif isinstance(operand, torch.Tensor):
             structure.append(1)
-            flat.append(operand)
+            tensors.append(operand)
         elif operand is None:
             structure.append(0)
         else:
             arguments[name] = operand
     plain = all(entry == 1 for entry in structure)
     items = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in arguments.items()))
-    bare = Call(sample.op, tuple(map(meta, flat)), items, (), None if plain else tuple(structure))
+    call = Call(sample.op, tuple(map(meta, tensors)), items, (), None if plain else tuple(structure))
     # Some ops write into operands although their schemas do not declare it.
-    results = run_op(sample.op, bare.slots, [t.clone() for t in flat], bare.argument)
+    results = run_op(sample.op, call.slots, [t.clone() for t in tensors], call.argument)
     metas = tuple(None if r is None else meta(r) for r in results)
-    return attrs.evolve(bare, results=metas), flat, results
+    return attrs.evolve(call, results=metas), tensors, results
 
 
-Chosen = Sequence[tuple[str, Strategy]]
+AxisStrategies = Sequence[tuple[str, Strategy]]
 """(mesh axis, strategy) for each axis, outer axes first."""
 
 
@@ -139,10 +139,10 @@ def collect(
     return placement.collect_as(parts, *type_)
 
 
-def local_type(type_: LocalType, chosen: Chosen, result: int, mesh: Mesh, rank: int) -> LocalType:
+def local_type(type_: LocalType, strategies: AxisStrategies, result: int, mesh: Mesh, rank: int) -> LocalType:
     """Return the local type on `rank` of a result of global type `type_`."""
     coordinate = mesh.coordinate(rank)
-    for axis, strategy in chosen:
+    for axis, strategy in strategies:
         type_ = own_type(strategy.results[result], *type_, mesh.sizes[axis], coordinate[axis])
     return type_
 
@@ -153,11 +153,13 @@ def _evaluate_on_rank(value: Any, mesh: Mesh, rank: int) -> Any:
     return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
 
 
-def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
-    """Run the `chosen` strategies; `local` and the returned lists are indexed by operand or result, then by rank."""
-    if any(strategy.rewrite == "expand" for _, strategy in chosen):
-        return _run_expansion(rule, chosen, mesh, local)
-    form = form_of(rule, chosen, mesh, tuple(meta(each[0]) for each in local))
+def run_strategies(
+    rule: OpRule, strategies: AxisStrategies, mesh: Mesh, local: list[list[torch.Tensor]]
+) -> list[list[Any]]:
+    """Run the strategies of all axes; `local` and the returned lists are indexed by operand or result, then by rank."""
+    if any(strategy.rewrite == "expand" for _, strategy in strategies):
+        return _run_expansion(rule, strategies, mesh, local)
+    form = form_of(rule, strategies, mesh, tuple(meta(each[0]) for each in local))
     if form is not None:
         return _run_form(form, mesh, local)
     outcomes = []
@@ -166,18 +168,18 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
         first_result = rule.call.results[0]
         for name in rule.shape_arguments:
             assert first_result is not None
-            arguments[name] = local_type((first_result.shape, first_result.dtype), chosen, 0, mesh, rank)[0]
+            arguments[name] = local_type((first_result.shape, first_result.dtype), strategies, 0, mesh, rank)[0]
         outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in local], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
 
 
-def form_of(rule: OpRule, chosen: Chosen, mesh: Mesh, operands: tuple[TensorMeta, ...]) -> Expansion | None:
-    """Return the local form of the `chosen` strategies on rank 0, with its local `operands`; None if there is none."""
-    used = [strategy for _, strategy in chosen]
+def form_of(rule: OpRule, strategies: AxisStrategies, mesh: Mesh, operands: tuple[TensorMeta, ...]) -> Expansion | None:
+    """Return the local form of the op on rank 0 with its local `operands`; None if there is none."""
+    used = [strategy for _, strategy in strategies]
     if all(strategy.rewrite not in ("local", SPLIT) for strategy in used):
         return None
     entries: dict[int, list[tuple[str, Placement]]] = {}
-    for axis, strategy in chosen:
+    for axis, strategy in strategies:
         for factor in strategy.factors:
             entries.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
     shards = {factor: shard_of(rule.factors[factor].size, placements) for factor, placements in entries.items()}
@@ -230,8 +232,10 @@ def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
     return needed
 
 
-def _run_expansion(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
-    ((axis, strategy),) = chosen
+def _run_expansion(
+    rule: OpRule, strategies: AxisStrategies, mesh: Mesh, local: list[list[torch.Tensor]]
+) -> list[list[Any]]:
+    ((axis, strategy),) = strategies
     (factor,) = strategy.factors
     expansion = rule.expansion(factor)
     layout = rule.expansion_layout(factor, mesh.sizes[axis], operands=strategy.operands)
@@ -275,14 +279,16 @@ FAILURES = RuntimeError, IndexError, ValueError, TypeError, AssertionError, Spmd
 """The exceptions that an unsound strategy may raise."""
 
 
-def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
-    """Run `case` by the `chosen` strategies and return the difference from one device; None if there is none.
+def check_strategies(case: Case, strategies: AxisStrategies, mesh: Mesh) -> str | None:
+    """Run `case` by strategies and return the first difference from one device; None if there is none.
 
     Raises:
         UnsupportedError: a placement cannot represent the values of an operand.
     """
     rule, operands, expected = case.rule, case.operands, case.expected
-    placements = [[(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in chosen] for i in range(len(operands))]
+    placements = [
+        [(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in strategies] for i in range(len(operands))
+    ]
     try:
         local = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
     except UnsupportedError:
@@ -290,21 +296,21 @@ def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
     try:
-        results = run_strategies(rule, chosen, mesh, local)
+        results = run_strategies(rule, strategies, mesh, local)
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
-    summed = any(is_sum_or_product(p) for _, strategy in chosen for p in (*strategy.operands, *strategy.results))
+    summed = any(is_sum_or_product(p) for _, strategy in strategies for p in (*strategy.operands, *strategy.results))
     summed |= any(
-        strategy.rewrite == SPLIT and rule.factors[strategy.factors[0]].kind == "sum" for _, strategy in chosen
+        strategy.rewrite == SPLIT and rule.factors[strategy.factors[0]].kind == "sum" for _, strategy in strategies
     )
     through_sums = summed and not case.finite
     for index, (local_results, expected_result) in enumerate(zip(results, expected, strict=True)):
         if expected_result is None:
             continue
-        placements = [(mesh.sizes[axis], strategy.results[index]) for axis, strategy in chosen]
+        placements = [(mesh.sizes[axis], strategy.results[index]) for axis, strategy in strategies]
         type_ = tuple(expected_result.shape), DTYPES_OF_TORCH[expected_result.dtype]
         for rank, local in enumerate(local_results):
-            shape, dtype = local_type(type_, chosen, index, mesh, rank)
+            shape, dtype = local_type(type_, strategies, index, mesh, rank)
             if tuple(local.shape) != shape:
                 return f"result {index} of rank {rank} has shape {tuple(local.shape)}, not {shape}"
             if local.dtype != TORCH_DTYPES[dtype]:
@@ -323,8 +329,8 @@ class Verdict:
         strategy: the strategies, as text.
         mesh: the sizes of the mesh axes, as text.
         fault: the difference from one device; None if there is none.
-        is_run: whether it was run. It is not if a placement cannot represent the values of an operand.
-        texts: those of the strategies that are written as text.
+        is_run: whether it was run. This is false if a placement cannot represent the values of an operand.
+        texts: the strategies that are written as text.
     """
 
     strategy: str
@@ -370,24 +376,24 @@ def strategies_of(rule: OpRule, count: int, plugins: Sequence[Placement] = ()) -
     return rule.strategies(count, placements=tuple(plugins))[len(strategies) :]  # those of plug-ins come last
 
 
-def judge(case: Case, chosen: Chosen, mesh: Mesh) -> Verdict:
-    """Run `case` by the `chosen` strategies; twice, with different random values, if operands are partial."""
-    text = " and ".join(str(strategy) for _, strategy in chosen)
-    partial = any(p.trait == "partial" for _, strategy in chosen for p in strategy.operands)
+def judge(case: Case, strategies: AxisStrategies, mesh: Mesh) -> Verdict:
+    """Compare `case` by strategies with one device; twice, with different random values, if operands are partial."""
+    text = " and ".join(str(strategy) for _, strategy in strategies)
+    partial = any(p.trait == "partial" for _, strategy in strategies for p in strategy.operands)
     fault, is_run = None, False
     for again in range(2 if partial else 1):
         seed(case.rule.call.name, text, mesh.world_size, again)
         try:
-            fault = fault or check_strategies(case, chosen, mesh)
+            fault = fault or check_strategies(case, strategies, mesh)
             is_run = True
         except UnsupportedError:  # a placement cannot represent the values
             continue
-    texts = tuple(strategy.text for _, strategy in chosen if strategy.text is not None)
+    texts = tuple(strategy.text for _, strategy in strategies if strategy.text is not None)
     return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault, is_run, texts)
 
 
 def are_compatible(
-    rule: OpRule, chosen: Sequence[Strategy], counts: Sequence[int], plugins: Sequence[Placement] = ()
+    rule: OpRule, strategies: Sequence[Strategy], counts: Sequence[int], plugins: Sequence[Placement] = ()
 ) -> bool:
     """Return whether a well-typed program may combine these strategies, one for each axis, outer axes first.
 
@@ -397,9 +403,9 @@ def are_compatible(
     Args:
         counts: the number of ranks of each axis.
     """
-    if any(strategy.rewrite == "expand" for strategy in chosen) or _has_mixed_kinds(chosen):
+    if any(strategy.rewrite == "expand" for strategy in strategies) or _has_mixed_kinds(strategies):
         return False
-    ranks = list(zip(chosen, counts, strict=True))
+    ranks = list(zip(strategies, counts, strict=True))
     other_axes = [shard_counts(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
     return all(
         strategy in rule.strategies(count, sharded, tuple(plugins))
@@ -407,8 +413,8 @@ def are_compatible(
     )
 
 
-def _has_mixed_kinds(chosen: Sequence[Strategy]) -> bool:
-    values = zip(*((*strategy.operands, *strategy.results) for strategy in chosen), strict=True)
+def _has_mixed_kinds(strategies: Sequence[Strategy]) -> bool:
+    values = zip(*((*strategy.operands, *strategy.results) for strategy in strategies), strict=True)
     return any(len({p.kind for p in value if isinstance(p, PartialPlacement)}) > 1 for value in values)
 
 
@@ -429,8 +435,8 @@ def unsound(
     verdicts = list(axis_verdicts(case, counts, plugins))
     if pairs:
         mesh = Mesh({"x": 2, "y": 2})
-        for chosen in _pairs(case.rule, tuple(plugins)):
-            verdicts.append(judge(case, list(zip("xy", chosen, strict=True)), mesh))
+        for pair in _pairs(case.rule, tuple(plugins)):
+            verdicts.append(judge(case, list(zip("xy", pair, strict=True)), mesh))
     return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]
 
 

@@ -1,4 +1,4 @@
-"""Find calls for text strategies: samples of their ops, with other keywords, larger tensors, or sizes of placements."""
+"""Find calls for strategies written as text: samples of their ops, and variants with other keywords or sizes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from spmdir.rules.strategies.placement_texts import texts_of
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
-TIMES = (2, 6)
-"""Factors of the dimensions of larger samples. With these, shards of parts of 1 and 3 elements are even."""
+SIZE_FACTORS = (2, 6)
+"""The factors of dimensions in larger samples. Parts of 1 and of 3 elements then have even shards."""
 
-MOST_ELEMENTS = 1 << 20
-"""The most elements of a tensor in a larger sample."""
+MAX_ELEMENTS = 1 << 20
+"""The largest number of elements of a tensor in a larger sample."""
 
-RUNS = 4
-"""The number of larger samples on which a strategy is run."""
+MAX_LARGER_RUNS = 4
+"""The largest number of larger samples for one strategy."""
 
 
 @attrs.frozen
 class TextRun:
-    """A strategy for a call on an axis of `count` ranks. `is_derived` holds for a modified sample."""
+    """A strategy written as text for a call on an axis of `count` ranks. A derived call is a modified sample."""
 
     sample: Sample
     case: Case
@@ -42,10 +42,10 @@ class TextRun:
 def runs_of_texts(
     placements: Sequence[Placement], samples: Sequence[Sample], rules: RuleSet, counts: Sequence[int]
 ) -> dict[TextStrategy, list[TextRun]]:
-    """Return text strategy of the classes of `placements` → the calls on which it is run.
+    """Return the calls for each strategy that is written as text in the classes of `placements`.
 
-    These are `samples` to which it applies, and variants of them with other keywords. If there are none, larger
-    variants of the samples are tried.
+    These are the samples that it applies to, and variants of them with other keywords. If it applies to no sample,
+    larger variants of the samples are tried.
 
     Args:
         samples: the samples of one op.
@@ -67,9 +67,9 @@ def runs_of_texts(
     for sample in samples if without_runs else ():
         for variant in larger_samples(sample, placements) if any(text.op == sample.op for text in without_runs) else ():
             for run in _runs(variant, placements, rules, counts, is_derived=True):
-                if run.strategy.text in without_runs and len(runs_of_text[run.strategy.text]) < RUNS:
+                if run.strategy.text in without_runs and len(runs_of_text[run.strategy.text]) < MAX_LARGER_RUNS:
                     runs_of_text[run.strategy.text].append(run)
-            without_runs = {text for text in without_runs if len(runs_of_text[text]) < RUNS}
+            without_runs = {text for text in without_runs if len(runs_of_text[text]) < MAX_LARGER_RUNS}
             if not without_runs:
                 return runs_of_text
     return runs_of_text
@@ -89,7 +89,7 @@ def _runs(
             raise
 
 
-OTHER: Mapping[str, Callable[[Any], Any]] = {
+CHANGES_OF_TYPE: Mapping[str, Callable[[Any], Any]] = {
     "bool": lambda value: not value,
     "float": lambda value: 0.25 + (value or 0.0) / 2,
     "Optional[float]": lambda value: 0.25 + (value or 0.0) / 2,
@@ -100,7 +100,7 @@ OTHER: Mapping[str, Callable[[Any], Any]] = {
 def with_other_keywords(sample: Sample) -> Iterator[Sample]:
     """Yield `sample` with another value for each keyword that is a number or Boolean, such as `scale` of attention."""
     for argument in schema_of(torch_op(sample.op)).arguments:
-        change = OTHER.get(str(argument.type))
+        change = CHANGES_OF_TYPE.get(str(argument.type))
         if change is not None and argument.has_default_value():
             value = change(sample.arguments.get(argument.name, argument.default_value))
             yield attrs.evolve(sample, arguments={**sample.arguments, argument.name: value})
@@ -108,22 +108,23 @@ def with_other_keywords(sample: Sample) -> Iterator[Sample]:
 
 def larger_samples(sample: Sample, placements: Sequence[Placement]) -> Iterator[Sample]:
     """Yield `sample` with larger tensors, and with sizes from the fields of `placements`."""
-    for times in TIMES:
+    for times in SIZE_FACTORS:
         for scaled in _scaled_arguments(sample.arguments, times):
             yield from _resized(sample, lambda size, times=times: size * times if size > 1 else size, scaled)
-    numbers = dict.fromkeys(value for placement in placements for value in _numbers(placement))
+    fields = dict.fromkeys(value for placement in placements for value in _size_fields(placement))
     sizes = dict.fromkeys(size for tensor in _tensors(sample) for size in tensor.shape if size > 1)
-    for number in numbers:
-        whole = sum(number) if isinstance(number, tuple) else number
-        for size in sizes if whole > 1 else ():
+    for field in fields:
+        new_size = sum(field) if isinstance(field, tuple) else field
+        for size in sizes if new_size > 1 else ():
             arguments = {
-                name: number if isinstance(number, tuple) and _is_sizes(value) and sum(value) == size else value
+                name: field if isinstance(field, tuple) and _is_sizes(value) and sum(value) == size else value
                 for name, value in sample.arguments.items()
             }
-            yield from _resized(sample, lambda old, size=size, whole=whole: whole if old == size else old, arguments)
+            yield from _resized(sample, lambda old, size=size, new=new_size: new if old == size else old, arguments)
 
 
-def _numbers(placement: Placement) -> Iterator[int | tuple[int, ...]]:
+def _size_fields(placement: Placement) -> Iterator[int | tuple[int, ...]]:
+    """Yield the integers and tuples of sizes in the fields of a placement, without `dim`."""
     for field in attrs.fields(type(placement)):
         value = getattr(placement, field.name)
         if (type(value) is int and field.name != "dim") or _is_sizes(value):
@@ -159,14 +160,14 @@ def _tensors(sample: Sample) -> list[torch.Tensor]:
 
 
 def _resized(sample: Sample, size: Any, arguments: dict[str, Any]) -> Iterator[Sample]:
-    """Yield `sample` with dimensions of `size(old size)` elements, unless a tensor becomes too large."""
+    """Yield `sample` with dimensions of `size(old size)` elements, if no tensor becomes too large."""
 
     def resized(operand: Any) -> Any:
         if isinstance(operand, list):
-            return [resized(one) for one in operand]
+            return [resized(tensor) for tensor in operand]
         return _repeated(operand, [size(n) for n in operand.shape]) if isinstance(operand, torch.Tensor) else operand
 
-    if all(math.prod(map(size, tensor.shape)) <= MOST_ELEMENTS for tensor in _tensors(sample)):
+    if all(math.prod(map(size, tensor.shape)) <= MAX_ELEMENTS for tensor in _tensors(sample)):
         yield attrs.evolve(sample, operands=tuple(map(resized, sample.operands)), arguments=arguments)
 
 

@@ -1,4 +1,4 @@
-"""Draw random local values, and compare values with NaN and infinities."""
+"""Draw random local tensors, compare tensors with NaN and infinities, and insert such values into samples."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from spmdir.core.placement.standard import Placement
 TOLERANCES = {torch.float32: 1e-4, torch.complex64: 1e-4}
 """Element type → the allowed relative and absolute error; 1e-6 for other types."""
 
-NEUTRAL = {"max": float("-inf"), "min": float("inf")}
+NEUTRAL_VALUES = {"max": float("-inf"), "min": float("inf")}
 """Reduction → the partial value of a rank that contributes nothing, such as one with an empty shard."""
 
-DOMINANT = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
-"""Reduction → the values that determine the result if one rank has them."""
+DOMINANT_VALUES = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
+"""Reduction → the values that are the result if one rank has them."""
 
-SPECIAL = {"NaN": (float("nan"),), "infinities": (float("inf"), float("-inf"), -0.0)}
-"""Name of a variant of a sample → the values that it puts into floating-point operands."""
+SPECIAL_VALUES = {"NaN": (float("nan"),), "infinities": (float("inf"), float("-inf"), -0.0)}
+"""Name of a variant of a sample → the values that it inserts into floating-point operands."""
 
-HARD_DRAWS = 4
-"""The number of variants with special values on which a missing strategy must be sound."""
+HARD_VARIANTS = 4
+"""The number of variants with infinities and zeros for which a missing strategy must be sound."""
 
 
 def seed(*words: object) -> None:
@@ -50,11 +50,11 @@ def local_values(tensor: Tensor, placement: Placement, count: int) -> list[Tenso
     if not isinstance(placement, PartialPlacement) or count == 1:
         return local
     stacked = torch.stack(local)
-    for value in DOMINANT.get(placement.op or "", ()) if tensor.is_floating_point() else ():
+    for value in DOMINANT_VALUES.get(placement.op or "", ()) if tensor.is_floating_point() else ():
         special = tensor.isnan() if value != value else tensor == value
         stacked[:-1] = torch.where(special, noise(stacked[:-1]), stacked[:-1])
-    if placement.op in NEUTRAL and tensor.is_floating_point():
-        stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.2, NEUTRAL[placement.op])
+    if placement.op in NEUTRAL_VALUES and tensor.is_floating_point():
+        stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.2, NEUTRAL_VALUES[placement.op])
     order = torch.rand(stacked.shape).argsort(0)
     return list(stacked.gather(0, order))
 
@@ -65,17 +65,18 @@ def is_sum_or_product(placement: Placement) -> bool:
 
 
 def difference(actual: Tensor, expected: Tensor, through_sums: bool) -> str | None:
-    """Return how `found` differs from `right`, beyond rounding; None if it does not.
+    """Return a difference of `actual` from `expected` that exceeds rounding, else None.
 
-    A value that went through partial sums or products must be right where it is finite. Where it is not, it must not be
-    finite either, but an infinity may have become NaN, since partial sums are of either sign.
+    Args:
+        through_sums: whether the value was reduced from partial sums or products. Then an expected infinity may be NaN,
+            because the partial values may be infinities of both signs.
     """
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return f"is {list(actual.shape)} of {actual.dtype}, not {list(expected.shape)} of {expected.dtype}"
     if through_sums and (expected.is_floating_point() or expected.is_complex()):
         finite = expected.isfinite()
         if not torch.equal(finite, actual.isfinite()):
-            return "is finite where it must not be, or the reverse"
+            return "has finite elements where infinities or NaN are expected, or the reverse"
         actual, expected = actual[finite], expected[finite]
     tolerance = TOLERANCES.get(expected.dtype, 1e-6)
     if torch.allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
@@ -85,32 +86,32 @@ def difference(actual: Tensor, expected: Tensor, through_sums: bool) -> str | No
 
 
 def special_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield (name, the sample with NaN or infinities here and there in its f64 operands), if it has such operands."""
-    for name, values in SPECIAL.items():
+    """Yield (name, the sample with NaN or infinities among its f64 elements), if it has f64 operands."""
+    for name, values in SPECIAL_VALUES.items():
         seed(sample.op, name)
-        yield from ((name, variant) for variant in _with(sample, values, 0.2))
+        yield from ((name, variant) for variant in _with_special_values(sample, values, 0.2))
 
 
 def hard_variants(sample: Sample) -> Iterator[Sample]:
-    """Yield the sample with infinities and zeros in half of its f64 operands, so that any two of them meet."""
-    for again in range(HARD_DRAWS):
-        seed(sample.op, "hard", again)
-        yield from _with(sample, (float("inf"), float("-inf"), 0.0, -0.0), 0.5)
+    """Yield the sample with infinities and zeros as half of its f64 elements. Any two of them occur together."""
+    for draw in range(HARD_VARIANTS):
+        seed(sample.op, "hard", draw)
+        yield from _with_special_values(sample, (float("inf"), float("-inf"), 0.0, -0.0), 0.5)
 
 
-def _with(sample: Sample, values: tuple[float, ...], share: float) -> Iterator[Sample]:
-    operands = tuple(_sprinkled(operand, values, share) for operand in sample.operands)
+def _with_special_values(sample: Sample, values: tuple[float, ...], share: float) -> Iterator[Sample]:
+    operands = tuple(_insert_values(operand, values, share) for operand in sample.operands)
     if any(new is not old for new, old in zip(operands, sample.operands, strict=True)):
         yield attrs.evolve(sample, operands=operands)
 
 
-def _sprinkled(operand: object, values: tuple[float, ...], share: float) -> object:
+def _insert_values(operand: object, values: tuple[float, ...], share: float) -> object:
     if isinstance(operand, list):
-        made = [_sprinkled(one, values, share) for one in operand]
-        return made if any(new is not old for new, old in zip(made, operand, strict=True)) else operand
+        tensors = [_insert_values(tensor, values, share) for tensor in operand]
+        return tensors if any(new is not old for new, old in zip(tensors, operand, strict=True)) else operand
     if not isinstance(operand, Tensor) or operand.dtype != torch.float64 or not operand.numel():
         return operand
-    chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), operand.shape)]
-    places = torch.rand(operand.shape) < share
-    places.view(-1)[torch.randint(operand.numel(), ())] |= operand.numel() > 1
-    return torch.where(places, chosen, operand)
+    inserted = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), operand.shape)]
+    mask = torch.rand(operand.shape) < share
+    mask.view(-1)[torch.randint(operand.numel(), ())] |= operand.numel() > 1
+    return torch.where(mask, inserted, operand)

@@ -13,11 +13,11 @@ from typing import Any
 
 from spmdir.checking.rules.call_checks import check_op
 from spmdir.checking.rules.captured import capture, opinfo_names
-from spmdir.checking.rules.jobs import Options, Setup
 from spmdir.checking.rules.report import OpReport
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.schema import check_schema
+from spmdir.checking.rules.worker_options import Options, Setup
 from spmdir.core.errors import SpmdirError, SpmdirErrors
 from spmdir.plugins import extended_rules, load_plugins
 from spmdir.rules import RuleSet

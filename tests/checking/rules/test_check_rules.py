@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import spmdir
-from spmdir.checking.rules.jobs import Options, Setup
 from spmdir.checking.rules.pool import Death, Worker
 from spmdir.checking.rules.report import RuleReport
+from spmdir.checking.rules.worker_options import Options, Setup
 from spmdir.tools import spmd
 
 HERE = Path(__file__).parent
@@ -121,7 +121,7 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
         (["aten.mm", "--all"], "error: expected names of ops, such as aten.mm, or --all"),
         (
             ["mine.softcap"],
-            "error: no rule for mine.softcap; load the plug-in with the op, for example by --load-plugin",
+            "error: no rule for mine.softcap; load the plug-in with its rule, for example with --load-plugin",
         ),
         (["aten.mmm"], "error: no rule for aten.mmm; did you mean 'aten.mm'?"),
         (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is not a list of numbers such as 2,3,4"),

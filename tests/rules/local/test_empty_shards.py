@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spmdir.checking.rules.samples import attention, index, libraries, loss, view
-from spmdir.checking.rules.soundness import Case, Chosen, are_compatible, distribute, meta, prepare
+from spmdir.checking.rules.soundness import AxisStrategies, Case, are_compatible, distribute, meta, prepare
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
@@ -32,7 +32,7 @@ def test_the_local_form_of_every_op_is_typed_on_ranks_whose_shards_are_empty() -
     assert len(tried) > 30  # other ops take no empty shards
 
 
-def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
+def _ways(case: Case) -> Iterator[tuple[AxisStrategies, Mesh]]:
     """Yield each strategy that needs a local form, beside each other one on more ranks than it has elements for."""
     rule = case.rule
     for row in rule.strategies(2):
@@ -42,7 +42,7 @@ def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
                 yield [("x", row), ("y", other)], Mesh({"x": 2, "y": count})
 
 
-def _mistyped(case: Case, rows: Chosen, mesh: Mesh) -> Iterator[str]:
+def _mistyped(case: Case, rows: AxisStrategies, mesh: Mesh) -> Iterator[str]:
     """Yield what is wrong with the local form that localize makes for the ranks whose shards are empty."""
     sizes = [factor.size for factor in case.rule.factors]
     shards = {factor: Local("shard", sizes[factor], (axis,)) for axis, row in rows for factor in row.factors}

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from spmdir.checking.rules.possible import FAILURES
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.sound_assignments import FAILURES
 from spmdir.checking.rules.soundness import prepare
 from spmdir.core.placement.standard import Placement, R, parse_placement
 from spmdir.rules import OpRule

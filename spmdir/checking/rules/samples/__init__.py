@@ -1,4 +1,4 @@
-"""One or more calls for each rule, by family as in spmdir/rules/aten/*.rules."""
+"""Sample calls for each rule, by family as in spmdir/rules/aten/*.rules."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ FAMILIES = (
 
 
 def all_samples(rules: RuleSet) -> list[Sample]:
-    """Return the written samples, and one for every other op whose tensors are all pointwise."""
+    """Return the samples of all families, and one for each other op whose dimensions are all pointwise."""
     torch.manual_seed(0)
-    samples = [s for family in FAMILIES for s in family.samples()]
-    have = {s.op for s in samples}
+    samples = [sample for family in FAMILIES for sample in family.samples()]
+    ops_with_samples = {sample.op for sample in samples}
     for name in rules.names:
         rule = rules.lookup(name)
         assert rule is not None
-        if name not in have and all(str(p.pattern[0]) == "*" for p in rule.tensors if p.pattern):
+        if name not in ops_with_samples and all(str(p.pattern[0]) == "*" for p in rule.tensors if p.pattern):
             shapes = [(5, 4), (4,), (5, 1)][: len(rule.tensors)]
             if name.endswith("backward"):
                 shapes = [(5, 4)] * len(rule.tensors)

@@ -13,8 +13,8 @@ from spmdir.checking.rules.samples.sample import Sample, b, f, sample
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 
-def _some(positions: int, keys: int) -> Tensor:
-    """Return a mask that leaves every position a key, but the last one none."""
+def _random_mask(positions: int, keys: int) -> Tensor:
+    """Return a mask that allows key 0 for every position except the last, and no key for the last."""
     mask = b(positions, keys)
     mask[:, 0], mask[-1] = True, False
     return mask
@@ -37,7 +37,7 @@ def _composite() -> Iterator[Sample]:
     yield sample(op, f(4, 6, 6), f(4, 3, 6), f(4, 3, 6), is_causal=True, scale=0.3)
     yield sample(op, *_heads(5, 4, 6, 3, groups=2), f(5, 1, 6, 3), enable_gqa=True)
     yield sample(op, *_heads(5, 4, 6, 4, groups=2), is_causal=True, enable_gqa=True)
-    yield sample(op, q, k, v, _some(5, 3))
+    yield sample(op, q, k, v, _random_mask(5, 3))
     yield sample(op, *_heads(2, 4, 5, 6), f(2, 1, 5, 6))
     yield sample(op, q, k, v, dropout_p=0.5)
     yield sample(op, *(t.bfloat16() for t in _heads(2, 2, 4, 6)), is_causal=True, compare=False)
@@ -50,15 +50,15 @@ def _composite() -> Iterator[Sample]:
 def _cpu() -> Iterator[Sample]:
     for heads in (_heads(2, 4, 5, 3), _heads(3, 2, 8, 8), _heads(2, 4, 6, 4, groups=2)):
         for causal in (False, True):
-            made = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal)
+            results = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal)
             yield sample(FLASH, *heads, is_causal=causal)
-            yield sample(f"{FLASH}_backward", f(*heads[0].shape), *heads, *made, dropout_p=0.0, is_causal=causal)
+            yield sample(f"{FLASH}_backward", f(*heads[0].shape), *heads, *results, dropout_p=0.0, is_causal=causal)
     heads = _heads(2, 4, 6, 4)
-    for mask in (_bias(_some(6, 4)), f(2, 1, 6, 4)):
+    for mask in (_bias(_random_mask(6, 4)), f(2, 1, 6, 4)):
         for causal in (False, True):
-            made = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal, attn_mask=mask)
+            results = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal, attn_mask=mask)
             yield sample(FLASH, *heads, mask, is_causal=causal)
-            yield sample(f"{FLASH}_backward", f(2, 4, 6, 6), *heads, *made, mask, dropout_p=0.0, is_causal=causal)
+            yield sample(f"{FLASH}_backward", f(2, 4, 6, 6), *heads, *results, mask, dropout_p=0.0, is_causal=causal)
 
 
 def _cuda() -> Iterator[Sample]:
@@ -98,7 +98,7 @@ def _cuda() -> Iterator[Sample]:
             **sizes,
             **kernel,
         )
-        cudnn, other = "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"
+        cudnn, fused = "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"
         yield sample(cudnn, *grouped, f(4, 6), compute_log_sumexp=True, **kernel)
         yield sample(
             f"{cudnn}_backward",
@@ -114,9 +114,9 @@ def _cuda() -> Iterator[Sample]:
             **sizes,
             **kernel,
         )
-        yield sample(other, *grouped, f(4, 6), **kernel)
+        yield sample(fused, *grouped, f(4, 6), **kernel)
         yield sample(
-            f"{other}_backward",
+            f"{fused}_backward",
             grad,
             *grouped,
             None,
@@ -130,18 +130,20 @@ def _cuda() -> Iterator[Sample]:
             **sizes,
             **kernel,
         )
-        last = tuple(t.transpose(1, 2).contiguous() for t in grouped)
+        heads_last = tuple(t.transpose(1, 2).contiguous() for t in grouped)
         grad, out = (t.transpose(1, 2).contiguous() for t in (grad, out))
-        yield sample("_flash_attention_forward", *last, **sizes, **kernel, return_debug_mask=False)
-        yield sample("_flash_attention_backward", grad, *last, out, total, None, None, f(2), zero, **sizes, **kernel)
-        last = tuple(t.transpose(1, 2).contiguous() for t in _heads(5, 4, 4, 6))
+        yield sample("_flash_attention_forward", *heads_last, **sizes, **kernel, return_debug_mask=False)
+        yield sample(
+            "_flash_attention_backward", grad, *heads_last, out, total, None, None, f(2), zero, **sizes, **kernel
+        )
+        heads_last = tuple(t.transpose(1, 2).contiguous() for t in _heads(5, 4, 4, 6))
         memory: dict[str, Any] = {"dropout_p": 0.0, "custom_mask_type": int(causal)}
         longest = {"max_seqlen_q": 4, "max_seqlen_k": 6}
-        yield sample("_efficient_attention_forward", *last, compute_log_sumexp=True, **longest, **memory)
+        yield sample("_efficient_attention_forward", *heads_last, compute_log_sumexp=True, **longest, **memory)
         yield sample(
             "_efficient_attention_backward",
             grad,
-            *last,
+            *heads_last,
             None,
             out,
             None,

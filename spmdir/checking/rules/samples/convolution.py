@@ -1,4 +1,4 @@
-"""Convolution. Sizes are such that a window's blocks correspond here, and do not there."""
+"""Convolution. In some samples, the windows of a block of outputs lie in the same block of inputs, in others not."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ def _general() -> list[Sample]:
         ((2, 4, 7, 12), (4, 4, 3, 3), SHIFTED, 1), ((5, 4, 6, 6), (4, 3, 3, 3), TRANSPOSED, 1),
         ((3, 6, 4, 3), (6, 2, 3, 3), TRANSPOSED, 3),
     ]  # fmt: skip
-    found = []
-    for shape, kernel, how, groups in cases:
-        outputs = kernel[1] * groups if how["transposed"] else kernel[0]
-        x, weight, rest = f(*shape), f(*kernel), {**how, "groups": groups}
-        out = torch.ops.aten.convolution(x, weight, None, *how.values(), groups)
-        found.append(sample("convolution", x, weight, f(outputs) if groups == 1 else None, **rest))
-        found += [
-            sample("convolution_backward", f(*out.shape), x, weight, bias_sizes=(outputs,), **rest, output_mask=mask)
+    calls = []
+    for shape, kernel, settings, groups in cases:
+        outputs = kernel[1] * groups if settings["transposed"] else kernel[0]
+        x, weight, arguments = f(*shape), f(*kernel), {**settings, "groups": groups}
+        out = torch.ops.aten.convolution(x, weight, None, *settings.values(), groups)
+        calls.append(sample("convolution", x, weight, f(outputs) if groups == 1 else None, **arguments))
+        calls += [
+            sample(
+                "convolution_backward", f(*out.shape), x, weight, bias_sizes=(outputs,), **arguments, output_mask=mask
+            )
             for mask in MASKS
         ]
-    return found
+    return calls
 
 
 def _by_rank() -> list[Sample]:
-    found = []
+    calls = []
     for op, pixels in (("conv1d", (12,)), ("conv2d", (6, 8)), ("conv3d", (4, 6, 3))):
         kernel = (3,) * len(pixels)
-        found += [
+        calls += [
             sample(op, f(5, 4, *pixels), f(3, 4, *kernel), f(3)),
             sample(op, f(4, *pixels), f(6, 2, *kernel), f(6), padding=(1,) * len(pixels), groups=2),
             sample(op, f(2, 3, *pixels), f(5, 3, *kernel), None, padding=(1,)),
@@ -55,20 +57,20 @@ def _by_rank() -> list[Sample]:
             sample(f"{op}.padding", f(5, 4, *pixels), f(3, 4, *kernel), None, padding="valid"),
             sample(f"{op}.padding", f(2, 4, *pixels), f(4, 1, *(2,) * len(pixels)), None, padding="same", groups=4),
         ]
-    found.append(sample("conv2d", f(5, 4, 6, 6), f(3, 4, 3, 3), f(3), stride=(3, 3)))
-    return found
+    calls.append(sample("conv2d", f(5, 4, 6, 6), f(3, 4, 3, 3), f(3), stride=(3, 3)))
+    return calls
 
 
 def _transposed() -> list[Sample]:
-    found = []
+    calls = []
     for op, pixels in (
         ("conv_transpose1d", (6,)),
         ("conv_transpose2d.input", (3, 4)),
         ("conv_transpose3d.input", (2, 3, 4)),
     ):
         kernel = (3,) * len(pixels)
-        found += [
+        calls += [
             sample(op, f(5, 4, *pixels), f(4, 3, *kernel), f(3), stride=(2,) * len(pixels)),
             sample(op, f(5, 4, *pixels), f(4, 3, *kernel), f(6), groups=2),
         ]
-    return found
+    return calls

@@ -1,4 +1,4 @@
-"""Tensors made from nothing, or from the shape of another."""
+"""Ops that create tensors."""
 
 from __future__ import annotations
 

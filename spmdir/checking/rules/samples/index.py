@@ -1,4 +1,4 @@
-"""Tables looked up by number."""
+"""Lookups and writes by index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from spmdir.checking.rules.samples.sample import Sample, b, c, f, h, i, positive, sample
 
 INDEX = ("index.Tensor", "_unsafe_index.Tensor")
-HOW = ("add", "multiply")
+REDUCTIONS = ("add", "multiply")
 PUT = ("index_put", "_unsafe_index_put")
 
 
@@ -24,12 +24,12 @@ BAGS: tuple[tuple[str, dict[str, Any]], ...] = (
 def bag_backward(op: str, mode: int) -> Sample:
     weight, indices, offsets = f(7, 4), i(7, 9), torch.tensor([0, 2, 5])
     _, bags, sizes, largest = torch.ops.aten._embedding_bag(weight, indices, offsets, False, mode)
-    between = [offsets] if op == "_embedding_bag_backward" else []
-    more = {"sparse": False} if between else {}
+    offsets_operand = [offsets] if op == "_embedding_bag_backward" else []
+    arguments = {"sparse": False} if offsets_operand else {}
     if mode < 2:
         bags = torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2])
-    operands = (f(3, 4), indices, *between, bags, sizes, largest)
-    return sample(op, *operands, num_weights=7, scale_grad_by_freq=False, mode=mode, padding_idx=2, **more)
+    operands = (f(3, 4), indices, *offsets_operand, bags, sizes, largest)
+    return sample(op, *operands, num_weights=7, scale_grad_by_freq=False, mode=mode, padding_idx=2, **arguments)
 
 
 def samples() -> list[Sample]:
@@ -66,15 +66,15 @@ def samples() -> list[Sample]:
         *(sample("scatter.value", f(6, 4), i(6, 3, 4), dim=0, value=value) for value in (0, 2.5)),
         sample("scatter.value", f(5, 7), i(7, 5, 4), dim=1, value=2),
         sample("scatter.value", f(3).sum(), i(1, 1)[0], dim=0, value=2),
-        *(sample("scatter.reduce", f(5, 6), i(6, 5, 4), f(5, 4), dim=1, reduce=how) for how in HOW),
-        *(sample("scatter.value_reduce", f(6, 4), i(6, 3, 4), dim=0, value=3, reduce=how) for how in HOW),
+        *(sample("scatter.reduce", f(5, 6), i(6, 5, 4), f(5, 4), dim=1, reduce=reduce) for reduce in REDUCTIONS),
+        *(sample("scatter.value_reduce", f(6, 4), i(6, 3, 4), dim=0, value=3, reduce=reduce) for reduce in REDUCTIONS),
         sample("scatter_add", f(5, 7), i(7, 5, 4), f(5, 4), dim=1),
         sample("scatter_add", f(5, 7), i(7, 5, 4), f(6, 5), dim=1),
         sample("scatter_add", f(6, 4), i(6, 9, 4), f(9, 4), dim=0),
         *(
-            sample("scatter_reduce.two", f(6, 4), i(6, 9, 4), f(9, 4), dim=0, reduce=how, include_self=own)
-            for how in ("sum", "prod", "mean", "amax", "amin")
-            for own in (True, False)
+            sample("scatter_reduce.two", f(6, 4), i(6, 9, 4), f(9, 4), dim=0, reduce=reduce, include_self=include_self)
+            for reduce in ("sum", "prod", "mean", "amax", "amin")
+            for include_self in (True, False)
         ),
         sample("scatter_reduce.two", i(9, 5, 7), i(7, 5, 4), i(9, 5, 4), dim=-1, reduce="amax"),
         sample("index_add", f(5, 7), i(7, 4), f(5, 4), dim=1, alpha=2),
@@ -82,9 +82,10 @@ def samples() -> list[Sample]:
         sample("index_copy", f(5, 6), torch.randperm(6)[:4], f(5, 4), dim=1),
         sample("index_copy", f(7, 4), torch.randperm(7)[:3], f(3, 4), dim=0),
         *(
-            sample("index_reduce", positive(6, 4), i(6, 5), positive(5, 4), dim=0, reduce=how, include_self=own)
-            for how in ("prod", "mean", "amax", "amin")
-            for own in (True, False)
+            sample("index_reduce", positive(6, 4), i(6, 5), positive(5, 4), dim=0, reduce=reduce,
+                   include_self=include_self)
+            for reduce in ("prod", "mean", "amax", "amin")
+            for include_self in (True, False)
         ),
         *(sample("index_fill.int_Scalar", f(5, 6), i(12, 3) - 6, dim=1, value=value) for value in (0, 2.5)),
         sample("index_fill.int_Scalar", b(7, 4), i(7, 3), dim=0, value=1),
@@ -107,8 +108,8 @@ def samples() -> list[Sample]:
         sample("one_hot", i(6, 5, 4), num_classes=6),
         *(
             sample(op, f(7, 4), i(7, 9), torch.tensor([0, 2, 2, 5]), scale_grad_by_freq=False, mode=mode, sparse=False,
-                   include_last_offset=last, **more)
-            for op, more in BAGS
+                   include_last_offset=last, **arguments)
+            for op, arguments in BAGS
             for mode in (0, 1, 2)
             for last in (True, False)
         ),

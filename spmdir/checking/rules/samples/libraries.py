@@ -1,4 +1,4 @@
-"""Ops that other libraries register with torch; none where the library is not installed."""
+"""Ops that other libraries register with torch, if the library is installed."""
 
 from __future__ import annotations
 

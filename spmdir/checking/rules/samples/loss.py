@@ -1,4 +1,4 @@
-"""Losses: every reduction, with weights and without, with places that are ignored."""
+"""Losses: every reduction, with and without weights, with ignored targets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _pointwise() -> Iterator[Sample]:
 
 
 def _likelihood() -> Iterator[Sample]:
-    """Class numbers: plain, in the images of segmentation, and in any dimensions."""
+    """Targets are class numbers: for rows, for images as in segmentation, and for tensors of any rank."""
     logits, target = torch.log_softmax(f(5, 6), 1), torch.tensor([0, 5, 2, IGNORED, 3])
     image, places = torch.log_softmax(f(2, 6, 3, 5), 1), _targets(6, 2, 3, 5)
     weight, total = positive(6), torch.tensor(4.0, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Normalization."""
+"""Normalization: layer, RMS, group, instance, batch and weight norm."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ def _layer_norms_of_all_dimensions() -> list[Sample]:
 
 
 def _weight_norms() -> list[Sample]:
-    found = []
+    calls = []
     for shape, dim in (((5, 4, 3), 0), ((5, 6), 1), ((4, 1, 3), 2)):
-        others = [d for d in range(len(shape)) if d != dim]
-        v, g = f(*shape), f(*(1 if d in others else size for d, size in enumerate(shape)))
-        norms = torch.linalg.vector_norm(v, dim=others, keepdim=True)
-        found.append(sample("_weight_norm_interface_backward", f(*shape), v, g, norms, dim=dim))
-    return found
+        reduced_dims = [d for d in range(len(shape)) if d != dim]
+        v, g = f(*shape), f(*(1 if d in reduced_dims else size for d, size in enumerate(shape)))
+        norms = torch.linalg.vector_norm(v, dim=reduced_dims, keepdim=True)
+        calls.append(sample("_weight_norm_interface_backward", f(*shape), v, g, norms, dim=dim))
+    return calls
 
 
 def _group_norms() -> list[Sample]:
-    found = []
+    calls = []
     for groups, channels in ((2, 4), (4, 12), (6, 6)):
         sizes: Settings = {"N": 5, "C": channels, "HxW": 6, "group": groups}
         x, weight = f(5, channels, 2, 3), f(channels)
         _, mean, rstd = torch.ops.aten.native_group_norm(x, weight, weight, 5, channels, 6, groups, 1e-5)
-        found += [
+        calls += [
             sample("group_norm", x, weight, None, num_groups=groups),
             sample("native_group_norm", x, weight, f(channels), **sizes, eps=1e-5),
             sample("native_group_norm_backward", f(5, channels, 2, 3), x, mean, rstd, weight, **sizes,
@@ -73,40 +73,40 @@ def _group_norms() -> list[Sample]:
             sample("native_group_norm_backward", f(5, channels, 2, 3), x, mean, rstd, None, **sizes,
                    output_mask=(True, False, False)),
         ]  # fmt: skip
-    return found
+    return calls
 
 
 def _instance_norms() -> list[Sample]:
-    rest: Settings = {"momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}
+    settings: Settings = {"momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}
     return [
-        sample("instance_norm", f(5, 4, 6, 2), f(4), f(4), None, None, use_input_stats=True, **rest),
-        sample("instance_norm", f(5, 6, 4), None, None, f(6), positive(6), use_input_stats=False, **rest),
+        sample("instance_norm", f(5, 4, 6, 2), f(4), f(4), None, None, use_input_stats=True, **settings),
+        sample("instance_norm", f(5, 6, 4), None, None, f(6), positive(6), use_input_stats=False, **settings),
     ]
 
 
 def _batch_norms() -> list[Sample]:
-    found, unused = [], torch.empty(0, dtype=torch.uint8)
+    calls, unused = [], torch.empty(0, dtype=torch.uint8)
     step: Settings = {"momentum": 0.1, "eps": 1e-5}
     for shape in ((5, 4), (6, 4, 3), (4, 6, 3, 4)):
         x, c = f(*shape), shape[1]
         mean, rstd = torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[1:]
-        back: Settings = {"train": True, "eps": 1e-5, "output_mask": (True, True, True)}
-        found += [
+        backward: Settings = {"train": True, "eps": 1e-5, "output_mask": (True, True, True)}
+        calls += [
             sample("native_batch_norm", x, f(c), f(c), None, None, training=True, **step),
             sample("native_batch_norm", x, f(c), f(c), f(c), positive(c), training=False, **step),
             sample("_native_batch_norm_legit.no_stats", x, f(c), None, training=True, **step),
             sample("_native_batch_norm_legit_functional", x, f(c), f(c), f(c), positive(c), training=True, **step),
             sample("_native_batch_norm_legit_functional", x, None, None, f(c), positive(c), training=False, **step),
             sample("_batch_norm_with_update_functional", x, f(c), f(c), f(c), positive(c), **step),
-            sample("native_batch_norm_backward", f(*shape), x, f(c), f(c), positive(c), mean, rstd, **back),
+            sample("native_batch_norm_backward", f(*shape), x, f(c), f(c), positive(c), mean, rstd, **backward),
             sample("native_batch_norm_backward", f(*shape), x, None, None, None, mean, rstd,
-                   **{**back, "output_mask": (True, False, False)}),
+                   **{**backward, "output_mask": (True, False, False)}),
             sample("native_batch_norm_backward", f(*shape), x, f(c), f(c), positive(c), f(0), f(0),
-                   **{**back, "train": False}),
+                   **{**backward, "train": False}),
             sample("batch_norm_backward", f(*shape), x, f(c), f(c), positive(c), mean, rstd, unused, update=True,
                    eps=1e-5, output_mask=(True, True, True)),
             sample("cudnn_batch_norm", x, f(c), f(c), None, None, training=True, exponential_average_factor=0.1,
                    epsilon=1e-5),
             sample("cudnn_batch_norm_backward", x, f(*shape), f(c), None, None, mean, rstd, unused, epsilon=1e-5),
         ]  # fmt: skip
-    return found
+    return calls

@@ -1,4 +1,4 @@
-"""What optimizers do beside ops on each parameter."""
+"""The ops of gradient scaling. The steps of optimizers are ops on each parameter."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ def samples() -> list[Sample]:
     scale, steps = torch.tensor(1024.0), torch.tensor(3, dtype=torch.int32)
     factors = {"scale_growth_factor": 2.0, "scale_backoff_factor": 0.5, "growth_interval": 4}
     return [
-        sample("_amp_update_scale", scale, steps, torch.tensor(found), **factors)  # type: ignore[arg-type]
-        for found in (0.0, 1.0)
+        sample("_amp_update_scale", scale, steps, torch.tensor(found_inf), **factors)  # type: ignore[arg-type]
+        for found_inf in (0.0, 1.0)
     ]

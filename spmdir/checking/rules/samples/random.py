@@ -1,4 +1,4 @@
-"""Random numbers, drawn from one seed by every rank and by the one device."""
+"""Random numbers. Every rank and the single device draw them from the same seed."""
 
 from __future__ import annotations
 

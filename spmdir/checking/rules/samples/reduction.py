@@ -1,4 +1,4 @@
-"""Reductions and orders."""
+"""Reductions."""
 
 from __future__ import annotations
 

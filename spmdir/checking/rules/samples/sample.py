@@ -1,4 +1,4 @@
-"""One call to check a rule on, and short names for its tensors. Some sizes divide by 2 or 3, some by neither."""
+"""Define `Sample`, a call on which a rule is checked, and short names for its tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import torch
 
 @attrs.frozen
 class Sample:
-    """One call: operands in schema order (a tensor, a list of tensors, None, or a Python number) and arguments."""
+    """One call of an op.
+
+    Attributes:
+        operands: a tensor, a list of tensors, None or a number for each tensor parameter of the schema, in order.
+        arguments: name → value of the other parameters.
+        compare: whether results are compared with one device. If not, only shapes and element types are.
+    """
 
     op: str
     operands: tuple[Any, ...]

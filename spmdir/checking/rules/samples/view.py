@@ -31,8 +31,8 @@ def samples() -> list[Sample]:
         sample("t", f(5)),
         sample("numpy_T", f(5, 4)),
         *(
-            sample(op, f(5, 4, 3), source=one, destination=other)
-            for ops, one, other in (
+            sample(op, f(5, 4, 3), source=source, destination=destination)
+            for ops, source, destination in (
                 (("movedim.int", "moveaxis.int"), 0, -1),
                 (("movedim.intlist", "moveaxis.intlist"), (0, 2), (1, 0)),
             )

@@ -1,4 +1,4 @@
-"""Variants of a sample with zeros, infinities and NaN as its numbers. Strategies must be sound for them too."""
+"""Make variants of a sample with zeros, infinities and NaN as its numbers. Strategies must be sound for them too."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spmdir.checking.rules.samples.sample import Sample
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
-TRIED = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
+REPLACEMENTS = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
 """The values that replace each number of a call. If all operands are integers, integral values are integers."""
 
 _REAL = ("number", "float", "Optional[number]", "Optional[float]")
 
 
 def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield (`alpha=inf`, `sample` with this value) for each real-valued parameter of the op and each value of `TRIED`.
+    """Yield (`alpha=inf`, `sample` with this value) for each real-valued parameter of the op and each of REPLACEMENTS.
 
     Tensor parameters for which the sample has a number are included. The op may reject a value.
     """
@@ -27,24 +27,22 @@ def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
     tensors = [parameter.name for parameter in parameters if "Tensor" in str(parameter.type)]
     operand_of = dict(zip(tensors, sample.operands, strict=False))
     for parameter in parameters:
-        name, instead = parameter.name, _is_number(operand_of.get(parameter.name))
-        if not instead and str(parameter.type) not in _REAL:
+        name, is_operand = parameter.name, _is_number(operand_of.get(parameter.name))
+        if not is_operand and str(parameter.type) not in _REAL:
             continue
-        for value in TRIED:
-            if instead:
-                operands = tuple(value if tensor == name else o for tensor, o in operand_of.items())
+        for value in REPLACEMENTS:
+            if is_operand:
+                operands = tuple(value if tensor == name else operand for tensor, operand in operand_of.items())
                 yield f"{name}={value}", attrs.evolve(sample, operands=operands)
             else:
-                yield (
-                    f"{name}={value}",
-                    attrs.evolve(sample, arguments={**sample.arguments, name: _like(value, sample)}),
-                )
+                arguments = {**sample.arguments, name: _keep_integer_type(value, sample)}
+                yield f"{name}={value}", attrs.evolve(sample, arguments=arguments)
 
 
-def _like(value: float, sample: Sample) -> float:
-    """Return `value`, as an integer if it is integral and no operand is floating-point: a float would change types."""
-    whole = value == value and abs(value) < 2
-    return int(value) if whole and not any(_is_inexact(operand) for operand in sample.operands) else value
+def _keep_integer_type(value: float, sample: Sample) -> float:
+    """Return `value` as an integer if it is integral and no operand is floating-point: a float would change types."""
+    is_integral = value == value and abs(value) < 2
+    return int(value) if is_integral and not any(_is_inexact(operand) for operand in sample.operands) else value
 
 
 def _is_inexact(operand: Any) -> bool:

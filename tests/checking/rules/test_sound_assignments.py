@@ -5,24 +5,25 @@ from __future__ import annotations
 import torch
 
 from spmdir.checking.rules.call_checks import check_op, find_missing
-from spmdir.checking.rules.jobs import Options
-from spmdir.checking.rules.possible import Possible, Trial
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
+from spmdir.checking.rules.sound_assignments import AssignmentTrial, SoundAssignment
 from spmdir.checking.rules.soundness import call_of, prepare
+from spmdir.checking.rules.worker_options import Options
 from spmdir.core.placement.standard import Partial, R
 from spmdir.rules import RuleSet
 from spmdir.rules.language.records import read
 from spmdir.rules.rule_set import default
 
 
-def possible(case: Sample, sized: tuple[str, ...] = ()) -> list[Possible]:
+def sound_assignments(case: Sample, size_arguments: tuple[str, ...] = ()) -> list[SoundAssignment]:
     torch.manual_seed(0)
-    trial = Trial(*call_of(case), sized)
-    return [found for operands in trial.assignments() if (found := trial.right(operands, (2, 3)))]
+    trial = AssignmentTrial(*call_of(case), size_arguments)
+    assignments = (trial.check_assignment(operands, (2, 3)) for operands in trial.assignments())
+    return [assignment for assignment in assignments if assignment]
 
 
-def texts(case: Sample, sized: tuple[str, ...] = ()) -> set[str]:
-    return set(map(str, possible(case, sized)))
+def texts(case: Sample, size_arguments: tuple[str, ...] = ()) -> set[str]:
+    return set(map(str, sound_assignments(case, size_arguments)))
 
 
 def test_a_product_of_matrices():
@@ -49,7 +50,7 @@ def test_truth_values():
 
 def test_results_are_placed_each_for_itself():
     ((index, values),) = [
-        p.results for p in possible(sample("max.dim", f(5, 4), dim=1)) if str(p.operands[0]) == "S(0)"
+        p.results for p in sound_assignments(sample("max.dim", f(5, 4), dim=1)) if str(p.operands[0]) == "S(0)"
     ]
     assert str(index[0]) == str(values[0]) == "S(0)"
 
@@ -62,13 +63,13 @@ def test_arguments_that_hold_sizes_may_be_local():
 
 def test_operands_whose_values_do_not_matter():
     call, operands, expected = call_of(sample("zeros_like", f(5, 4)))
-    assert Trial(call, operands, expected).ignored() == {0}
+    assert AssignmentTrial(call, operands, expected).ignored_operands() == {0}
     call, operands, expected = call_of(sample("gather", f(5, 4), i(5, 5, 4), dim=0))
-    assert Trial(call, operands, expected).ignored() == frozenset()
+    assert AssignmentTrial(call, operands, expected).ignored_operands() == frozenset()
 
 
 def test_many_operands_are_tried_in_part():
-    trial = Trial(*call_of(sample("cat", [f(3, 2, 2, 2) for _ in range(3)])))
+    trial = AssignmentTrial(*call_of(sample("cat", [f(3, 2, 2, 2) for _ in range(3)])))
     assert len(trial.assignments()) == 8
     assert (R, R, R) in trial.assignments() and (Partial("sum"),) * 3 in trial.assignments()
 
@@ -76,7 +77,7 @@ def test_many_operands_are_tried_in_part():
 def test_what_a_partial_maximum_offers_is_offered_for_replicated_operands_too():
     case = prepare(sample("slice_scatter", f(5, 4), f(5, 2), dim=1, start=1, end=3), default())
     assert "(P(max), P(max)) -> (P(max))" in map(str, case.rule.strategies(2))
-    assert not [p for p in find_missing(case).right if any(o.op == "max" for o in p.operands)]
+    assert not [p for p in find_missing(case).sound if any(o.op == "max" for o in p.operands)]
 
 
 def unlisted(text: str) -> RuleSet:
@@ -87,7 +88,7 @@ def unlisted(text: str) -> RuleSet:
 def test_a_strategy_that_infinities_break_is_not_missing():
     rules = unlisted("aten.add.Tensor(self: *, other: *, alpha=1) -> *    linear self other")
     samples = [sample("add.Tensor", f(*shape), f(*shape), alpha=0.5) for shape in [(4, 6), (5, 7)]]
-    report = check_op("aten.add.Tensor", samples, rules, Options((2,)), str)
+    report = check_op("aten.add.Tensor", samples, rules, Options((2,)), print)
     assert report.sound and not report.unsound
     assert not report.missing
 
@@ -96,6 +97,6 @@ def test_a_strategy_that_is_wrong_in_a_sample_of_the_same_kind_is_not_missing():
     rules = unlisted("aten.mul.Tensor(self: *, other: *) -> *    linear self; linear other")
     ones = torch.ones(4, 6, dtype=torch.int64)
     positive, negative = (sample("mul.Tensor", f(4, 6), factors) for factors in (ones, -ones))
-    assert "(P(max), R) -> (P(max))" in map(str, find_missing(prepare(positive, rules)).right)
-    report = check_op("aten.mul.Tensor", [positive, negative], rules, Options((2,)), str)
+    assert "(P(max), R) -> (P(max))" in map(str, find_missing(prepare(positive, rules)).sound)
+    report = check_op("aten.mul.Tensor", [positive, negative], rules, Options((2,)), print)
     assert not [m.strategy for m in report.missing if m.strategy.startswith("(P(max), R)")]

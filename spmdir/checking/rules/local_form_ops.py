@@ -1,4 +1,4 @@
-"""Simulate the ops that occur only in local forms, on the tensors of all ranks at once."""
+"""Implement the ops that occur only in local forms, on the tensors of all ranks at once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spmdir.core.placement.packed import find_packed_placement
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
 
-def _lines(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
+def _groups(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
     """Return the groups of ranks along `axes`, in the order of their blocks."""
-    lines: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+    groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
     for rank in range(mesh.world_size):
         coordinate = mesh.coordinate(rank)
         other_axes = tuple(coordinate[axis] for axis, _ in mesh.axes if axis not in axes)
-        lines.setdefault(other_axes, []).append((tuple(coordinate[axis] for axis in axes), rank))
-    return [[rank for _, rank in sorted(line)] for line in lines.values()]
+        groups.setdefault(other_axes, []).append((tuple(coordinate[axis] for axis in axes), rank))
+    return [[rank for _, rank in sorted(group)] for group in groups.values()]
 
 
 def halo(
@@ -29,14 +29,14 @@ def halo(
 ) -> list[Any]:
     """Return each block with `before` and `after` elements of its neighbours, or `fill` beyond the ends."""
     results: list[Any] = [None] * len(blocks)
-    for line in _lines(mesh, axes):
-        shape = list(blocks[line[0]].shape)
+    for group in _groups(mesh, axes):
+        shape = list(blocks[group[0]].shape)
 
-        def outside(size: int, shape: list[int] = shape, line: list[int] = line) -> torch.Tensor:
-            return blocks[line[0]].new_full([*shape[:dim], size, *shape[dim + 1 :]], FILLS[fill])
+        def outside(size: int, shape: list[int] = shape, group: list[int] = group) -> torch.Tensor:
+            return blocks[group[0]].new_full([*shape[:dim], size, *shape[dim + 1 :]], FILLS[fill])
 
-        joined, start = torch.cat([outside(before), *(blocks[rank] for rank in line), outside(after)], dim), 0
-        for rank in line:
+        joined, start = torch.cat([outside(before), *(blocks[rank] for rank in group), outside(after)], dim), 0
+        for rank in group:
             size = blocks[rank].shape[dim]
             results[rank] = joined.narrow(dim, start, before + size + after)
             start += size
@@ -46,13 +46,13 @@ def halo(
 def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int) -> list[Any]:
     """Return each block without its halos, which are added to the neighbours' blocks."""
     results: list[Any] = [None] * len(blocks)
-    for line in _lines(mesh, axes):
-        sizes = [blocks[rank].shape[dim] - before - after for rank in line]
-        shape = list(blocks[line[0]].shape)
-        joined = blocks[line[0]].new_zeros([*shape[:dim], before + sum(sizes) + after, *shape[dim + 1 :]])
-        for index, rank in enumerate(line):
+    for group in _groups(mesh, axes):
+        sizes = [blocks[rank].shape[dim] - before - after for rank in group]
+        shape = list(blocks[group[0]].shape)
+        joined = blocks[group[0]].new_zeros([*shape[:dim], before + sum(sizes) + after, *shape[dim + 1 :]])
+        for index, rank in enumerate(group):
             joined.narrow(dim, sum(sizes[:index]), blocks[rank].shape[dim]).add_(blocks[rank])
-        for index, rank in enumerate(line):
+        for index, rank in enumerate(group):
             results[rank] = joined.narrow(dim, before + sum(sizes[:index]), sizes[index])
     return results
 
@@ -60,9 +60,9 @@ def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int
 def rotate(tensors: Sequence[Any], mesh: Mesh, axes: Sequence[str], steps: int = 1) -> list[Any]:
     """Return the tensor of the rank `steps` before each one in its ring."""
     results: list[Any] = [None] * len(tensors)
-    for line in _lines(mesh, axes):
-        for index, rank in enumerate(line):
-            results[rank] = tensors[line[index - steps % len(line)]]
+    for group in _groups(mesh, axes):
+        for index, rank in enumerate(group):
+            results[rank] = tensors[group[index - steps % len(group)]]
     return results
 
 
@@ -74,9 +74,11 @@ def wait(tensors: Sequence[Any], mesh: Mesh) -> list[Any]:
 def assemble(*blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int) -> list[Any]:
     """Concatenate blocks in the order of the ring. `blocks` are those of each rank, then of previous ranks."""
     results: list[Any] = [None] * mesh.world_size
-    for line in _lines(mesh, axes):
-        for index, rank in enumerate(line):
-            results[rank] = torch.cat([blocks[(index - place) % len(line)][rank] for place in range(len(line))], dim)
+    for group in _groups(mesh, axes):
+        for index, rank in enumerate(group):
+            results[rank] = torch.cat(
+                [blocks[(index - distance) % len(group)][rank] for distance in range(len(group))], dim
+            )
     return results
 
 
@@ -105,8 +107,8 @@ def local_index(ranges: Sequence[Ranges], index: Sequence[torch.Tensor]) -> list
         {int(position): number for number, position in enumerate(vector)} for vector in positions(ranges)
     ]
     return [
-        given.clone().to(torch.int64).apply_(lambda number, of=of: of.get(number, -1))
-        for given, of in zip(index, index_of_position, strict=True)
+        indices.clone().to(torch.int64).apply_(lambda number, of=of: of.get(number, -1))
+        for indices, of in zip(index, index_of_position, strict=True)
     ]
 
 
@@ -114,7 +116,7 @@ INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": posit
 """Op → function from (ranges of all ranks, operands of all ranks) to the result of each rank."""
 
 
-def _combined(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
+def _combine(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
     half = len(parts) // 2
     return find_packed_placement(by).combine(parts[:half], parts[half:])
 
@@ -122,7 +124,7 @@ def _combined(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
 RING_OPS: dict[str, Callable[..., Sequence[torch.Tensor]]] = {
     "spmd.choose": lambda new, old, when: [new if when else old],
     "spmd.identity": lambda *like, by: find_packed_placement(by).identity(*like),
-    "spmd.combine": _combined,
+    "spmd.combine": _combine,
     "spmd.pack": lambda *state, by: [find_packed_placement(by).pack(*state)],
     "spmd.finish": lambda *state, by: find_packed_placement(by).finish(state),
 }
