@@ -125,12 +125,31 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
 
 
 def _wrong(trials: Sequence[Any], placed: tuple[Placement, ...], answers: Sequence[Any]) -> str:
-    """Whether an answer contradicts what the ranks hold: of finite numbers, or only where NaN or infinities are."""
-    for how, some in (("wrong", trials[:1]), ("wrong at inf", trials[1:])):
-        for trial in some:
-            if any(a and trial.contradicts(placed, a, n) for n, a in zip(COUNTS, answers, strict=False)):
-                return how
+    """Return whether an answer is wrong for finite numbers, or only for NaN and infinities; "" if it is right."""
+    for name, trials_of_kind in (("wrong", trials[:1]), ("wrong at inf", trials[1:])):
+        for trial in trials_of_kind:
+            if any(
+                results and _contradicts(trial, placed, results, count)
+                for count, results in zip(COUNTS, answers, strict=False)
+            ):
+                return name
     return ""
+
+
+def _contradicts(trial: Any, operands: tuple[Placement, ...], results: Sequence[Placement | None], count: int) -> bool:
+    """Return whether the op runs on the shards of `count` ranks, but not with results in these placements."""
+    from spmdir.checking.rules.sound_assignments import is_placement_of
+
+    first = results[0]
+    sizes_placement = first if trial.size_arguments and first is not None and first.dim is not None else R
+    results_of_ranks = trial.run(operands, count, 0, sizes_placement)
+    through_sums = any(placement.op in ("sum", "avg") for placement in operands)
+    return results_of_ranks is not None and not all(
+        expected is None
+        or placement is None
+        or is_placement_of(placement, [of_rank[index] for of_rank in results_of_ranks], expected, through_sums)
+        for index, (placement, expected) in enumerate(zip(results, trial.expected, strict=False))
+    )
 
 
 def _fits(claim: Sequence[Placement | None], results: Sequence[Sequence[Placement]]) -> bool:
