@@ -255,13 +255,21 @@ def topology_of(
 
 def toml_of(topology: Topology) -> str:
     """Return the text of a topology file."""
-    lines = ["# measured by benchmarks.calibrate; SI units, all per rank"]
-    for field in attrs.fields(Topology):
-        value = getattr(topology, field.name)
-        if field.name not in ("name", "peak_flops", "costs") and value < float("inf"):
-            lines.append(f"{field.name} = {value:.4g}")
-    lines += ["", "[peak_flops]", *(f"{unit} = {peak:.4g}" for unit, peak in topology.peak_flops)]
+    numbers = attrs.asdict(
+        topology,
+        recurse=False,
+        filter=lambda field, _: field.name not in ("name", "peak_flops", "protocols", "costs"),
+    )
+    lines = ["# measured by benchmarks.calibrate; SI units, all per rank", *_lines(numbers)]
+    for protocol in topology.protocols:
+        constants = attrs.asdict(protocol, filter=lambda field, _: field.name != "name")
+        lines += ["", f"[protocols.{protocol.name}]", *_lines(constants)]
+    lines += ["", "[peak_flops]", *_lines(dict(topology.peak_flops))]
     return "\n".join(lines) + "\n"
+
+
+def _lines(numbers: Mapping[str, float]) -> list[str]:
+    return [f"{name} = {value:.4g}" for name, value in numbers.items() if value < float("inf")]
 
 
 def calibrate(name: str, machine: Machine, seconds: float) -> tuple[Topology, dict[str, Timing]]:

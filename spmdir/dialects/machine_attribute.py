@@ -21,7 +21,7 @@ from xdsl.ir import Attribute
 
 from spmdir.core.errors import ParseError
 from spmdir.dialects.locations import location_of
-from spmdir.reshard.topology import TOPOLOGIES, Topology, topology_of_table
+from spmdir.reshard.topology import TOPOLOGIES, Protocol, Topology, topology_of_table
 
 if TYPE_CHECKING:
     from spmdir.search.certificate.certificate import Certificate
@@ -36,7 +36,10 @@ CERTIFICATE = "spmd.certificate"
 """The attribute with the lower bound on the cost of all decisions."""
 
 _PEAK = "peak_flops."
-"""The prefix of the keys of a topology's peaks."""
+"""The prefix of the keys of a topology's peaks, as in `peak_flops.bf16`."""
+
+_PROTOCOL = "protocols."
+"""The prefix of the keys of a topology's protocols, as in `protocols.LL.base_latency`."""
 
 
 @attrs.frozen
@@ -55,12 +58,13 @@ class Machine:
 def write_topology(function: FuncOp, topology: Topology) -> None:
     """Write the constants of `topology` on `function`, unless it is a preset; omit defaults."""
     function.attributes.pop(TOPOLOGY, None)
-    constants = attrs.evolve(topology, costs=None)
-    if TOPOLOGIES.get(topology.name) != constants:
-        values = attrs.asdict(
-            constants, recurse=False, filter=lambda field, value: field.name != "peak_flops" and value != field.default
-        )
+    plain = attrs.evolve(topology, costs=None)
+    if TOPOLOGIES.get(topology.name) != plain:
+        values = _changed(plain, ("peak_flops", "protocols"))
         values |= {f"{_PEAK}{unit}": peak for unit, peak in topology.peak_flops}
+        for protocol in topology.protocols:
+            constants = _changed(protocol, ("name",))
+            values |= {f"{_PROTOCOL}{protocol.name}.{key}": value for key, value in constants.items()}
         function.attributes[TOPOLOGY] = _dictionary_attr(values)
 
 
@@ -73,8 +77,14 @@ def recorded_topology(function: FuncOp) -> Topology | None:
     values = _recorded_values(function, TOPOLOGY)
     if values is None:
         return None
-    table: dict[str, Any] = {name: value for name, value in values.items() if not name.startswith(_PEAK)}
+    table: dict[str, Any] = {name: value for name, value in values.items() if not name.startswith((_PEAK, _PROTOCOL))}
     table["peak_flops"] = {name.removeprefix(_PEAK): value for name, value in values.items() if name.startswith(_PEAK)}
+    protocols: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name.startswith(_PROTOCOL):
+            protocol, _, key = name.removeprefix(_PROTOCOL).rpartition(".")
+            protocols.setdefault(protocol, {})[key] = value
+    table["protocols"] = protocols
     name, place = table.pop("name", ""), location_of(function)
     try:
         return topology_of_table(name, table, lambda _: place, math.inf)
@@ -123,6 +133,13 @@ def recorded_certificate(function: FuncOp) -> Certificate | None:
         return Certificate(**values)  # type: ignore[arg-type]  # checked
     except TypeError as error:
         raise ParseError(f"{CERTIFICATE}: {error}; expected it as propagate writes it", location_of(function)) from None
+
+
+def _changed(constants: Topology | Protocol, left_out: tuple[str, ...]) -> dict[str, Any]:
+    """Return the constants that are not the defaults, other than those of `left_out`."""
+    return attrs.asdict(
+        constants, recurse=False, filter=lambda field, value: field.name not in left_out and value != field.default
+    )
 
 
 def _dictionary_attr(values: dict[str, float | str]) -> DictionaryAttr:

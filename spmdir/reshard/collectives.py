@@ -52,7 +52,12 @@ _EXCHANGE = CollectiveSpec(
     check=check_exchange,
     axes=exchanged_axes,
     traffic=_bounded_traffic(
-        wire=lambda s: s.moved, copied=_received_copies, kernels=_exchange_kernels, crossing=direct, passes=1
+        wire=lambda s: s.moved,
+        copied=_received_copies,
+        kernels=_exchange_kernels,
+        crossing=direct,
+        passes=1,
+        sends_at_once=True,
     ),
     buffers=("sent", "received", "joined", "result"),
     loads=exchange_loads,
@@ -117,6 +122,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
             kernels=lambda s: bool(s.to_dim) + bool(s.dim),
             crossing=direct,
             passes=1,
+            sends_at_once=True,
         ),
         may_be_async=True,
         may_be_bucketed=True,
@@ -130,7 +136,9 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="partial",
         after="replicated",
         # A ring reduce-scatter and a ring all-gather, one after the other.
-        traffic=_bounded_traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
+        traffic=_bounded_traffic(
+            wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2, may_use_tree=True
+        ),
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
@@ -189,6 +197,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
             kernels=lambda s: 2 + _exchange_kernels(s),
             crossing=direct,
             passes=1,
+            sends_at_once=True,
             rounds=2,
         ),
         buffers=("sent", "received", "sent", "received", "result"),

@@ -2,10 +2,10 @@
 
 Bytes are those of the busiest rank: the one with the largest chunk. all_gather and reduce_scatter pad other chunks.
 
-For example, an all-gather of 2 MB along dimension 0 over 8 ranks, on a node of `h100x8`:
+For example, an all-gather of 80 MB along dimension 0 over 8 ranks, on a node of `h100x8`:
 
-    wire bytes = (8 − 1) · 250000 = 1750000
-    seconds = base 14e-6 + 7 hops · 1.9e-6 + 1750000 / 370e9 = 3.203e-05
+    wire bytes = (8 − 1) · 10000000 = 70000000
+    seconds = base 8.4e-6 + 7 hops · 3.4e-6 + 70000000 / 360e9 = 2.266e-04
 
 Sources: the ring model as nccl-tests counts bytes (`doc/PERFORMANCE.md` of that project); R. W. Hockney, "The
 communication challenge for MPP" (1994) for alpha (latency) and beta (seconds for each byte).
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -215,8 +215,7 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
     """Return the terms of the time of a step over groups that span `nodes` nodes; 0 for a group of one rank.
 
     If the topology has a measured time for the step, that time is used. Otherwise, the time is latency, plus the slower
-    of the two networks, plus local copies. A pass over n ranks takes n − 1 hops. `crossing` gives the fraction of hops
-    and bytes between nodes.
+    of the two networks, plus local copies. It is the least over the protocols, and over ring and tree.
     """
     if sizes.group == 1:
         return Terms()
@@ -224,13 +223,8 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
     launches = traffic.kernels(sizes) * topology.launch_latency
     if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
         return Terms(copies=copies, launches=launches)
-    hops = traffic.passes * (sizes.group - 1) or 1
-    inter_hops = hops * traffic.crossing(sizes.group, nodes)
-    latency = topology.base_latency + (hops - inter_hops) * topology.intra_latency + inter_hops * topology.inter_latency
     wire = traffic.wire(sizes)
-    crossing = wire * traffic.crossing(sizes.group, nodes) if sizes.crossing is None else sizes.crossing
-    intra, inter = wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth
-    latency *= traffic.rounds
+    latency, intra, inter = min(_transfers(traffic, sizes, wire, nodes, topology), key=_transfer_seconds)
     if topology.costs is not None:
         fixed, per_byte = latency + launches, (max(intra, inter) + copies) / wire if wire else 0.0
         measured = topology.costs.collective(
@@ -244,6 +238,51 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
     before = traffic.packed(sizes)
     packing = 2 * before / topology.memory_bandwidth + topology.launch_latency if before else 0.0
     return Terms(wire, latency, intra, inter, copies, launches, packing)
+
+
+Transfer = tuple[float, float, float]
+"""The latency of a message, and the seconds for which links within nodes, and between nodes, are busy."""
+
+
+def _transfer_seconds(transfer: Transfer) -> float:
+    latency, intra, inter = transfer
+    return latency + max(intra, inter)
+
+
+def _transfers(traffic: Traffic, sizes: Sizes, wire: float, nodes: int, topology: Topology) -> Iterator[Transfer]:
+    """Yield the transfers of a collective by each protocol: round a ring or to all peers, then along a tree.
+
+    For example, an all-reduce of 1 MiB over 8 ranks in one node of `h100x8` takes the protocol LL, and a wire of
+    2 · 7/8 MiB. The other protocols take more:
+
+        LL       6.6 + 14 · 0.6 µs + 1.835 MB / 141 GB/s = 28.0 µs
+        LL128   14.0 + 14 · 1.9 µs + 1.835 MB / 331 GB/s = 46.1 µs
+        Simple   8.4 + 14 · 3.4 µs + 1.835 MB / 360 GB/s = 61.1 µs
+
+    Sources: `ncclTopoTuneModel` in `src/graph/tuning.cc` of NCCL 2.30 for rings and trees; P. Sanders, J. Speck and
+    J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009) for trees.
+    """
+    assert traffic.crossing is not None  # the collective is not local
+    group, share = sizes.group, traffic.crossing(sizes.group, nodes)
+    crossing = wire * share if sizes.crossing is None else sizes.crossing
+    hops, inter_hops = 1.0, share
+    if traffic.passes:
+        hops = traffic.passes * (group - 1)
+        inter_hops = float(nodes > 1) if traffic.sends_at_once else math.floor((group - 1) * share + 1e-9)
+        inter_hops *= traffic.passes
+    for protocol in topology.all_protocols:
+        limit = protocol.intra_limit if nodes == 1 else protocol.inter_limit
+        intra_rate = min(protocol.efficiency * topology.intra_bandwidth, limit)
+        inter_rate = protocol.efficiency * topology.inter_bandwidth
+        hop, inter_hop = protocol.intra_latency, protocol.inter_latency
+        latency = protocol.base_latency + (hops - inter_hops) * hop + inter_hops * inter_hop
+        yield latency * traffic.rounds, wire / intra_rate, crossing / inter_rate
+        if nodes > 1 and traffic.may_use_tree and topology.tree_efficiency:
+            # Each byte goes to the root and back: along the ranks of a node, and along the levels of a tree of nodes.
+            ranks = group // nodes
+            whole = wire * group / (group - 1) / topology.tree_efficiency
+            latency = protocol.base_latency + 2 * ((ranks - 1) * hop + math.floor(math.log2(nodes)) * inter_hop)
+            yield latency, whole / intra_rate, whole / ranks / inter_rate
 
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:

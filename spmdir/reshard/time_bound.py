@@ -2,15 +2,18 @@
 
 Latency: say a rank must end up with data from k ranks: the shards that its own shard overlaps, times the partial values
 of each. A collective over n ranks takes n − 1 hops, and multiplies the number of ranks that have contributed to the
-data of a rank by at most n. So the bound is the cheapest sequence of groups whose sizes multiply to at least k.
+data of a rank by at most n. An all-reduce along a tree over nodes takes at least 2 · log2(n) hops. So the bound is the
+cheapest sequence of groups whose sizes multiply to at least k.
 
 For example, an all-reduce over the mesh (a = 4, b = 4), inside one node of `h100x8`, has k = 16. A group has 4 or 16
-ranks. A collective costs 14 µs plus 1.9 µs for each hop:
+ranks. A collective of the protocol LL costs 6.6 µs plus 0.6 µs for each hop:
 
-    one group of 16      14 + 15 · 1.9 = 42.5 µs
-    two groups of 4      2 · (14 + 3 · 1.9) = 39.4 µs: the bound
+    one group of 16      6.6 + 15 · 0.6 = 15.6 µs: the bound
+    two groups of 4      2 · (6.6 + 3 · 0.6) = 16.8 µs
 
-Bytes: the part of its target shard that a rank cannot have at the start.
+Bytes: the part of its target shard that a rank cannot have at the start. The time of a collective is concave in its
+bytes, because it is the least over protocols. So the sum over a sequence is least if one collective sends all bytes,
+and the bound is the least over protocols and groups of that collective.
 
 The argument extends the bound of log2(p) · α for broadcast and reduce in Chan, Heimlich, Purkayastha and van de Geijn,
 "Collective communication: theory, practice, and experience" (2007).
@@ -59,10 +62,8 @@ class QuickBound:
         self._together = mesh.group_size(self._left)
         self._need = self._lengths(target) if self._is_known else ()
         self._groups = _group_sizes(mesh)
-        self._start = topology.base_latency if is_modelled else 0.0
-        is_within_node = node_count(mesh.axis_names, mesh) == 1
-        self._hop = topology.intra_latency if is_within_node else min(topology.intra_latency, topology.inter_latency)
-        self._bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth) if is_modelled else math.inf
+        self._protocols = _protocols(mesh, topology) if is_modelled else ((0.0, 0.0, 0.0),)
+        self._has_trees = bool(topology.tree_efficiency) and node_count(mesh.axis_names, mesh) > 1
 
     def of(self, source: Sharding) -> tuple[float, float]:
         """Return lower bounds on the seconds, and on the bytes that a rank sends, from `source` to the target."""
@@ -77,14 +78,16 @@ class QuickBound:
 
     def seconds(self, source: Sharding, wire: float) -> float:
         """Return a lower bound on the seconds of plans from `source` to the target that send at least `wire` bytes."""
-        if not self._is_known or not _is_standard(source):
-            return self._start + wire / self._bandwidth
+        is_known = self._is_known and _is_standard(source)
+        if not is_known:
+            return min(start + wire * per_byte for start, _, per_byte in self._protocols)
         return self._seconds(self._ranks(source, self._lengths(source)), wire)
 
     def _seconds(self, ranks: int, wire: float) -> float:
         """Return a lower bound on the seconds to collect data from `ranks` ranks and send `wire` bytes."""
-        latency = _latency(ranks, self._groups, self._start, self._hop)
-        return max(latency, self._start + self._hop) + wire / self._bandwidth
+        latencies = _latencies(ranks, self._groups, self._protocols, self._has_trees)
+        protocols = zip(latencies, self._protocols, strict=True)
+        return min(latency + wire * per_byte for latency, (_, _, per_byte) in protocols)
 
     def _ranks(self, source: Sharding, lengths: Sequence[int]) -> int:
         """Return a lower bound on the number of ranks that contribute to the largest target shard.
@@ -119,9 +122,57 @@ def _group_sizes(mesh: Mesh) -> tuple[int, ...]:
     return tuple(sorted(sizes - {1}))
 
 
+Protocols = tuple[tuple[float, float, float], ...]
+"""For each protocol the seconds to start a collective, of a hop, and of a byte."""
+
+
+def most_seconds_per_byte(mesh: Mesh, topology: Topology) -> float:
+    """Return the seconds by which a further byte raises the bound at most: those of the slowest protocol."""
+    return max(per_byte for _, _, per_byte in _protocols(mesh, topology))
+
+
+@functools.lru_cache(maxsize=1024)
+def _protocols(mesh: Mesh, topology: Topology) -> Protocols:
+    is_within_node = node_count(mesh.axis_names, mesh) == 1
+    bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
+    constants = []
+    for protocol in topology.all_protocols:
+        hop, limit = protocol.intra_latency, protocol.intra_limit
+        if not is_within_node:
+            hop, limit = min(hop, protocol.inter_latency), max(limit, protocol.inter_limit)
+        constants.append((protocol.base_latency, hop, 1 / min(protocol.efficiency * bandwidth, limit)))
+    return tuple(constants)
+
+
 @functools.lru_cache(maxsize=4096)
-def _latency(ranks: int, sizes: tuple[int, ...], start: float, hop: float) -> float:
+def _latencies(ranks: int, sizes: tuple[int, ...], protocols: Protocols, has_trees: bool) -> tuple[float, ...]:
+    """Return, for each protocol of the collective that sends the bytes, the least latency of all collectives.
+
+    That collective contributes to the number of ranks, or it sends to one peer.
+    """
+    to_one_peer = _latency(ranks, sizes, protocols, has_trees)
+    rest = [_latency(-(-ranks // size), sizes, protocols, has_trees) for size in sizes]
+    hops = [_hops(size, has_trees) for size in sizes]
+    return tuple(
+        [
+            start + min([hop + to_one_peer, *(h * hop + latency for h, latency in zip(hops, rest, strict=True))])
+            for start, hop, _ in protocols
+        ]
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _latency(ranks: int, sizes: tuple[int, ...], protocols: Protocols, has_trees: bool) -> float:
     """Return the least latency of collectives whose group sizes, out of `sizes`, multiply to at least `ranks`."""
     if ranks <= 1:
         return 0.0
-    return min(start + (size - 1) * hop + _latency(-(-ranks // size), sizes, start, hop) for size in sizes)
+    return min(
+        start + _hops(size, has_trees) * hop + _latency(-(-ranks // size), sizes, protocols, has_trees)
+        for size in sizes
+        for start, hop, _ in protocols
+    )
+
+
+def _hops(size: int, has_trees: bool) -> int:
+    """Return the fewest hops of a collective over `size` ranks."""
+    return min(size - 1, 2 * (size.bit_length() - 1)) if has_trees else size - 1

@@ -22,14 +22,37 @@ def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tu
     return tuple(sorted(dict(table).items()))
 
 
+@attrs.frozen(cache_hash=True)
+class Protocol:
+    """A protocol of messages: low latency with low bandwidth, or the reverse. A message takes the fastest one.
+
+    In a TOML file, it is a table, as in `[protocols.LL]` with `base_latency = 6.6e-6`.
+
+    Attributes:
+        name: the name of the table.
+        base_latency, intra_latency, inter_latency: as in Topology.
+        efficiency: the fraction of the bandwidth of a link that carries data. The remainder carries flags.
+        intra_limit, inter_limit: the most bytes per second that a rank sends in a group within a node, and in a group
+            that spans nodes.
+    """
+
+    name: str
+    base_latency: float
+    intra_latency: float
+    inter_latency: float
+    efficiency: float = 1.0
+    intra_limit: float = math.inf
+    inter_limit: float = math.inf
+
+
 @attrs.frozen(slots=False, cache_hash=True)
 class Topology:
-    """Constants of a machine, all per rank. In a TOML file, each is a key, as in `intra_bandwidth = 370e9`.
+    """Constants of a machine, all per rank. In a TOML file, each is a key, as in `intra_bandwidth = 360e9`.
 
     Attributes:
         name: the name in `topology` options.
         intra_bandwidth, inter_bandwidth: bytes per second in one direction, within and between nodes.
-        base_latency: seconds to start any collective.
+        base_latency: seconds to start a collective.
         intra_latency, inter_latency: seconds per hop, within and between nodes.
         memory_bandwidth: bytes per second of local memory.
         launch_latency: the minimum seconds of a kernel.
@@ -41,6 +64,9 @@ class Topology:
             cannot copy to the host.
         host_latency: seconds to start a copy to the host or from it.
         ranks_per_node: the number of ranks in a node; 0 if all ranks are in one node.
+        tree_efficiency: the fraction of bandwidths that a reduction along a tree over the nodes achieves; 0 if there
+            are no such trees.
+        protocols: further protocols. That of large messages has the latencies above, and both bandwidths in full.
         costs: measured times, which replace modelled ones; not a key of a file.
     """
 
@@ -57,10 +83,17 @@ class Topology:
     host_bandwidth: float = 0.0
     host_latency: float = 0.0
     ranks_per_node: int = 0
+    tree_efficiency: float = 0.0
+    protocols: tuple[Protocol, ...] = attrs.field(default=(), repr=lambda all: f"<{', '.join(p.name for p in all)}>")
     costs: Costs | None = None
 
     def __str__(self) -> str:
         return self.name
+
+    @cached_property
+    def all_protocols(self) -> tuple[Protocol, ...]:
+        """Return the protocols that a message may take. The one of large messages is the first."""
+        return (Protocol("", self.base_latency, self.intra_latency, self.inter_latency), *self.protocols)
 
     @cached_property
     def _peaks(self) -> dict[str, float]:
@@ -96,9 +129,43 @@ _USABLE = 0.9 * 80 * 2**30
 _H100_FLOPS = _achieved_peaks(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f64=67, vector=67)
 _A100_FLOPS = _achieved_peaks(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
 
+# NCCL has three protocols: Simple is the one of large messages, LL stores a flag beside each four bytes of data, and
+# LL128 beside each 120 bytes. The latencies are `baseLatencies` and `hwLatencies` of a ring in `src/graph/tuning.cc` of
+# NCCL 2.30, over NVLink and over the network, with one rank in each node. So are the factors 0.92 and 0.5 of the
+# bandwidth. The limits are `llMaxBws` of one node by its GPUs, and of more than two nodes with Intel processors.
+_LL128 = Protocol("LL128", 14e-6, 1.9e-6, 8.5e-6, 0.92)
+
+# Bandwidths are those of the rings that NCCL finds (`src/graph/search.cc`): whole rings of 60 GB/s (H100) and 20 GB/s
+# (A100) on the NVLinks of a GPU, and 48 and 24 GB/s on a network card of 400 and 200 Gb/s. A tree achieves
+# 0.92 · 0.85 of them (`src/graph/tuning.cc`).
 # Pinned copies to the host, over 16 lanes of PCI Express 5 (of 63 GB/s) and 4 (of 32 GB/s).
-H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS, 50e9, 1e-5, 8)
-A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS, 25e9, 1e-5, 8)
+H100X8 = Topology(
+    "h100x8",
+    intra_bandwidth=360e9,
+    inter_bandwidth=48e9,
+    base_latency=8.4e-6,
+    intra_latency=3.4e-6,
+    inter_latency=14e-6,
+    memory_bandwidth=3.35e12,
+    launch_latency=2e-6,
+    memory=_USABLE,
+    peak_flops=_H100_FLOPS,
+    host_bandwidth=50e9,
+    host_latency=1e-5,
+    ranks_per_node=8,
+    tree_efficiency=0.78,
+    protocols=(_LL128, Protocol("LL", 6.6e-6, 0.6e-6, 5e-6, 0.5, 141e9, 20.4e9)),
+)
+A100X8 = attrs.evolve(
+    H100X8,
+    name="a100x8",
+    intra_bandwidth=240e9,
+    inter_bandwidth=24e9,
+    memory_bandwidth=2.0e12,
+    peak_flops=_A100_FLOPS,
+    host_bandwidth=25e9,
+    protocols=(_LL128, Protocol("LL", 6.6e-6, 0.6e-6, 5e-6, 0.5, 87.7e9, 20.4e9)),
+)
 FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf, peak_flops={VECTOR: _H100_FLOPS["bf16"]})
 
 # Medians of processes on two cores: a small gather takes 0.6 ms in a group of two, and 1.6 to 3 ms in one of four.
@@ -162,34 +229,70 @@ def topology_of_table(
     Raises:
         ParseError: a constant is missing, unknown or out of range; located.
     """
-    fields = [field for field in attrs.fields(Topology) if field.name not in ("name", "costs")]
+    numbers = {"ranks_per_node": 0, **table}
+    peaks, protocols = numbers.pop("peak_flops", {}), numbers.pop("protocols", {})
+    _check_numbers("a topology", Topology, numbers, place, most)
+    _check_peaks(peaks, place, most)
+    if not isinstance(protocols, dict) or not all(isinstance(constants, dict) for constants in protocols.values()):
+        raise ParseError(
+            f"protocols is {shown(protocols)}; expected a table for each, such as `[protocols.LL]` with "
+            "`base_latency = 6.6e-6`",
+            place("protocols"),
+        )
+    for protocol, constants in protocols.items():
+        _check_numbers(f"protocol {protocol}", Protocol, constants, _at_table(place, protocol), most)
+    numbers["ranks_per_node"] = int(numbers["ranks_per_node"])
+    found = tuple([Protocol(protocol, **constants) for protocol, constants in protocols.items()])
+    return Topology(name, **numbers, peak_flops=peaks, protocols=found)
+
+
+def _at_table(place: Callable[[str], Location | None], protocol: str) -> Callable[[str], Location | None]:
+    return lambda key: place(f"protocols.{protocol}")
+
+
+_FRACTIONS = ("efficiency", "tree_efficiency")
+_ABSENT_IF_ZERO = ("host_bandwidth", "tree_efficiency")
+
+
+def _check_numbers(
+    owner: str,
+    kind: type[Topology | Protocol],
+    table: Mapping[str, Any],
+    place: Callable[[str], Location | None],
+    most: float,
+) -> None:
+    """Raise ParseError unless `table` has the constants of `kind`, other than tables, in range."""
+    fields = [field for field in attrs.fields(kind) if field.name not in ("name", "costs")]
     expected = [field.name for field in fields]
     for key, value in table.items():
         if key not in expected:
             raise ParseError(
-                f"unknown key '{key}' of a topology; expected {', '.join(expected)}{did_you_mean(key, expected)}",
+                f"unknown key '{key}' of {owner}; expected {', '.join(expected)}{did_you_mean(key, expected)}",
                 place(key),
             )
-        if key == "peak_flops":
-            _check_peaks(value, place, most)
-            continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= max(most, _LARGEST):
             raise ParseError(f"{key} is {shown(value)}; expected a number from 0 on, in SI units", place(key))
-        if not value and key == "host_bandwidth":  # no copies to the host
+        if not value and key in _ABSENT_IF_ZERO:
             continue
         if key == "ranks_per_node":
             if value % 1:
                 raise ParseError(f"{key} is {shown(value)}; expected a whole number of ranks", place(key))
             continue
-        if not value and (key.endswith("bandwidth") or key == "memory"):
+        if key in _FRACTIONS:
+            if not 0 < value <= 1:
+                raise ParseError(f"{key} is {shown(value)}; expected a fraction above 0, at most 1", place(key))
+            continue
+        if not value and (key.endswith(("bandwidth", "limit")) or key == "memory"):
             raise ParseError(
                 f"{key} is 0; expected a positive number of bytes{' per second' if key != 'memory' else ''}", place(key)
             )
         _check_range(key, value, (0, MOST_SECONDS) if key.endswith("latency") else (RATES[0], most), place(key))
     missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in table]
     if missing:
-        raise ParseError(f"the topology has no {', '.join(missing)}; expected a number for each", place(""))
-    return Topology(name, **{**table, "ranks_per_node": int(table.get("ranks_per_node", 0))})
+        raise ParseError(
+            f"{owner.replace('a topology', 'the topology')} has no {', '.join(missing)}; expected a number for each",
+            place(""),
+        )
 
 
 def _check_peaks(peaks: Any, place: Callable[[str], Location | None], most: float) -> None:

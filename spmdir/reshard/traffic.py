@@ -51,6 +51,9 @@ class Traffic:
         crossing: (ranks, nodes) → the fraction of a rank's bytes that leaves its node; None for a local collective.
         passes: the number of times that data passes all other ranks, one hop each: 1 for once round a ring, or for one
             message to each peer. 0 if a rank sends to one or two peers only.
+        sends_at_once: whether a rank sends its messages to all peers at once. Then only one of the hops waits for the
+            latency between nodes.
+        may_use_tree: whether the ranks may instead reduce, and send the result, along a tree over the nodes.
         rounds: the number of sequential transfers.
         keeps_bounds: whether its bytes and hops are at least those of the ring model that `QuickBound` assumes. If a
             collective has no such guarantee, bounds on seconds are 0.
@@ -63,6 +66,8 @@ class Traffic:
     kernels: Callable[[Sizes], int] = lambda sizes: 0
     crossing: Callable[[int, int], float] | None = None
     passes: int = 0
+    sends_at_once: bool = False
+    may_use_tree: bool = False
     rounds: int = 1
     keeps_bounds: bool = False
     name: str = ""
@@ -87,6 +92,8 @@ _FIELDS = {
         optional=True,
     ),
     "passes": COUNT,
+    "sends_at_once": FLAG,
+    "may_use_tree": FLAG,
     "rounds": Kind(lambda value: COUNT.holds(value) and value >= 1, "an integer from 1 on"),
     "keeps_bounds": FLAG,
     "name": TEXT,
@@ -99,20 +106,22 @@ COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps
 
 
 def ring(ranks: int, nodes: int) -> float:
-    """Return the fraction of bytes that leaves a node on a ring, where only the last rank of a node sends to another.
+    """Return the fraction of bytes that leaves a node on a ring, where one rank of each node sends to the next node.
+
+    There is one ring for each rank of a node, and each leaves the node at another rank.
 
     Args:
         ranks: the number of ranks in the group.
         nodes: the number of nodes that the group spans.
 
     Raises:
-        ZeroDivisionError: the group has one rank, which sends nothing.
+        ZeroDivisionError: the group has no rank.
 
     Example:
         >>> spmdir.placement.ring(8, 2)
-        0.14285714285714285
+        0.25
     """
-    return (nodes - 1) / (ranks - 1)
+    return (nodes if nodes > 1 else 0) / ranks
 
 
 def direct(ranks: int, nodes: int) -> float:

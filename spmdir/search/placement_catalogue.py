@@ -17,6 +17,22 @@ from spmdir.reshard.topology import Topology
 LARGE = 2.0**30
 """Bytes of a message whose latency is negligible."""
 
+Piece = tuple[float, float]
+"""Two sizes in bytes. The time of a message is approximated by the line through its times at both sizes."""
+
+_LINEAR = ((0.0, LARGE),)
+_CONCAVE = ((0.0, 2.0**10), (2.0**23, 1.01 * 2**23), (2.0**26, 1.01 * 2**26), (LARGE / 2, LARGE))
+
+
+def pieces(topology: Topology) -> tuple[Piece, ...]:
+    """Return the pieces of the time of a message: the least of their lines is the time.
+
+    The time is the least over protocols, each of which is a line. So a piece between close sizes is the line of the
+    protocol that is fastest there.
+    """
+    is_linear = topology.costs is not None or not (topology.protocols or topology.tree_efficiency)
+    return _LINEAR if is_linear else _CONCAVE
+
 
 MEASURED = tuple(4.0**power for power in range(3, 15))
 """Sizes in bytes at which measured times are sampled."""
@@ -55,14 +71,19 @@ class Catalogue:
 
         return [targets(source) if self.plugins else [] for source in self.placements]
 
-    @lru_cache(maxsize=256)  # noqa: B019  # catalogues are few, and small
+    @lru_cache(maxsize=1024)  # noqa: B019  # catalogues are few, and small
     def latency_and_slope(
-        self, count: int, nodes: int, collectives: tuple[CollectiveSpec, ...], topology: Topology
+        self,
+        count: int,
+        nodes: int,
+        collectives: tuple[CollectiveSpec, ...],
+        topology: Topology,
+        piece: Piece = _LINEAR[0],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return [before, after], the latency in seconds and the seconds a byte of reshards on `count` ranks.
 
-        The latency is infinite for impossible reshards, and for those whose price depends on the shape. With measured
-        costs, the line is a lower bound of all samples.
+        They describe the line of `piece`. The latency is infinite for impossible reshards, and for those whose price
+        depends on the shape. With measured costs, the line is a lower bound of all samples.
         """
 
         def seconds_of(size: float) -> np.ndarray:
@@ -73,14 +94,16 @@ class Catalogue:
                 ]
             )
 
-        latency, seconds_at_large = seconds_of(0.0), seconds_of(LARGE)
+        small, large = piece
+        latency, seconds_at_large = seconds_of(small), seconds_of(large)
         latency[np.isnan(latency)] = np.inf
         is_impossible = np.isinf(latency)
         latency, seconds_at_large = (
             np.where(is_impossible, 0.0, latency),
             np.where(is_impossible, 0.0, seconds_at_large),
         )
-        per_byte = (seconds_at_large - latency) / LARGE
+        per_byte = (seconds_at_large - latency) / (large - small)
+        latency -= per_byte * small
         if topology.costs is not None:
             # Measured times are not linear in the size. The line is below them; exact prices of plans correct it.
             # The line from (0, latency) to (LARGE, seconds_at_large) must not exceed a sample.

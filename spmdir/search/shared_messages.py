@@ -61,8 +61,8 @@ def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
 
 
 def without_latency(topology: Topology) -> Topology:
-    """Return the topology that prices plans for shared messages."""
-    return attrs.evolve(topology, base_latency=_SHORT, intra_latency=0.0, inter_latency=0.0)
+    """Return the topology that prices plans for shared messages. These are large, so they need no other protocol."""
+    return attrs.evolve(topology, base_latency=_SHORT, intra_latency=0.0, inter_latency=0.0, protocols=())
 
 
 def counted_fractions(problem: Problem) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ from spmdir.reshard.cost import cost, node_count
 from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes, Traffic
 from spmdir.search.joint_placements import JointPlacements, Numbers
-from spmdir.search.placement_catalogue import LARGE
+from spmdir.search.placement_catalogue import Piece, pieces
 
 Line = tuple[Numbers, Numbers]
 """[before, after], the latency in seconds and the seconds a byte of the value; infinite if there is no step."""
@@ -63,7 +63,8 @@ class StepTimes:
         factors = [np.prod(np.where(self._dims == dim, counts, 1), axis=1) for dim in dimensions]
         self._parts = np.stack(factors, axis=1).astype(int) if factors else np.zeros((len(self._rows), 0), dtype=int)
         self._touched = self._find_touched()
-        self._lines = [self._collective_steps(), *self._rearrangements()]
+        self._pieces = pieces(topology)
+        self._lines = [*self._collective_steps(), *self._rearrangements()]
         self._tables: dict[object, Numbers] = {}
 
     def table(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
@@ -97,10 +98,10 @@ class StepTimes:
                 count = math.prod(self._placements.counts[axis] for axis in chosen)
                 yield chosen, count, node_count(tuple([names[axis] for axis in chosen]), self._mesh)
 
-    def _collective_steps(self) -> Line:
+    def _collective_steps(self) -> list[Line]:
         """Return the times of collectives that name axes. These axes have equal placements and are innermost."""
-        rows, (start, per_byte) = self._rows, self._no_steps()
-        start[self._touched == 0] = 0.0
+        rows, lines = self._rows, [self._no_steps() for _ in self._pieces]
+        lines[0][0][self._touched == 0] = 0.0
         for chosen, count, nodes in self._groups():
             first_axis, other_axes = chosen[0], [axis for axis in self._axes if axis not in chosen]
             alike = (rows[:, chosen] == rows[:, first_axis : first_axis + 1]).all(1)
@@ -109,11 +110,14 @@ class StepTimes:
             inside = self._shards[:, first_axis]
             legal &= self._keeps_order(other_axes) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
             before, after = np.nonzero(legal)
-            begin, byte = self._placements.catalogue.latency_and_slope(count, nodes, self._collectives, self._topology)
             pair = rows[before, first_axis], rows[after, first_axis]
             share = np.prod(np.where(self._shards[:, other_axes], 1 / self._counts[other_axes], 1.0), axis=1)
-            start[before, after], per_byte[before, after] = begin[pair], byte[pair] * share[before]
-        return start, per_byte
+            for piece, (start, per_byte) in zip(self._pieces, lines, strict=True):
+                begin, byte = self._placements.catalogue.latency_and_slope(
+                    count, nodes, self._collectives, self._topology, piece
+                )
+                start[before, after], per_byte[before, after] = begin[pair], byte[pair] * share[before]
+        return lines
 
     def _keeps_order(self, axes: Sequence[int]) -> Numbers:
         """Return [before, after], whether these axes have the same nesting order."""
@@ -134,33 +138,43 @@ class StepTimes:
         for spec in self._collectives:
             if spec.moves not in ("shards", "elements") or spec.traffic.rounds > 1:
                 continue
-            line = self._no_steps()
+            lines = [self._no_steps() for _ in self._pieces]
             for chosen, count, nodes in self._groups():
                 legal = (self._touched == self._bits(chosen)) & movable[:, chosen].all(1)[None, :]
                 if spec.moves == "shards":
                     whole = (movable & self._standard)[:, chosen].all(1)
-                    times = self._times(spec.traffic, count, nodes)
-                    _enter(line, legal & whole[:, None] & whole & same_parts, times, shares[None, :])
+                    legal &= whole[:, None] & whole & same_parts
+                    for piece, line in zip(self._pieces, lines, strict=True):
+                        _enter(line, legal, self._times(spec.traffic, count, nodes, piece), shares[None, :])
                     continue
                 legal &= (movable | partial)[:, chosen].all(1)[:, None]
                 for several in np.unique(combined[legal]).tolist():
-                    times = self._times(spec.traffic, count, nodes, int(several))
-                    _enter(line, legal & (combined == several), times, shares[None, :], sent)
-            yield line
+                    for piece, line in zip(self._pieces, lines, strict=True):
+                        times = self._times(spec.traffic, count, nodes, piece, int(several))
+                        _enter(line, legal & (combined == several), times, shares[None, :], sent)
+            yield from lines
 
     def _no_steps(self) -> Line:
         size = len(self._rows)
         return np.full((size, size), np.inf), np.zeros((size, size))
 
-    def _times(self, traffic: Traffic, count: int, nodes: int, combined: int = 1) -> tuple[float, float, float]:
-        """Return the latency of a step, the seconds for each byte held after it, and those for each byte received."""
+    def _times(
+        self, traffic: Traffic, count: int, nodes: int, piece: Piece, combined: int = 1
+    ) -> tuple[float, float, float]:
+        """Return the latency of a step, the seconds a byte held after it, and the seconds a byte received.
+
+        Only one of both is sent. The time is linear in the other.
+        """
 
         def seconds(held_bytes: float, moved_bytes: float) -> float:
             sizes = Sizes(count, held_bytes, held_bytes, combined=combined, moved=moved_bytes)
             return cost(traffic, sizes, nodes, self._topology).seconds
 
-        start = seconds(0.0, 0.0)
-        return start, (seconds(LARGE, 0.0) - start) / LARGE, (seconds(0.0, LARGE) - start) / LARGE
+        start, (small, large) = seconds(0.0, 0.0), piece
+        low, high = np.array([[seconds(size, 0.0), seconds(0.0, size)] for size in piece])
+        per_byte = (high - low) / (large - small)
+        latency = start + float((low - start - small * per_byte).sum())
+        return latency, *per_byte.tolist()
 
     def _find_touched(self) -> Numbers:
         """Return [before, after], the axes that move or are inside a moving axis, as bits."""

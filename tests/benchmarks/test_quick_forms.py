@@ -33,6 +33,7 @@ QUICK_FORMS = {
     "partitioner": "--layers 1 --vocabs 4096 --budgets 0.5",
     "peers": "--small --programs mlp --plans tp --meshes 2x4",
     "program_page": "--layers 1",
+    "published_prices": "",
     "reshard_bound": "--limit 5",
     "runner_up": "--plans tp --layers 1 --most 3",
     "schedule": "--layers 1 --plans tp_fsdp --dtypes bfloat16",

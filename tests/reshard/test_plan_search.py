@@ -36,7 +36,7 @@ def test_a_quick_plan_looks_at_few_steps_and_takes_hardly_longer(source: str, ta
     search, cheapest = PlanSearch(reshard), PlanSearch(whole)
     search.run()
     cheapest.run()
-    assert search.steps_seen < cheapest.steps_seen / 2
+    assert search.steps_seen < 0.6 * cheapest.steps_seen
     assert plan_of(whole).seconds <= plan_of(reshard).seconds <= QUICK_RATIO * plan_of(whole).seconds
 
 

@@ -122,7 +122,7 @@ def test_the_planner_and_the_search_choose_and_price_copies_as_they_do_the_colle
     copied = tuple(table.collective(COPIES[spec.name]) for spec in table.PLANNED)
     chosen: set[str] = set()
     for kind, (source, _, target) in CASES.items():
-        for topology in map(TOPOLOGIES.__getitem__, ("flat", "h100x8")):
+        for topology in map(TOPOLOGIES.__getitem__, ("flat", "h100x8", "cpu-gloo")):
             sides = parse_sharding(source), parse_sharding(target)
             plans, bounds = zip(
                 *(

@@ -48,11 +48,22 @@ def test_no_plan_over_sub_axes_takes_less():
 
 def test_latency_is_of_the_cheapest_groups_that_reach_all_ranks():
     machine = TOPOLOGIES["h100x8"]
+    least = machine.protocols[-1]
     source, target = parse_sharding("a: S(0), d: S(1)"), Sharding()
     seconds, wire = QuickBound((8, 8), 4, target, FOUR_AXES, machine).of(source)
     assert wire == 4 * (64 - 2)
-    expected = 2 * machine.base_latency + (7 + 3) * machine.intra_latency + wire / machine.intra_bandwidth
-    assert seconds == pytest.approx(expected)
+    one_group = least.base_latency + 31 * least.intra_latency
+    two_groups = 2 * least.base_latency + (7 + 3) * least.intra_latency
+    assert two_groups < one_group
+    assert seconds == pytest.approx(two_groups + wire / least.intra_limit)
+
+
+def test_one_collective_sends_all_bytes_and_others_reach_the_ranks():
+    machine, wire = TOPOLOGIES["h100x8"], 7 * 2**27
+    source, target, least = parse_sharding("a: S(0)"), Sharding(), machine.protocols[-1]
+    bound = QuickBound((2**28,), 4, target, Mesh({"a": 8}), machine)
+    to_one_peer = machine.base_latency + machine.intra_latency + wire / machine.intra_bandwidth
+    assert bound.of(source) == (pytest.approx(to_one_peer + least.base_latency + 7 * least.intra_latency), wire)
 
 
 def test_a_gather_over_one_of_four_axes_is_found_at_once():

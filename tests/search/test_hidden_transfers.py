@@ -29,13 +29,13 @@ HIDDEN = """spmd.mesh @mesh <tp = 4>
 
 func.func @f(%a: tensor<512x16384xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
              %b: tensor<16384x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
-             %p: tensor<64x512xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
+             %p: tensor<512x512xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
              %w: tensor<4096x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
-    -> (tensor<64x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) {
+    -> (tensor<512x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) {
   %0 = aten.mm(%a, %b) : tensor<512x4096xbf16> <>
-  %1 = aten.mm(%p, %0) : tensor<64x4096xbf16> <>
-  %2 = aten.mm(%1, %w) : tensor<64x1024xbf16>
-  return %2 : tensor<64x1024xbf16>
+  %1 = aten.mm(%p, %0) : tensor<512x4096xbf16> <>
+  %2 = aten.mm(%1, %w) : tensor<512x1024xbf16>
+  return %2 : tensor<512x1024xbf16>
 }
 """
 """A program where a gather that holds more is hidden, and an all-reduce that takes less time would be exposed."""

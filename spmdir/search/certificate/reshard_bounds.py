@@ -1,9 +1,9 @@
 """Lower bounds on the seconds of a reshard between two placements.
 
 If all shards have equal lengths, the time depends on the bytes of the value and on the *pattern* of the placements:
-which of them shard the same dimension, and whether it is the first. The planner's time is the minimum over plans, and
-the time of each plan is linear in the bytes. So the planner's time is concave in the bytes, and interpolation between
-two planned sizes is a lower bound.
+which of them shard the same dimension, and whether it is the first. The planner's time is the minimum over plans and
+protocols, and the time of each plan by given protocols is linear in the bytes. So the planner's time is concave in the
+bytes, and interpolation between two planned sizes is a lower bound.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collectives import keep_bounds
 from spmdir.reshard.plan import least_seconds, plan_reshard
+from spmdir.reshard.time_bound import most_seconds_per_byte
 from spmdir.search.certificate.all_states import Placed
 from spmdir.search.problem import Problem
 
@@ -92,6 +93,7 @@ class ReshardBounds:
         self._number_of_key: dict[object, int] = {}
         self._number_of_pair: dict[tuple[Placed, Placed], int] = {}
         self._bandwidth = max(problem.topology.intra_bandwidth, problem.topology.inter_bandwidth)
+        self._per_byte = most_seconds_per_byte(self.mesh.root or self.mesh, self.topology)
 
     def table(self, meta: TensorMeta, before: tuple[Placed, ...], after: tuple[Placed, ...]) -> ReshardTable:
         """Return the table of a value; equal values have one."""
@@ -179,7 +181,7 @@ class ReshardBounds:
         meta = TensorMeta((self.mesh.world_size,) * (rank + 1), F32)
         orders = list(self._nested(meta, produced, needed)) if produced != needed else []
         sent = [self._least_bytes(meta, *order) for order in orders]
-        starts = [self._least(meta, *order) - size / self._bandwidth for order, size in zip(orders, sent, strict=True)]
+        starts = [self._least(meta, *order) - size * self._per_byte for order, size in zip(orders, sent, strict=True)]
         return _Pattern(meta, orders, min(starts, default=0.0), min(sent, default=0.0) / meta.bytes, {})
 
     def _planned(self, meta: TensorMeta, orders: list[tuple[Sharding, Sharding]]) -> float:

@@ -22,8 +22,8 @@ func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // $ spmd report - --view timeline
 // | start us  end us  stream   op            live
 // |      0.0    14.0  compute  %0 exchange   536 B
-// |     14.0    33.7  dp, tp   %0 exchange
-// |     14.0    33.7  compute  waits for %0  536 B
-// |     33.7    37.7  compute  %2 exchange   592 B
-// |     37.7    53.6  dp       %2 exchange
-// |     37.7    53.6  compute  waits for %2  592 B
+// |     14.0    22.4  dp, tp   %0 exchange
+// |     14.0    22.4  compute  waits for %0  536 B
+// |     22.4    26.4  compute  %2 exchange   592 B
+// |     26.4    33.6  dp       %2 exchange
+// |     26.4    33.6  compute  waits for %2  592 B

@@ -29,5 +29,5 @@ func.func @main(%x: tensor<4096x256xbf16> {spmd.sharding = #spmd.sharding<@mesh,
 // |      0.0     2.2  compute  %dw2 aten.mm                 917.5 kB
 // |      2.2     4.4  compute  %dw1 aten.mm                 1.049 MB
 // |      4.4     8.6  compute  %dw1.reduced reduce_scatter  1.311 MB
-// |      8.6    36.5  fsdp     %dw1.reduced reduce_scatter
-// |      8.6    36.5  compute  waits for %dw1.reduced       1.311 MB
+// |      8.6    21.0  fsdp     %dw1.reduced reduce_scatter
+// |      8.6    21.0  compute  waits for %dw1.reduced       1.311 MB

@@ -29,7 +29,7 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | start us  end us  stream   op              live
 // |      0.0     8.2  compute  %h aten.mm      12.58 MB
 // |      8.2    25.5  compute  %g1 all_gather  46.14 MB
-// |     25.5    92.4  fsdp     %g1 all_gather
-// |     25.5    92.4  compute  waits for %g1   46.14 MB
-// |     92.4   119.3  compute  %up aten.mm     46.14 MB
-// |    119.3   146.1  compute  %down aten.mm   37.75 MB
+// |     25.5    97.1  fsdp     %g1 all_gather
+// |     25.5    97.1  compute  waits for %g1   46.14 MB
+// |     97.1   123.9  compute  %up aten.mm     46.14 MB
+// |    123.9   150.7  compute  %down aten.mm   37.75 MB

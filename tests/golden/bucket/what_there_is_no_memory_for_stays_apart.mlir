@@ -30,12 +30,12 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | }
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                  live
-// |      0.0    32.3  fsdp     %g1 all_gather
-// |      0.0    32.3  compute  waits for %g1       6.816 MB
-// |     32.3    40.5  compute  %0 aten.mm          11.01 MB
-// |     40.5    46.2  compute  %wide aten.cat      17.3 MB
-// |     46.2    50.7  compute  %1 aten.amax        13.11 MB
-// |     50.7    55.2  compute  %2 aten.sub.Tensor  8.917 MB
-// |     55.2    87.5  fsdp     %g2 all_gather
-// |     55.2    87.5  compute  waits for %g2       11.01 MB
-// |     87.5    95.7  compute  %3 aten.mm          15.2 MB
+// |      0.0    23.8  fsdp     %g1 all_gather
+// |      0.0    23.8  compute  waits for %g1       6.816 MB
+// |     23.8    32.0  compute  %0 aten.mm          11.01 MB
+// |     32.0    37.8  compute  %wide aten.cat      17.3 MB
+// |     37.8    42.3  compute  %1 aten.amax        13.11 MB
+// |     42.3    46.8  compute  %2 aten.sub.Tensor  8.917 MB
+// |     46.8    70.6  fsdp     %g2 all_gather
+// |     46.8    70.6  compute  waits for %g2       11.01 MB
+// |     70.6    78.8  compute  %3 aten.mm          15.2 MB

@@ -17,17 +17,17 @@ func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | }
 // $ spmd explain - %t %w
 // | %t = aten.t : 64x64xf32 <>  <stdin>:5
-// |   a rank has 16.38 kB of 16.38 kB; objective 21.99 us
+// |   a rank has 16.38 kB of 16.38 kB; objective 10.75 us
 // |   tp: R
-// |     strategy (R) -> (R); next best that shards it (S(0)) -> (S(1)): objective 23.99 us, +9.1 %
+// |     strategy (R) -> (R); next best that shards it (S(0)) -> (S(1)): objective 12.75 us, +18.6 %
 // |   used without a reshard
 // |     by %0 = aten.mm  <stdin>:6
 // |
 // | %w = argument : 64x64xf32 <tp: S(0)>
-// |   a rank has 4.096 kB of 16.38 kB; objective 21.99 us
+// |   a rank has 4.096 kB of 16.38 kB; objective 10.75 us
 // |   tp: S(0)
 // |     strategy () -> (S(0)); no alternative; the value is annotated tp: S(0)
-// |     from %w, annotated tp: S(0); without it R: objective 2.262 us, -89.7 %
-// |   used as <>: all_gather on [tp] dim 0, 12.29 kB sent, 19.73 us
+// |     from %w, annotated tp: S(0); without it R: objective 2.262 us, -78.9 %
+// |   used as <>: all_gather on [tp] dim 0, 12.29 kB sent, 8.487 us
 // |     by %t = aten.t  <stdin>:5
-// |       tp: strategy (R) -> (R); next best (S(0)) -> (S(1)): objective 23.99 us, +9.1 %
+// |       tp: strategy (R) -> (R); next best (S(0)) -> (S(1)): objective 12.75 us, +18.6 %

@@ -17,15 +17,15 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // | }
 // $ spmd explain - %0 %1
 // | %0 = aten.sum.dim_IntList : 8xf32 <>  <stdin>:5
-// |   a rank has 32 B of 32 B; objective 23.7 us
+// |   a rank has 32 B of 32 B; objective 12.4 us
 // |   tp: R
-// |     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): objective 45.4 us, +91.6 %
+// |     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): objective 22.8 us, +83.9 %
 // |   used without a reshard
 // |     by %1 = aten.sort  <stdin>:6
 // |     by result 0
 // |
 // | %1 = aten.sort : 8xf32 <>  <stdin>:6
-// |   a rank has 32 B of 32 B; objective 23.7 us
+// |   a rank has 32 B of 32 B; objective 12.4 us
 // |   tp: R
 // |     strategy (R) -> (R, R); no alternative that shards it; no S(d0): the rule does not allow sharding it (order.rules:35:76)
 // |   used without a reshard

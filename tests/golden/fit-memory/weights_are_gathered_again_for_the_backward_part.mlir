@@ -33,16 +33,16 @@ func.func @step(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp:
 // |   %dx = aten.mm(%dy, %w1.t) : tensor<2x8xf32> <fsdp: S(0)>
 // |   return %dx : tensor<2x8xf32>
 // | }
-// ! %s:5:1: remark: a rank holds 576 B at once; gathers again 256 B in 0.0197 ms
+// ! %s:5:1: remark: a rank holds 576 B at once; gathers again 256 B in 0.008401 ms
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                    live
-// |      0.0    19.7  fsdp     %w1.whole all_gather
-// |      0.0    19.7  compute  waits for %w1.whole   448 B
-// |     19.7    21.7  compute  %y aten.mm            512 B
-// |     21.7    41.4  fsdp     %w2.whole all_gather
-// |     21.7    41.4  compute  waits for %w2.whole   512 B
-// |     41.4    43.4  compute  %z aten.mm            576 B
-// |     43.4    45.4  compute  %dy aten.mm           576 B
-// |     45.4    65.1  fsdp     %w1.again all_gather
-// |     45.4    65.1  compute  waits for %w1.again   512 B
-// |     65.1    67.1  compute  %dx aten.mm           576 B
+// |      0.0     8.4  fsdp     %w1.whole all_gather
+// |      0.0     8.4  compute  waits for %w1.whole   448 B
+// |      8.4    10.4  compute  %y aten.mm            512 B
+// |     10.4    18.8  fsdp     %w2.whole all_gather
+// |     10.4    18.8  compute  waits for %w2.whole   512 B
+// |     18.8    20.8  compute  %z aten.mm            576 B
+// |     20.8    22.8  compute  %dy aten.mm           576 B
+// |     22.8    31.2  fsdp     %w1.again all_gather
+// |     22.8    31.2  compute  waits for %w1.again   512 B
+// |     31.2    33.2  compute  %dx aten.mm           576 B

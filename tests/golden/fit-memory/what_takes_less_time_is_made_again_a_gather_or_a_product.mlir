@@ -28,16 +28,16 @@ func.func @main(%x: tensor<32768x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %3 = aten.mm(%2, %g.again) : tensor<4096x4096xbf16> <fsdp: S(0)>
 // |   return %3 : tensor<4096x4096xbf16>
 // | }
-// ! %s:5:1: remark: a rank holds 272.6 MB at once; gathers again 33.55 MB in 0.1067 ms
+// ! %s:5:1: remark: a rank holds 272.6 MB at once; gathers again 33.55 MB in 0.1138 ms
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                   live
-// |      0.0   106.7  fsdp     %g all_gather
-// |      0.0   106.7  compute  waits for %g         104.9 MB
-// |    106.7   307.2  compute  %p aten.mm           138.4 MB
-// |    307.2   507.7  compute  %0 aten.mm           172 MB
-// |    507.7   559.8  compute  %wide aten.cat       272.6 MB
-// |    559.8   601.9  compute  %1 aten.amax         239.1 MB
-// |    601.9   623.9  compute  %2 aten.mul.Tensor   138.4 MB
-// |    623.9   730.5  fsdp     %g.again all_gather
-// |    623.9   730.5  compute  waits for %g.again   138.4 MB
-// |    730.5   931.1  compute  %3 aten.mm           172 MB
+// |      0.0   113.8  fsdp     %g all_gather
+// |      0.0   113.8  compute  waits for %g         104.9 MB
+// |    113.8   314.3  compute  %p aten.mm           138.4 MB
+// |    314.3   514.8  compute  %0 aten.mm           172 MB
+// |    514.8   566.9  compute  %wide aten.cat       272.6 MB
+// |    566.9   609.0  compute  %1 aten.amax         239.1 MB
+// |    609.0   631.0  compute  %2 aten.mul.Tensor   138.4 MB
+// |    631.0   744.7  fsdp     %g.again all_gather
+// |    631.0   744.7  compute  waits for %g.again   138.4 MB
+// |    744.7   945.3  compute  %3 aten.mm           172 MB

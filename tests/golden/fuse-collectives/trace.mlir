@@ -14,7 +14,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |   %y = spmd.all_to_all %x on [tp] from 0 to 1 : tensor<16x8xf32> <tp: S(1)>
 // |   return %y : tensor<16x8xf32>
 // | }
-// ! %s:7:3: remark: exchange at %y = spmd.slice: applied: wire bytes 384 → 96, collectives 1 → 1, bytes touched 512 → 128, ops 2 → 1, microseconds 21.7011 → 21.7003
+// ! %s:7:3: remark: exchange at %y = spmd.slice: applied: wire bytes 384 → 96, collectives 1 → 1, bytes touched 512 → 128, ops 2 → 1, microseconds 10.4028 → 10.4007
 // ! %s:5:1: remark: no op has the form of the left side of all-reduce-after, gather-of-f-of-slice, slice-before
 
 // -----
@@ -117,5 +117,5 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |   %y = aten.neg(%r) : tensor<16x8xf32> <>
 // |   return %y : tensor<16x8xf32>
 // | }
-// ! %s:109:3: remark: all-reduce-after at %y = aten.neg: does not pay: wire bytes 768 → 768, collectives 1 → 1, bytes touched 512 → 512, ops 2 → 2, microseconds 27.4024 → 27.4024
+// ! %s:109:3: remark: all-reduce-after at %y = aten.neg: does not pay: wire bytes 768 → 768, collectives 1 → 1, bytes touched 512 → 512, ops 2 → 2, microseconds 12.2058 → 12.2058
 // ! %s:107:1: remark: no op has the form of the left side of exchange, gather-of-f-of-slice, slice-before

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --lower-reshard
+// RUN: spmd-opt %s --lower-reshard=topology=flat
 spmd.mesh @mesh <a = 2, b = 4>
 
 // Every rank gets what it lacks in one all-to-all; a sum whose blocks move is reduced by the rank that receives the partial values.

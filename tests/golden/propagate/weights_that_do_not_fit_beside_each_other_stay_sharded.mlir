@@ -29,6 +29,7 @@ func.func @main(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 // |   %_3.reshard = spmd.all_reduce %3 on [dp] op sum : tensor<64x1024xf32> <tp: S(1)>
 // |   %4 = aten.gelu(%_3.reshard) {approximate = "none"} : tensor<64x1024xf32> <tp: S(1)>
 // |   %5 = aten.mm(%4, %w2) : tensor<64x512xf32> <dp: S(1), tp: P(sum)>
-// |   %_5.reshard = spmd.exchange %5 : tensor<64x512xf32> <dp: S(0)>
+// |   %_5.all_reduce = spmd.all_reduce %5 on [tp] op sum : tensor<64x512xf32> <dp: S(1)>
+// |   %_5.reshard = spmd.all_to_all %_5.all_reduce on [dp] from 1 to 0 : tensor<64x512xf32> <dp: S(0)>
 // |   return %_5.reshard : tensor<64x512xf32>
 // | }

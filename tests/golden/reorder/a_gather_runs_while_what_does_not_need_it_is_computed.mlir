@@ -24,7 +24,7 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | }
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                          live
-// |      0.0   106.7  fsdp     %g2.start all_gather_start
+// |      0.0   113.8  fsdp     %g2.start all_gather_start
 // |      0.0   399.1  compute  %0 aten.mm                  205.5 MB
 // |    399.1   441.1  compute  %1 aten.relu                272.6 MB
 // |    441.1   840.2  compute  %2 aten.mm                  272.6 MB

@@ -31,6 +31,6 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // | start us  end us  stream   op                          live
 // |      0.0   200.5  compute  %dx aten.mm                 184.5 MB
 // |    200.5   401.1  compute  %dw aten.mm                 268.4 MB
-// |    200.5   558.5  tp       %dx.start all_reduce_start
-// |    401.1   558.5  compute  waits for %dx.start         268.4 MB
-// |    558.5   600.6  compute  %0 aten.relu                268.4 MB
+// |    200.5   582.7  tp       %dx.start all_reduce_start
+// |    401.1   582.7  compute  waits for %dx.start         268.4 MB
+// |    582.7   624.8  compute  %0 aten.relu                268.4 MB

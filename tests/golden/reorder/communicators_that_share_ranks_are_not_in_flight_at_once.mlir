@@ -29,8 +29,8 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                          live
 // |      0.0    42.1  compute  %0 aten.relu                180.4 MB
-// |      0.0    87.7  dp       %ga.start all_gather_start
-// |     42.1    87.7  compute  waits for %ga.start         180.4 MB
-// |     87.7   194.4  dp, tp   %gb.start all_gather_start
-// |     87.7   486.8  compute  %1 aten.mm                  281 MB
-// |    486.8   885.8  compute  %2 aten.mm                  247.5 MB
+// |      0.0    88.5  dp       %ga.start all_gather_start
+// |     42.1    88.5  compute  waits for %ga.start         180.4 MB
+// |     88.5   202.3  dp, tp   %gb.start all_gather_start
+// |     88.5   487.6  compute  %1 aten.mm                  281 MB
+// |    487.6   886.6  compute  %2 aten.mm                  247.5 MB

@@ -36,8 +36,8 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                               live
 // |      0.0   399.1  compute  %dw2 aten.mm                     268.4 MB
-// |    399.1   505.7  fsdp     %dw2.start reduce_scatter_start
+// |    399.1   512.8  fsdp     %dw2.start reduce_scatter_start
 // |    399.1   798.1  compute  %da aten.mm                      339.7 MB
 // |    798.1  1197.2  compute  %dw1 aten.mm                     339.7 MB
-// |   1197.2  1303.8  fsdp     %dw1.start reduce_scatter_start
-// |   1197.2  1303.8  compute  waits for %dw1.start             276.8 MB
+// |   1197.2  1310.9  fsdp     %dw1.start reduce_scatter_start
+// |   1197.2  1310.9  compute  waits for %dw1.start             276.8 MB

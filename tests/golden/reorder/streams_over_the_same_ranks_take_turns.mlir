@@ -31,9 +31,9 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                          live
 // |      0.0     7.0  compute  %0 aten.relu                58.72 MB
-// |      0.0   106.7  one      %g1.start all_gather_start
-// |      7.0   106.7  compute  waits for %g1.start         58.72 MB
-// |    106.7   158.3  compute  %1 aten.mm                  100.7 MB
-// |    106.7   213.3  other    %g2.start all_gather_start
-// |    158.3   213.3  compute  waits for %g2.start         58.72 MB
-// |    213.3   264.9  compute  %2 aten.mm                  67.11 MB
+// |      0.0   113.8  one      %g1.start all_gather_start
+// |      7.0   113.8  compute  waits for %g1.start         58.72 MB
+// |    113.8   165.4  compute  %1 aten.mm                  100.7 MB
+// |    113.8   227.5  other    %g2.start all_gather_start
+// |    165.4   227.5  compute  waits for %g2.start         58.72 MB
+// |    227.5   279.1  compute  %2 aten.mm                  67.11 MB

@@ -38,11 +38,11 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |      0.0    42.1  compute  %g aten.relu               167.8 MB
 // |     42.1   242.6  compute  %u aten.mm                 201.3 MB
 // |    242.6   443.1  compute  %y.partial aten.mm         201.3 MB
-// |    443.1   801.1  tp       %y.start all_reduce_start
-// |    443.1   801.1  compute  waits for %y.start         234.9 MB
-// |    801.1  1001.6  compute  %v aten.mm                 201.3 MB
-// |   1001.6  1202.2  compute  %z.partial aten.mm         201.3 MB
-// |   1202.2  1224.2  compute  %g.again aten.relu         302 MB
-// |   1202.2  1560.2  tp       %z.start all_reduce_start
-// |   1224.2  1560.2  compute  waits for %z.start         302 MB
-// |   1560.2  1600.2  compute  %0 aten.mul.Tensor         302 MB
+// |    443.1   825.3  tp       %y.start all_reduce_start
+// |    443.1   825.3  compute  waits for %y.start         234.9 MB
+// |    825.3  1025.9  compute  %v aten.mm                 201.3 MB
+// |   1025.9  1226.4  compute  %z.partial aten.mm         201.3 MB
+// |   1226.4  1248.4  compute  %g.again aten.relu         302 MB
+// |   1226.4  1608.6  tp       %z.start all_reduce_start
+// |   1248.4  1608.6  compute  waits for %z.start         302 MB
+// |   1608.6  1648.7  compute  %0 aten.mul.Tensor         302 MB

@@ -27,8 +27,8 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                          live
 // |      0.0    14.4  compute  %0 aten.mm                  31.46 MB
-// |     14.4   149.2  dp       %g2.start all_gather_start
-// |     14.4   149.2  compute  waits for %g2.start         81.79 MB
-// |     14.4   181.5  tp       %_1.start all_reduce_start
-// |    149.2   181.5  compute  waits for %_1.start         81.79 MB
-// |    181.5   282.7  compute  %2 aten.mm                  81.79 MB
+// |     14.4   150.8  dp       %g2.start all_gather_start
+// |     14.4   150.8  compute  waits for %g2.start         81.79 MB
+// |     14.4   191.6  tp       %_1.start all_reduce_start
+// |    150.8   191.6  compute  waits for %_1.start         81.79 MB
+// |    191.6   292.8  compute  %2 aten.mm                  81.79 MB

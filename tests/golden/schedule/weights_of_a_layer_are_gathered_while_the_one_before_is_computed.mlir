@@ -37,12 +37,12 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | }
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                           live
-// |      0.0   106.7  fsdp     %ga1.start all_gather_start
-// |      0.0   106.7  compute  waits for %ga1.start         117.4 MB
-// |    106.7   213.3  fsdp     %ga2.start all_gather_start
-// |    106.7   505.7  compute  %0 aten.mm                   218.1 MB
-// |    505.7   612.4  fsdp     %gb1.start all_gather_start
-// |    505.7   904.8  compute  %1 aten.mm                   285.2 MB
-// |    904.8  1011.4  fsdp     %gb2.start all_gather_start
-// |    904.8  1303.8  compute  %2 aten.mm                   285.2 MB
-// |   1303.8  1702.9  compute  %3 aten.mm                   251.7 MB
+// |      0.0   113.8  fsdp     %ga1.start all_gather_start
+// |      0.0   113.8  compute  waits for %ga1.start         117.4 MB
+// |    113.8   227.5  fsdp     %ga2.start all_gather_start
+// |    113.8   512.8  compute  %0 aten.mm                   218.1 MB
+// |    512.8   626.6  fsdp     %gb1.start all_gather_start
+// |    512.8   911.9  compute  %1 aten.mm                   285.2 MB
+// |    911.9  1025.6  fsdp     %gb2.start all_gather_start
+// |    911.9  1310.9  compute  %2 aten.mm                   285.2 MB
+// |   1310.9  1710.0  compute  %3 aten.mm                   251.7 MB

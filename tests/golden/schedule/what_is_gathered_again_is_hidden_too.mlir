@@ -38,12 +38,12 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | }
 // $ spmd report - --view timeline
 // | start us  end us  stream   op                            live
-// |      0.0   186.0  fsdp     %g1.start all_gather_start
-// |      0.0   186.0  compute  waits for %g1.start           146.8 MB
-// |    186.0   292.7  fsdp     %g2.start all_gather_start
-// |    186.0   982.1  compute  %0 aten.mm                    314.6 MB
-// |    982.1  1064.2  compute  %1 aten.relu                  381.7 MB
-// |   1064.2  1463.3  compute  %2 aten.mm                    281 MB
-// |   1463.3  1649.3  fsdp     %g1.start_1 all_gather_start
-// |   1463.3  1862.3  compute  %3 aten.mm                    348.1 MB
-// |   1862.3  2658.4  compute  %4 aten.mm                    348.1 MB
+// |      0.0   195.3  fsdp     %g1.start all_gather_start
+// |      0.0   195.3  compute  waits for %g1.start           146.8 MB
+// |    195.3   309.1  fsdp     %g2.start all_gather_start
+// |    195.3   991.4  compute  %0 aten.mm                    314.6 MB
+// |    991.4  1073.5  compute  %1 aten.relu                  381.7 MB
+// |   1073.5  1472.6  compute  %2 aten.mm                    281 MB
+// |   1472.6  1667.9  fsdp     %g1.start_1 all_gather_start
+// |   1472.6  1871.6  compute  %3 aten.mm                    348.1 MB
+// |   1871.6  2667.7  compute  %4 aten.mm                    348.1 MB

@@ -10,6 +10,6 @@ func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 
 // | start us  end us  stream   op             live
 // |      0.0     2.6  compute  %g all_gather  26.21 MB
-// |      2.6    30.8  tp       %g all_gather
-// |      2.6    30.8  compute  waits for %g   26.21 MB
-// |     30.8    42.8  compute  %e aten.exp    38.8 MB
+// |      2.6    30.0  tp       %g all_gather
+// |      2.6    30.0  compute  waits for %g   26.21 MB
+// |     30.0    42.0  compute  %e aten.exp    38.8 MB

@@ -11,6 +11,6 @@ func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 
 // | start us  end us  stream   op                   live
 // |      0.0    12.0  compute  %e aten.exp          38.8 MB
-// |      0.0    28.2  tp       %h all_gather_start
-// |     12.0    28.2  compute  waits for %h         42.99 MB
-// |     28.2    30.8  compute  %g wait              42.99 MB
+// |      0.0    27.3  tp       %h all_gather_start
+// |     12.0    27.3  compute  waits for %h         42.99 MB
+// |     27.3    30.0  compute  %g wait              42.99 MB

@@ -38,11 +38,11 @@ func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>
 // |   return %7, %b.back : tensor<4096x4096xf32>, tensor<4096x4096xf32>
 // | }
 // $ spmd report - --view schedule,timeline
-// | step of a rank 5.719 ms: compute 3.015 ms, exposed communication 2.704 ms of 5.595 ms
-// | collective  axes  count      sent     ms  exposed  hidden by
-// | reload                2  134.2 MB  2.704    1.352  aten.mm 1.352
-// | offload               2  134.2 MB  2.704    1.352  aten.mm 1.352
-// | all_gather  dp        1  58.72 MB  0.186        0  aten.mm 0.186
+// | step of a rank 5.719 ms: compute 3.015 ms, exposed communication 2.704 ms of 5.604 ms
+// | collective  axes  count      sent      ms  exposed  hidden by
+// | reload                2  134.2 MB   2.704    1.352  aten.mm 1.352
+// | offload               2  134.2 MB   2.704    1.352  aten.mm 1.352
+// | all_gather  dp        1  58.72 MB  0.1953        0  aten.mm 0.1953
 // | peak of live memory 411 MB, at %6
 // | host memory 134.2 MB
 // | largest
@@ -57,7 +57,7 @@ func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>
 // | start us  end us  stream     op                   live
 // |      0.0  1352.2  to host    %0 offload_start
 // |      0.0  1352.2  compute    waits for %0         142.6 MB
-// |   1352.2  1538.2  dp         %3 all_gather_start
+// |   1352.2  1547.5  dp         %3 all_gather_start
 // |   1352.2  2704.4  to host    %1 offload_start
 // |   1352.2  2704.4  from host  %2 reload_start
 // |   1352.2  4284.6  compute    %4 aten.mm           343.9 MB

@@ -12,6 +12,6 @@ func.func @f(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 }
 
 // | start us  end us  stream   op                   live
-// |      0.0   106.6  dp       %h all_gather_start
-// |      0.0   106.6  tp       %i all_gather_start
-// |      0.0   106.6  compute  waits for %h         100.7 MB
+// |      0.0   105.0  dp       %h all_gather_start
+// |      0.0   105.0  tp       %i all_gather_start
+// |      0.0   105.0  compute  waits for %h         100.7 MB
