@@ -80,7 +80,7 @@ def test_an_open_axis_of_a_scalar_is_an_error() -> None:
         ('<@mesh, [{"dp"}p1, {}]>', "dimension 0 has priority 1; spmdir has no priorities, remove 'p1'"),
         ('<@mesh, [{"ep"}, {}]>', "axis 'ep' is not in mesh @mesh"),
         ('<@mesh, [{"tp":(3)2}, {}]>', "'tp(3)2' is not a sub-axis of 'tp'"),
-        ('<@mesh, [{"dp"}, {"dp"}]>', "axis 'dp' is placed twice"),
+        ('<@mesh, [{"dp"}, {"dp"}]>', "axis 'dp' has two placements"),
         ('<@mesh, [{?}, {"dp"}]>', "dimension 0 is open and dimension 1 is closed"),
         ('<@mesh, [{}, {}], unreduced=max{"dp"}>', "unreduced by max; spmdir reads unreduced sums only"),
         ('<@mesh, [{}, {}], sharded={"dp"}>', "expected replicated={…} or unreduced={…}"),
