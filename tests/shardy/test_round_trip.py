@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import spmdir
+from benchmarks.peers import propagate_by_shardy
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.rules.rule_set import default
@@ -57,3 +58,11 @@ def test_a_golden_program_is_the_same_after_export_and_import(folder: str) -> No
         assert ir.print_ir(import_sdy(exported, file)) == without_records(text), file
         count += 1
     assert count >= LEAST[folder]
+
+
+def test_shardy_propagates_through_an_exported_program() -> None:
+    pytest.importorskip("jaxlib")
+    text = (GOLDEN.parents[1] / "examples" / "mlp.mlir").read_text()
+    propagated = ir.print_ir(import_sdy(propagate_by_shardy(export_sdy(ir.parse(text), default()))))
+    assert "%0 = aten.mm(%x, %w1) : tensor<16x4096xf32> <dp: S(0), tp: S(1)>" in propagated
+    assert "aten.mm(%1, %w2) : tensor<16x1024xf32> <dp: S(0)>" in propagated
