@@ -78,8 +78,7 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     Raises:
         ShardingError: a recipe or a mesh axis does not exist, two recipes are for one axis, or `tp` finds no layers.
     """
-    factors = list(_factors(text, mesh))
-    _check_distinct(text, factors, mesh)
+    factors = recipe_factors(text, mesh)
     open_axes = dict.fromkeys(mesh.axis_names, parse_placement("?"))
     replicated = {factor.axis: R for factor in factors}
     if not factors:
@@ -103,6 +102,17 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     else:
         shardings |= with_globs(parameters, names)
     return ShardingPlan(shardings, activations=_activations(factors, layers, model, mesh), keep=tuple(layers))
+
+
+def recipe_factors(text: str, mesh: Mesh) -> list[AxisRecipe]:
+    """Return the factors of a product of recipes.
+
+    Raises:
+        ShardingError: a recipe or a mesh axis does not exist, or two recipes are for one axis.
+    """
+    factors = list(_factors(text, mesh))
+    _check_distinct(text, factors, mesh)
+    return factors
 
 
 def _factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:

@@ -1,0 +1,127 @@
+"""Candidates of a sweep: the meshes and recipes for a number of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import attrs
+
+from spmdir.core.errors import UnsupportedError, did_you_mean
+from spmdir.core.mesh import Mesh
+from spmdir.plans.recipes import AUTO
+
+DATA_AXES = ("dp_replicate", "dp_shard", "dp")
+"""The axes that may shard the batch."""
+
+RECIPE_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ddp": ("dp",),
+        "zero1": ("dp",),
+        "fsdp": ("dp",),
+        "hsdp": ("dp_replicate", "dp_shard"),
+        "zero1*tp*sp": ("dp", "tp"),
+        "fsdp*tp*sp": ("dp", "tp"),
+        "hsdp*tp*sp": ("dp_replicate", "dp_shard", "tp"),
+        "fsdp*cp": ("dp", "cp"),
+        AUTO: ("dp", "tp"),
+    }
+)
+"""Recipe → the axes of its meshes, the outermost one first."""
+
+DEFAULT_RECIPES = tuple(recipe for recipe in RECIPE_AXES if recipe != AUTO)
+
+
+@attrs.frozen
+class MeshRecipe:
+    """A recipe on a mesh.
+
+    Attributes:
+        mesh: the mesh; axes inside a node are marked.
+        recipe: the recipe of the plan.
+    """
+
+    mesh: Mesh
+    recipe: str
+
+    @property
+    def data_ranks(self) -> int:
+        """The number of ranks with different samples."""
+        return math.prod(size for axis, size in self.mesh.axes if axis in DATA_AXES)
+
+    @property
+    def shape(self) -> str:
+        """The axes with their sizes: `dp=8,tp=8`."""
+        return ",".join(f"{axis}={size}" for axis, size in self.mesh.axes)
+
+
+def candidates(ranks: int, node: int, recipes: Sequence[str]) -> Iterator[MeshRecipe]:
+    """Yield the candidates for a number of ranks.
+
+    Axes of tensor and context parallelism stay inside a node. The shards of `hsdp` span one node, or 8 or 64 nodes.
+
+    Args:
+        node: the number of ranks in a node; 0 if all are in one.
+
+    Raises:
+        UnsupportedError: a recipe is not one of RECIPE_AXES.
+
+    Example:
+        >>> [candidate.shape for candidate in candidates(16, 8, ["fsdp*tp*sp"])]
+        ['dp=8,tp=2', 'dp=4,tp=4', 'dp=2,tp=8']
+    """
+    node = min(node, ranks) or ranks
+    for recipe in recipes:
+        if recipe not in RECIPE_AXES:
+            expected = f"expected {', '.join(RECIPE_AXES)}"
+            raise UnsupportedError(
+                f"cannot sweep over the recipe '{recipe}'; {expected}{did_you_mean(recipe, RECIPE_AXES)}"
+            )
+        for sizes in _sizes(RECIPE_AXES[recipe], ranks, node):
+            yield MeshRecipe(node_mesh(sizes, node), recipe)
+
+
+def _sizes(axes: tuple[str, ...], ranks: int, node: int) -> Iterator[dict[str, int]]:
+    """Yield the sizes of the axes, each larger than 1; a single axis has all ranks."""
+    inner = [size for size in range(2, node + 1) if node % size == 0 and ranks % size == 0]
+    for inner_size in inner if axes[-1] in ("tp", "cp") else [1]:
+        outer = ranks // inner_size
+        for shards in [node, 8 * node, 64 * node] if "dp_shard" in axes else [0]:
+            shard_size = shards // inner_size
+            if shards and (shard_size < 2 or outer % shard_size):
+                continue
+            by_axis = {"dp_replicate": outer // shard_size if shards else 0, "dp_shard": shard_size, "dp": outer}
+            sizes = {axis: by_axis.get(axis, inner_size) for axis in axes}
+            if all(size > 1 for size in sizes.values()):
+                yield sizes
+
+
+def node_mesh(sizes: Mapping[str, int], node: int) -> Mesh:
+    """Return the mesh with `sizes`, whose innermost axes are inside nodes of `node` ranks.
+
+    Example:
+        >>> node_mesh({"dp": 8, "tp": 8}, 8).intra_node
+        ('tp',)
+    """
+    inside: list[str] = []
+    product = 1
+    for axis, size in reversed(list(sizes.items())):
+        product *= size
+        if node % product:
+            break
+        inside.insert(0, axis)
+    return Mesh(sizes, intra_node=inside)
+
+
+def micro_batch_counts(samples: int, data_ranks: int) -> list[int]:
+    """Return the numbers of micro-batches that `samples` can be cut into, so that each rank has whole samples.
+
+    Example:
+        >>> micro_batch_counts(32, 8)
+        [1, 2, 4]
+    """
+    if samples % data_ranks:
+        return []
+    per_rank = samples // data_ranks
+    return [count for count in range(1, per_rank + 1) if per_rank % count == 0]

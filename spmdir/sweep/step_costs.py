@@ -1,0 +1,84 @@
+"""The modelled costs of a training step of a rank, as functions of the number of layers.
+
+The peak memory of a model is not linear in its depth, because the peak moves. The memory at one place of a step is.
+Example, in GB:
+
+    place                        1 layer    2 layers    32 layers
+    loss                         9          10          40
+    end of the backward          3          6           96
+
+So costs contain the memory at several places. The peak is the largest of them at the depth in question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+
+Memory = Mapping[str, float]
+"""Kind of memory → bytes."""
+
+
+@attrs.frozen
+class StepCosts:
+    """The costs of one training step of a rank.
+
+    Attributes:
+        seconds: the time of the step, all micro-batches included.
+        exposed_seconds: the time that the accelerator waits for communication.
+        flops: floating-point operations.
+        places: place in the step → the memory at the peak of this place.
+    """
+
+    seconds: float
+    exposed_seconds: float
+    flops: float
+    places: Mapping[str, Memory]
+
+    @property
+    def memory(self) -> Memory:
+        """The memory at the peak of the step."""
+        return max(self.places.values(), key=lambda memory: math.fsum(memory.values()), default={})
+
+    @property
+    def peak_bytes(self) -> float:
+        """The bytes at the peak of the step."""
+        return math.fsum(self.memory.values())
+
+    def toward(self, other: StepCosts, factor: float) -> StepCosts:
+        """Return the point of the line through both costs: these for 0, `other` for 1, beyond it for more than 1.
+
+        The result has the places that both have.
+        """
+
+        def mixed(start: float, end: float) -> float:
+            return start + factor * (end - start)
+
+        places = {
+            place: {
+                kind: mixed(memory.get(kind, 0.0), other.places[place].get(kind, 0.0))
+                for kind in dict.fromkeys([*memory, *other.places[place]])
+            }
+            for place, memory in self.places.items()
+            if place in other.places
+        }
+        return StepCosts(
+            mixed(self.seconds, other.seconds),
+            max(mixed(self.exposed_seconds, other.exposed_seconds), 0.0),
+            mixed(self.flops, other.flops),
+            places,
+        )
+
+
+def at_depth(costs: Mapping[int, StepCosts], layers: int) -> StepCosts:
+    """Return the costs for a number of layers, from the costs for one or two depths.
+
+    Args:
+        costs: number of layers → costs. A single entry is returned unchanged.
+    """
+    lower, *upper = sorted(costs)
+    if not upper:
+        return costs[lower]
+    return costs[lower].toward(costs[upper[0]], (layers - lower) / (upper[0] - lower))

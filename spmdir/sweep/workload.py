@@ -1,0 +1,277 @@
+"""Workloads: the models that a sweep plans for, with a batch of any size and a reduced number of layers.
+
+A model with 80 equal layers is never captured as a whole. Two programs with few layers are priced, and their difference
+is the cost of further layers. In a model whose layers alternate between two kinds, a period has two layers:
+
+    layers               0 dense | 1 sparse  2 dense | 3 sparse  4 dense | …
+    first                1, because layer 0 has no counterpart in the periods
+    period               2
+    depths               3 and 5: one and two periods
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from spmdir.core.errors import SpmdirError, UnsupportedError, shown
+from spmdir.core.text_file import read_text_file
+
+MOST_LAYERS = 1024
+"""The largest number of layers of a model."""
+
+DEFAULT_SEQUENCE = 4096
+"""The largest sequence length that is used by default."""
+
+
+@attrs.frozen
+class TrainingCase:
+    """A model, its loss and a batch: arguments of `training_step`, on the meta device."""
+
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    batch: tuple[Any, ...]
+
+
+@attrs.frozen
+class LayerPattern:
+    """The number of layers of a model, and how they repeat.
+
+    Attributes:
+        count: the number of layers.
+        first: the number of layers before the first period.
+        period: the number of layers of one period; the remaining layers are a whole number of periods.
+    """
+
+    count: int
+    first: int
+    period: int
+
+    @property
+    def depths(self) -> tuple[int, int] | tuple[int]:
+        """Return the numbers of layers of the programs that are priced: two, or the whole model if it is short.
+
+        The smaller program has at least two repeated layers, because a single layer overlaps with no other one.
+        """
+        lower = self.first + max(self.period, 2)
+        upper = lower + max(self.period, 2)
+        return (lower, upper) if upper < self.count else (self.count,)
+
+
+def layers_of(kinds: Sequence[Hashable]) -> LayerPattern:
+    """Return how layers repeat, with the fewest layers to price.
+
+    Args:
+        kinds: the kind of each layer.
+
+    Example:
+        >>> layers_of(["dense", "sparse", "sparse", "sparse"])
+        LayerPattern(count=4, first=1, period=1)
+    """
+    count = len(kinds)
+    candidates = [LayerPattern(count, count - 1, 1)]
+    for period in range(1, count // 2 + 1):
+        first = count - period
+        while first > 0 and kinds[first - 1] == kinds[first - 1 + period]:
+            first -= 1
+        candidates.append(LayerPattern(count, first + (count - first) % period, period))
+    return min(candidates, key=lambda layers: (layers.depths[-1], layers.period))
+
+
+class Workload(ABC):
+    """A model of any depth, with a batch of any number of samples.
+
+    Attributes:
+        name: the name of the model in reports.
+        sequence: the tokens of a sample; 1 if samples have no tokens.
+    """
+
+    name: str
+    sequence: int
+
+    @property
+    @abstractmethod
+    def layers(self) -> LayerPattern | None:
+        """The layers of the model; None if its depth cannot be changed."""
+
+    @abstractmethod
+    def case(self, samples: int, depth: int | None) -> TrainingCase:
+        """Return the model with `depth` layers, or with all layers if None, and a batch of `samples` samples."""
+
+
+@attrs.frozen(slots=False)
+class ConfiguredModel(Workload):
+    """A causal language model of transformers, from its `config.json`.
+
+    Attributes:
+        name: the name of the model in reports.
+        config: the content of the file.
+        sequence: the number of tokens of a sample.
+    """
+
+    name: str
+    config: dict[str, Any] = attrs.field(eq=False)
+    sequence: int
+
+    @classmethod
+    def read(cls, path: str, sequence: int | None = None) -> ConfiguredModel:
+        """Read a `config.json`.
+
+        Args:
+            sequence: the number of tokens of a sample; by default, what the model supports, at most 4096.
+
+        Raises:
+            SpmdirError: the file is not the configuration of a model that transformers knows.
+        """
+        text = read_text_file(path, f"the configuration {path}")
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise SpmdirError(f"{path} is not JSON: {error}; expected the config.json of a model") from None
+        kind = config.get("model_type") if isinstance(config, dict) else None
+        if not isinstance(kind, str):
+            raise SpmdirError(f"{path} has no model_type; expected the config.json of a model of transformers")
+        workload = cls(Path(path).stem if Path(path).stem != "config" else kind, config, sequence or 1)
+        longest = getattr(workload.configuration(None), "max_position_embeddings", None) or DEFAULT_SEQUENCE
+        return attrs.evolve(workload, sequence=sequence or min(longest, DEFAULT_SEQUENCE))
+
+    def configuration(self, depth: int | None) -> Any:
+        """Return the configuration of transformers for a number of layers; None leaves the number unchanged.
+
+        Raises:
+            SpmdirError: transformers is not installed, or cannot read the configuration.
+        """
+        if importlib.util.find_spec("transformers") is None:
+            raise SpmdirError(
+                "a config.json requires the package transformers; install it, as `pip install transformers`"
+            )
+        from transformers import AutoConfig
+
+        settings = {key: value for key, value in self.config.items() if key not in ("model_type", "auto_map")}
+        with _library_errors(f"transformers cannot read the configuration of '{self.name}'"):
+            config = AutoConfig.for_model(self.config["model_type"], **settings)
+            count = getattr(config, "num_hidden_layers", 0)
+            if not isinstance(count, int) or not 0 <= count <= MOST_LAYERS:
+                raise SpmdirError(f"{count} layers were found; expected at most {MOST_LAYERS}")
+            if depth is not None and count:
+                lists = {k: v[:depth] for k, v in vars(config).items() if isinstance(v, list) and len(v) == count}
+                config.num_hidden_layers = depth
+                for key, value in lists.items():
+                    setattr(config, key, value)
+        config.use_cache = False
+        return config
+
+    @cached_property
+    def layers(self) -> LayerPattern | None:
+        config = self.configuration(None)
+        count = getattr(config, "num_hidden_layers", 0)
+        lists = [value for value in vars(config).values() if isinstance(value, list) and len(value) == count]
+        lists_of_layers = [m for m in self._model(config).modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+        if not count or not lists_of_layers:
+            return None
+        return layers_of(
+            [(_shape_key(layer), *(repr(v[i]) for v in lists)) for i, layer in enumerate(lists_of_layers[0])]
+        )
+
+    def _model(self, config: Any) -> nn.Module:
+        from transformers import AutoModelForCausalLM
+
+        with _library_errors(f"transformers cannot build '{self.name}'"), torch.device("meta"):
+            # Dropout is off, because kernels on CPUs have none, and the memory of masks would be wrong.
+            return AutoModelForCausalLM.from_config(config).eval()
+
+    def case(self, samples: int, depth: int | None) -> TrainingCase:
+        tokens = torch.zeros(samples, self.sequence, dtype=torch.long, device="meta")
+        return TrainingCase(self._model(self.configuration(depth)), _language_loss, (tokens,))
+
+
+def _language_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    return model(input_ids=tokens, labels=tokens).loss
+
+
+@attrs.frozen(slots=False)
+class PythonModel(Workload):
+    """A model that a Python function builds: `build(samples) → (model, loss, batch)`.
+
+    If the function has a parameter `layers`, its default is the number of layers, and all layers are equal.
+
+    Attributes:
+        name: `file.py:function` or `package.module:function`. The file is executed.
+        sequence: the number of tokens of a sample.
+    """
+
+    name: str
+    sequence: int = 1
+
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        source, _, name = self.name.rpartition(":")
+        with _library_errors(f"cannot import '{source}'"):
+            if source.endswith(".py"):
+                spec = importlib.util.spec_from_file_location(Path(source).stem, source)
+                assert spec is not None and spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                sys.modules[spec.name] = module
+                spec.loader.exec_module(module)
+            else:
+                module = importlib.import_module(source)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise SpmdirError(f"'{source}' has no function '{shown(name)}'; expected FILE.py:FUNCTION")
+        return function
+
+    @cached_property
+    def layers(self) -> LayerPattern | None:
+        parameter = inspect.signature(self._function).parameters.get("layers")
+        if parameter is None:
+            return None
+        if not isinstance(parameter.default, int) or not 0 < parameter.default <= MOST_LAYERS:
+            raise SpmdirError(
+                f"the parameter layers of {self.name} has the default {shown(parameter.default)}; expected the number "
+                f"of layers, from 1 to {MOST_LAYERS}"
+            )
+        return LayerPattern(parameter.default, 0, 1)
+
+    def case(self, samples: int, depth: int | None) -> TrainingCase:
+        arguments = {} if depth is None else {"layers": depth}
+        with _library_errors(f"{self.name} failed"), torch.device("meta"):
+            result = self._function(samples, **arguments)
+        if not (isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], nn.Module)):
+            raise SpmdirError(f"{self.name} returns {shown(result)}; expected (model, loss, batch)")
+        model, loss, batch = result
+        return TrainingCase(model, loss, batch if isinstance(batch, tuple) else (batch,))
+
+
+@contextmanager
+def _library_errors(problem: str) -> Iterator[None]:
+    """Report any exception of a library or of the user's file as a SpmdirError."""
+    try:
+        yield
+    except SpmdirError:
+        raise
+    except Exception as error:
+        raise UnsupportedError(f"{problem}: {type(error).__name__}: {error}") from None
+
+
+def _shape_key(layer: nn.Module) -> Hashable:
+    """Return the names and shapes of the parameters of a layer."""
+    return tuple((name, tuple(parameter.shape)) for name, parameter in layer.named_parameters())
+
+
+def outermost_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of a model: the entries of its longest `nn.ModuleList`."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(lists, key=len, default=[]))

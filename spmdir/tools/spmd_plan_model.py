@@ -1,0 +1,128 @@
+"""`spmd plan-model`: compare the ways to train a model on a cluster, without accelerators and without weights."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from spmdir.core.byte_size import Bytes
+from spmdir.core.errors import SpmdirError, shown
+from spmdir.tools.argument_parser import ArgumentParser, number_parser
+from spmdir.tools.command import write_text
+
+if TYPE_CHECKING:
+    from spmdir.sweep.sweep import Sweep
+    from spmdir.sweep.workload import Workload
+
+EXAMPLES = """\
+examples:
+  spmd plan-model config.json --ranks 64 --memory 72GiB
+  spmd plan-model config.json --ranks 512 --batch 1024 --sequence 8192 --save-plan plan.toml
+  spmd plan-model model.py:build --ranks 16 --topology cluster.toml -o sweep.html
+
+MODEL is the config.json of a causal language model of transformers, or FILE.py:FUNCTION. The file is executed. The
+function `build(samples, layers=32)` returns (model, loss, batch), the arguments of `training_step`. No memory is
+allocated for the model. Parameters and the state of AdamW are in f32; the model computes in bf16.
+"""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of the subcommand."""
+    parser.add_argument("model", metavar="MODEL", help="The model: a config.json, or FILE.py:FUNCTION.")
+    count = number_parser("ranks", 1, 2**20)
+    parser.add_argument("--ranks", required=True, type=count, metavar="N", help="The number of accelerators.")
+    parser.add_argument(
+        "--batch",
+        type=number_parser("samples", 1, 2**24),
+        metavar="N",
+        help="Samples of a step (default: one per rank).",
+    )
+    sequence = "Tokens of a sample of a language model (default: as many as it supports, at most 4096)."
+    parser.add_argument("--sequence", type=number_parser("tokens", 1, 2**24), metavar="N", help=sequence)
+    memory = "Memory that a rank may use, as in 72GiB (default: as the topology)."
+    parser.add_argument("--memory", type=_size, metavar="SIZE", help=memory)
+    topology = "The machine, a preset or a .toml file (default: h100x8)."
+    parser.add_argument("--topology", metavar="NAME", help=topology)
+    recipes = "Compare these recipes, a list with commas (default: all but auto)."
+    parser.add_argument("--recipes", metavar="LIST", help=recipes)
+    workers = "Price on N processes (default: the number of processors)."
+    parser.add_argument("--workers", type=number_parser("processes", 1, 1024), metavar="N", help=workers)
+    rows = "Print the first N rows (default: 20)."
+    parser.add_argument("--rows", type=number_parser("rows", 1, 10**6), default=20, metavar="N", help=rows)
+    plan = "Write the plan of the fastest row to FILE, for `shard_module(plan=FILE)`."
+    parser.add_argument("--save-plan", metavar="FILE", help=plan)
+    parser.add_output()
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the table."""
+    ending = os.path.splitext(options.output or "")[1].lower()
+    if ending not in _FORMATS:
+        raise SpmdirError(
+            f"no format has the extension of '{options.output}'; expected {', '.join(filter(None, _FORMATS))}"
+        )
+    from spmdir.sweep.candidate import DEFAULT_RECIPES
+    from spmdir.sweep.sweep import Question, sweep
+    from spmdir.sweep.sweep_text import plan_file
+
+    question = Question.of(_workload(options), options.ranks, options.batch, options.memory, options.topology)
+    recipes = tuple(options.recipes.split(",")) if options.recipes else DEFAULT_RECIPES
+    result = sweep(question, recipes, options.workers or os.cpu_count() or 1)
+    write_text(options.output, _FORMATS[ending](result, options.rows), options.model)
+    if options.save_plan:
+        if result.best is None:
+            raise SpmdirError("no setting fits; no plan was written: use more ranks or more memory")
+        write_text(options.save_plan, plan_file(result, result.best), options.model)
+    return 0 if result.best else 1
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    from spmdir.sweep.workload import ConfiguredModel, PythonModel
+
+    if options.model.endswith(".json"):
+        return ConfiguredModel.read(options.model, options.sequence)
+    if ":" in options.model:
+        return PythonModel(options.model, options.sequence or 1)
+    raise SpmdirError(f"cannot plan {shown(options.model)}; expected a config.json, or FILE.py:FUNCTION")
+
+
+def _size(text: str) -> float:
+    try:
+        return Bytes(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not a size; expected a number with a unit, as 72GiB"
+        ) from None
+
+
+def _text(sweep: Sweep, rows: int) -> str:
+    from spmdir.sweep.sweep_text import sweep_text
+
+    return sweep_text(sweep, rows)
+
+
+def _json(sweep: Sweep, rows: int) -> str:
+    from spmdir.sweep.sweep_text import sweep_json
+
+    return sweep_json(sweep)
+
+
+def _csv(sweep: Sweep, rows: int) -> str:
+    from spmdir.sweep.sweep_text import sweep_csv
+
+    return sweep_csv(sweep)
+
+
+def _html(sweep: Sweep, rows: int) -> str:
+    from spmdir.sweep.sweep_text import sweep_html
+
+    return sweep_html(sweep)
+
+
+_FORMATS: Mapping[str, Callable[[Sweep, int], str]] = MappingProxyType(
+    {"": _text, ".txt": _text, ".json": _json, ".csv": _csv, ".html": _html}
+)
+"""Extension of the output file → the function that writes it."""
