@@ -19,6 +19,7 @@ from benchmarks import measure
 ROOT = Path(measure.__file__).parent
 
 QUICK_FORMS = {
+    "autoparallel_decisions": "--models tiny --layers 1 --mesh 2,4",
     "compile_time": "--layers 1 --attention sdpa",
     "context_parallel": "--ranks 2 --length 64",
     "correctness": "--models llama --plans fsdp --meshes 3 --sizes 2x4",
