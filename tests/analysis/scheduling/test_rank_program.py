@@ -41,7 +41,7 @@ def sharding(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def llama() -> ModuleOp:
-    config = Config(layers=1, dim=32, heads=4, kv_heads=4, ffn=64, seq=16, batch=4, vocab=64, attention="sdpa")
+    config = Config(layers=1, dim=128, heads=4, kv_heads=4, ffn=256, seq=128, batch=4, vocab=512, attention="sdpa")
     given, residual = shardings(config, "tp_fsdp")
     graph, *_ = trace(config, residual)
     return spmdir.run_passes(spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given), LOWERED)
