@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cached_property, lru_cache
 
 import attrs
@@ -20,18 +21,24 @@ LARGE = 2.0**30
 Piece = tuple[float, float]
 """Two sizes in bytes. The time of a message is approximated by the line through its times at both sizes."""
 
-_LINEAR = ((0.0, LARGE),)
+LINEAR = (0.0, LARGE)
 _CONCAVE = ((0.0, 2.0**10), (2.0**23, 1.01 * 2**23), (2.0**26, 1.01 * 2**26), (LARGE / 2, LARGE))
 
 
-def pieces(topology: Topology) -> tuple[Piece, ...]:
-    """Return the pieces of the time of a message: the least of their lines is the time.
+_CHORDS = tuple(itertools.pairwise((0.0, *(2.0**power for power in range(10, 31, 2)))))
+
+
+def pieces(topology: Topology, is_bound: bool = False) -> tuple[Piece, ...]:
+    """Return the pieces of the time of a message: the least of their lines is the time, or a lower bound.
 
     The time is the least over protocols, each of which is a line. So a piece between close sizes is the line of the
     protocol that is fastest there.
     """
     is_linear = topology.costs is not None or not (topology.protocols or topology.tree_efficiency)
-    return _LINEAR if is_linear else _CONCAVE
+    if is_linear:
+        return (LINEAR,)
+    # As the time is concave in the size, chords are below it.
+    return _CHORDS if is_bound else _CONCAVE
 
 
 MEASURED = tuple(4.0**power for power in range(3, 15))
@@ -78,7 +85,7 @@ class Catalogue:
         nodes: int,
         collectives: tuple[CollectiveSpec, ...],
         topology: Topology,
-        piece: Piece = _LINEAR[0],
+        piece: Piece = LINEAR,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return [before, after], the latency in seconds and the seconds a byte of reshards on `count` ranks.
 

@@ -22,13 +22,17 @@ IMPOSSIBLE = 1e6
 
 
 class Prices:
-    """The price of resharding any value of a program from one joint placement to another, in seconds."""
+    """The price of resharding any value of a program from one joint placement to another, in seconds.
 
-    def __init__(self, mesh: Mesh, shared: Quotient, placements: JointPlacements):
+    Args:
+        is_bound: as of `StepTimes`.
+    """
+
+    def __init__(self, mesh: Mesh, shared: Quotient, placements: JointPlacements, is_bound: bool = False):
         self.mesh, self.placements, self.shared = mesh, placements, shared
         self.counts, catalogue = placements.counts, placements.catalogue
         self._nodes = [node_count((axis,), mesh) for axis in placements.axes]
-        self._steps = StepTimes(mesh, placements, shared.collectives, shared.topology)
+        self._steps = StepTimes(mesh, placements, shared.collectives, shared.topology, is_bound)
         self.shares = self._steps.shares
         self.has_shaped = any(map(any, catalogue.shaped))
         apart_axes = {part for axis in shared.apart for part in mesh.parts(axis)}

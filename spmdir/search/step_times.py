@@ -4,13 +4,16 @@ A step is a collective on axes with one placement before and one after, or it mo
 `spmdir.reshard.plan_edges`. Times equal those of the planner if all chunks have one length. Sequences pass through
 placements that divide the value evenly, also through partial ones that plans exclude. Exchanges that produce partial
 values or take two rounds are omitted.
+
+As lower bounds, tables contain these exchanges too, at the time of the bytes that any algorithm sends. Sequences then
+pass through all placements, and chunks count as if they had one length. So no plan is faster than the table.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,9 +22,9 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import cost, node_count
 from spmdir.reshard.topology import Topology
-from spmdir.reshard.traffic import Sizes, Traffic
+from spmdir.reshard.traffic import COPY, Sizes, Traffic
 from spmdir.search.joint_placements import JointPlacements, Numbers
-from spmdir.search.placement_catalogue import Piece, pieces
+from spmdir.search.placement_catalogue import LINEAR, Piece, pieces
 
 Line = tuple[Numbers, Numbers]
 """[before, after], the latency in seconds and the seconds a byte of the value; infinite if there is no step."""
@@ -30,13 +33,22 @@ Line = tuple[Numbers, Numbers]
 class StepTimes:
     """The times of steps between the joint placements numbered so far.
 
+    Args:
+        is_bound: whether tables must be lower bounds on the times of all plans through the numbered placements.
+
     Attributes:
         shares: [placement], the fraction of a value that a rank holds.
     """
 
     def __init__(
-        self, mesh: Mesh, placements: JointPlacements, collectives: tuple[CollectiveSpec, ...], topology: Topology
+        self,
+        mesh: Mesh,
+        placements: JointPlacements,
+        collectives: tuple[CollectiveSpec, ...],
+        topology: Topology,
+        is_bound: bool = False,
     ):
+        self._is_bound = is_bound
         self._mesh, self._placements, self._topology, self._collectives = mesh, placements, topology, collectives
         catalogue, counts = placements.catalogue, np.array(placements.counts, dtype=float)
         self._axes = range(len(counts))
@@ -63,8 +75,10 @@ class StepTimes:
         factors = [np.prod(np.where(self._dims == dim, counts, 1), axis=1) for dim in dimensions]
         self._parts = np.stack(factors, axis=1).astype(int) if factors else np.zeros((len(self._rows), 0), dtype=int)
         self._touched = self._find_touched()
-        self._pieces = pieces(topology)
-        self._lines = [*self._collective_steps(), *self._rearrangements()]
+        self._pieces = pieces(topology, is_bound)
+        self._last_lines: list[Line] = []  # of exchanges that only lead to the target of a plan
+        self._lines = self._collective_steps()
+        self._add_rearrangements()
         self._tables: dict[object, Numbers] = {}
 
     def table(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
@@ -72,23 +86,31 @@ class StepTimes:
         shape = np.ones(self._parts.shape[1], dtype=int)
         shape[: meta.rank] = meta.shape[: len(shape)]
         even = (shape % self._parts == 0).all(1)
-        reach = even.copy()
+        through = np.array(~(self._dims >= meta.rank).any(1) if self._is_bound else even)
+        reach = np.array(through)
         for axis in self._axes:
-            reach &= np.isin(self._rows[:, axis], self._rows[numbers, axis])
+            reach &= self._is_bound | np.isin(self._rows[:, axis], self._rows[numbers, axis])
         reach[numbers] = True
-        key = meta.bytes, reach.tobytes(), even.tobytes()
+        key = meta.bytes, reach.tobytes(), through.tobytes()
         seconds = self._tables.get(key)
         if seconds is None:
             reachable = np.flatnonzero(reach)
-            pairs = np.ix_(reachable, reachable)
-            seconds = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
-            if not meta.bytes:
-                seconds[np.isfinite(seconds)] = 0.0  # an empty message has no latency
-            for through in np.flatnonzero(even[reachable]).tolist():
-                np.minimum(seconds, seconds[:, through, None] + seconds[through], out=seconds)
+            seconds = self._seconds(self._lines, reachable, meta.bytes)
+            _close(seconds, seconds, np.flatnonzero(through[reachable]))
+            if self._last_lines:
+                last = self._seconds(self._last_lines, reachable, meta.bytes)
+                _close(seconds, last, range(len(reachable)))
             self._tables[key] = seconds
         position = (reach.cumsum() - 1)[numbers]
         return seconds[np.ix_(position, position)]
+
+    def _seconds(self, lines: Sequence[Line], reachable: Numbers, size: float) -> Numbers:
+        """Return [before, after], the least seconds of steps for a value of `size` bytes."""
+        pairs = np.ix_(reachable, reachable)
+        seconds = np.minimum.reduce([start[pairs] + each[pairs] * size for start, each in lines])
+        if not size:
+            seconds[np.isfinite(seconds)] = 0.0  # an empty message has no latency
+        return seconds
 
     def _groups(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Yield each set of axes, the number of ranks of a group over them, and the number of nodes it spans."""
@@ -126,16 +148,24 @@ class StepTimes:
     def _bits(self, axes: Sequence[int]) -> int:
         return sum(int(self._bit[axis]) for axis in axes)
 
-    def _rearrangements(self) -> Iterator[Line]:
-        """Yield the times of collectives that move shards or elements. They may reduce standard partial values."""
+    def _add_rearrangements(self) -> None:
+        """Add the times of collectives that move shards or elements. They may reduce standard partial values."""
         shares, partial = self.shares, self._standard & (self._traits == "partial")
         movable = ~self._own_type & ((self._traits == "shard") | (self._traits == "replicated"))
         combined = np.ones(self._moved.shape)
         for axis, bit in enumerate(self._bit):
             combined[partial[:, axis, None] & ((self._moved & bit) != 0)] *= self._counts[axis]
-        sent = shares[None, :] * (combined - self._kept_fraction())
+        kept = self._kept_fraction()
+        sent = shares[None, :] * (combined - kept)
         same_parts = _equal(self._parts)
+        if self._is_bound:
+            self._lines.append(self._local_steps(movable & self._standard, (combined == 1) & (kept > 1 - 1e-9)))
         for spec in self._collectives:
+            if spec.moves == "elements" and self._is_bound:
+                if spec.traffic.rounds > 1:
+                    self._last_lines += self._two_round_steps(spec, movable | partial, partial, combined)
+                else:
+                    self._last_lines += self._creations(spec, movable | partial, partial, combined)
             if spec.moves not in ("shards", "elements") or spec.traffic.rounds > 1:
                 continue
             lines = [self._no_steps() for _ in self._pieces]
@@ -150,24 +180,89 @@ class StepTimes:
                 legal &= (movable | partial)[:, chosen].all(1)[:, None]
                 for several in np.unique(combined[legal]).tolist():
                     for piece, line in zip(self._pieces, lines, strict=True):
-                        times = self._times(spec.traffic, count, nodes, piece, int(several))
+                        times = self._times(spec.traffic, count, nodes, piece, int(several), is_exchange=True)
                         _enter(line, legal & (combined == several), times, shares[None, :], sent)
-            yield from lines
+            self._lines += lines
+
+    def _local_steps(self, movable: Numbers, is_local: Numbers) -> Line:
+        """Return the times of exchanges that send nothing."""
+        line, may_move = self._no_steps(), self._may_move(movable, movable)
+        _enter(line, may_move & is_local, self._times(COPY, 2, 1, LINEAR), self.shares[None, :])
+        return line
+
+    def _creations(self, spec: CollectiveSpec, movable: Numbers, partial: Numbers, combined: Numbers) -> list[Line]:
+        """Return lower bounds on the times of exchanges that create partial values.
+
+        The ranks along the created axes together need every element of a shard. Of these, each has at most the product
+        of the shorter lengths of both shards.
+        """
+        holders, lengths = np.ones(self._moved.shape), 1 / self._parts
+        for axis, bit in enumerate(self._bit):
+            holders[partial[None, :, axis] & ((self._moved & bit) != 0)] *= self._counts[axis]
+        overlap = np.ones(self._moved.shape)
+        for dim in range(lengths.shape[1]):
+            overlap *= np.minimum(lengths[:, None, dim], lengths[None, :, dim])
+        sent = np.maximum(self.shares / holders - overlap, 0.0)
+        created = (holders > 1) & self._may_move(movable, movable)
+        local = self._no_steps()
+        _enter(local, created & (sent <= 1e-12), self._times(COPY, 2, 1, LINEAR), self.shares[None, :])
+        return [local, *self._exchanges(spec, created & (sent > 1e-12), combined, sent)]
+
+    def _exchanges(self, spec: CollectiveSpec, legal: Numbers, combined: Numbers, sent: Numbers) -> list[Line]:
+        """Return the times of exchanges that send these fractions of a value."""
+        lines = [self._no_steps() for _ in self._pieces]
+        for chosen, count, nodes in self._groups():
+            touched = legal & (self._touched == self._bits(chosen))
+            for several in np.unique(combined[touched]).tolist():
+                for piece, line in zip(self._pieces, lines, strict=True):
+                    times = self._times(spec.traffic, count, nodes, piece, int(several), is_exchange=True)
+                    _enter(line, touched & (combined == several), times, self.shares[None, :], sent)
+        return lines
+
+    def _two_round_steps(
+        self, spec: CollectiveSpec, movable: Numbers, partial: Numbers, combined: Numbers
+    ) -> list[Line]:
+        """Return lower bounds on the times of exchanges in two rounds, of the bytes of `reshard/bound.py`."""
+        counts, world = self._counts, float(np.prod(self._counts))
+        copies = np.prod(np.where(partial, counts, 1.0), axis=1)
+        kept = np.ones(self._moved.shape)
+        for axis, bit in enumerate(self._bit):
+            kept[partial[:, axis, None] & ((self._moved & bit) == 0)] *= counts[axis]
+        needers = world * self.shares / copies
+        sent = (copies[:, None] - kept + needers[None, :] - 1) / world
+        return self._exchanges(spec, (combined > 1) & self._may_move(movable, movable), combined, sent)
+
+    def _may_move(self, before: Numbers, after: Numbers) -> Numbers:
+        """Return [before, after], whether every axis that moves has a placement that allows it on both sides."""
+        may_move = self._moved != 0
+        for axis, bit in enumerate(self._bit):
+            may_move &= ((self._moved & bit) == 0) | (before[:, axis, None] & after[None, :, axis])
+        return may_move
 
     def _no_steps(self) -> Line:
         size = len(self._rows)
         return np.full((size, size), np.inf), np.zeros((size, size))
 
     def _times(
-        self, traffic: Traffic, count: int, nodes: int, piece: Piece, combined: int = 1
+        self,
+        traffic: Traffic,
+        count: int,
+        nodes: int,
+        piece: Piece,
+        combined: int = 1,
+        is_exchange: bool = False,
     ) -> tuple[float, float, float]:
         """Return the latency of a step, the seconds a byte held after it, and the seconds a byte received.
 
-        Only one of both is sent. The time is linear in the other.
+        Only one of both is sent. The time is linear in the other. A lower bound assumes that an exchange sends nothing
+        to other nodes.
         """
+        is_inside = is_exchange and self._is_bound
 
         def seconds(held_bytes: float, moved_bytes: float) -> float:
-            sizes = Sizes(count, held_bytes, held_bytes, combined=combined, moved=moved_bytes)
+            moved_bytes = max(moved_bytes, 1e-6) if is_inside else moved_bytes
+            crossing = 0.0 if is_inside else None
+            sizes = Sizes(count, held_bytes, held_bytes, combined=combined, moved=moved_bytes, crossing=crossing)
             return cost(traffic, sizes, nodes, self._topology).seconds
 
         start, (small, large) = seconds(0.0, 0.0), piece
@@ -194,7 +289,7 @@ class StepTimes:
         Only the first and last ranks of each axis are compared, and the middle one if there are few axes. Chunks that
         are not blocks are moved as a whole.
         """
-        has_middle = len(self._axes) < 3
+        has_middle = len(self._axes) < 3 or (self._is_bound and len(self._axes) == 3)
         ranks = np.array(
             list(itertools.product(*({0, int(n) // 2 if has_middle else 0, int(n) - 1} for n in self._counts)))
         ).T
@@ -206,22 +301,30 @@ class StepTimes:
             selected = places[dims >= 0], dims[dims >= 0]
             length[selected] /= self._counts[axes[dims >= 0]]
             begin_of_chunk[selected] += ranks[axes[dims >= 0]] * length[selected][:, None]
-        kept_fraction = np.ones((len(places), len(places)))
+        # The product of minima over ranks is less than the minimum of products, which a lower bound needs.
+        kept_fraction = np.ones((len(places), len(places), ranks.shape[1] if self._is_bound else 1))
         for dim in range(self._parts.shape[1]):
             # In one dimension, only few placements are distinct.
             cuts = np.column_stack((begin_of_chunk[:, dim], length[:, dim])).round(12)
             distinct, cut = np.unique(cuts, axis=0, return_inverse=True)
             begin, end = distinct[:, :-1], distinct[:, :-1] + distinct[:, -1:]
             both = np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin)
-            kept_fraction *= np.maximum(both, 0.0).min(2)[cut.reshape(-1, 1), cut.reshape(-1)]
+            both = np.maximum(both if self._is_bound else both.min(2, keepdims=True), 0.0)
+            kept_fraction *= both[cut.reshape(-1, 1), cut.reshape(-1)]
         blocks: Numbers = np.all(self._standard, axis=1)
-        return np.where(blocks[:, None] & blocks, kept_fraction / self.shares, 0.0)
+        return np.where(blocks[:, None] & blocks, kept_fraction.min(2) / self.shares, 1.0 if self._is_bound else 0.0)
 
 
 def _equal(rows: Numbers) -> Numbers:
     """Return [row, row], whether two rows of a matrix are equal."""
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) if rows.size else np.zeros(len(rows), int)
     return numbers[:, None] == numbers
+
+
+def _close(seconds: Numbers, last: Numbers, through: Iterable[int]) -> None:
+    """Lower `seconds` to those of a sequence in it, followed by one in `last`, where a sequence ends in `through`."""
+    for place in through:
+        np.minimum(seconds, seconds[:, place, None] + last[place], out=seconds)
 
 
 def _enter(

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
-from typing import Any
 
 import attrs
 import pytest
 from hypothesis import Phase, given, settings
 
-from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.standard import R, Shard
-from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.measured_times import parse_costs
-from spmdir.reshard.plan import plan_reshard
 from spmdir.search.certificate.certificate import Certificate, certify
-from spmdir.search.certificate.reshard_bounds import ReshardBounds
 from spmdir.search.problem import Problem
 from spmdir.search.solve import solve
 from tests.search.exhaustive import optimum
@@ -83,18 +76,6 @@ def test_a_copy_that_serves_several_users_is_bounded_once(wanted: tuple[str, ...
     assert 0.45 * counted <= part <= counted * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("size", [(64, 64), (4096, 64)])
-def test_before_plans_a_gather_is_bounded_by_its_hops_and_its_bytes(size: tuple[int, int]) -> None:
-    kind = "tensor<64x64xf32>"
-    problem = problem_of(
-        f"spmd.mesh @mesh <a = 64>\nfunc.func @main(%x: {kind}) -> ({kind}) {{\n  return %x : {kind}\n}}\n"
-    )
-    table = ReshardBounds(problem).table(TensorMeta(size, F32), ((Shard(0),),), ((R,),))
-    plan = plan_reshard(size, F32, "a: S(0)", "", problem.mesh, problem.topology)
-    assert not table.is_planned[0, 0]
-    assert table.seconds[0, 0] == pytest.approx(plan.seconds)
-
-
 def test_a_gap_is_relative_to_all_of_the_cost_and_to_what_is_above_the_least_compute() -> None:
     certificate = Certificate(objective=10e-3, lower_bound=9.9e-3, floor=9e-3)
     assert certificate.gap == pytest.approx(0.01)
@@ -131,16 +112,3 @@ func.func @main(%x: tensor<0x4xf32>, %y: tensor<4x4xf32>) -> tensor<0x4xf32> {
 """)
     found = solve(problem).cost
     assert 0 <= certify(problem, found).lower_bound <= found * (1 + 1e-9)
-
-
-def test_a_placement_that_no_reshard_is_from_leaves_the_bound_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = ReshardBounds.table
-
-    def without_one(self: ReshardBounds, *of: Any) -> Any:
-        found = table(self, *of)
-        found.seconds[-1] = math.inf
-        return found
-
-    problem = stack(2)
-    monkeypatch.setattr(ReshardBounds, "table", without_one)
-    assert 0.0 < certify(problem, 1.0).lower_bound <= 1.0

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import Partial, R, Shard, plugins
 from spmdir.rules.strategies.strategy import Strategy
-from spmdir.search.certificate.all_states import Placed, states_of
 from spmdir.search.certificate.certificate import DEPTH
-from spmdir.search.certificate.node_classes import alike
+from spmdir.search.certificate.dual_bound import DualBound
 from spmdir.search.joint_strategies import idle_strategies, joint_strategies
 from spmdir.search.problem import Node, Problem, fractions
 from spmdir.search.solve import solve
@@ -46,7 +46,7 @@ func.func @main(%x: tensor<24x24xf32> {{spmd.sharding = #spmd.sharding<@mesh, a:
 """
 
 
-def placed(joint: tuple[Strategy, ...]) -> tuple[tuple[Placed, ...], tuple[Placed, ...]]:
+def placed(joint: tuple[Strategy, ...]) -> tuple[tuple[tuple[Placement, ...], ...], ...]:
     """Return the placements of each operand and of each result on all axes."""
     operands, results = zip(*[(strategy.operands, strategy.results) for strategy in joint], strict=True)
     return tuple(zip(*operands, strict=True)), tuple(zip(*results, strict=True))
@@ -58,13 +58,11 @@ def free(problem: Problem, node: Node) -> set[tuple[Strategy, ...]]:
 
 def assert_bounded(problem: Problem) -> None:
     """Assert that the certificate looks at what the search decides."""
-    classes = alike(problem, DEPTH)
+    dual = DualBound(problem, DEPTH)
     bounded: dict[object, set[object]] = {}
-    for one, states in zip(classes, states_of(problem, classes, lambda *_: 0.0), strict=True):
-        for state in range(len(states.seconds)):
-            operands = tuple(of[at[state]] for of, at in zip(states.needed, states.operands, strict=True))
-            results = tuple(of[at[state]] for of, at in zip(states.produced, states.results, strict=True))
-            bounded.setdefault(one.node.source, set()).add((operands, results))
+    for node, states in zip(dual.shared.nodes, dual.states, strict=True):
+        joints = map(states.strategies, range(len(states.order)))
+        bounded.setdefault(node.source, set()).update(map(placed, joints))
     decided = zip(*solve(problem).strategies.values(), strict=True)
     for node, joint in zip(problem.nodes, decided, strict=True):
         assert placed(joint) in bounded[node.source]

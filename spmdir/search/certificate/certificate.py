@@ -8,25 +8,23 @@ import attrs
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.time_text import milliseconds
-from spmdir.search.certificate.all_states import states_of
 from spmdir.search.certificate.dual_bound import DualBound
-from spmdir.search.certificate.node_classes import AlikeNodes, alike
-from spmdir.search.certificate.reshard_bounds import ReshardBounds
-from spmdir.search.joint_cost import node_seconds
-from spmdir.search.joint_strategies import Joint
 from spmdir.search.problem import Problem
 
 DEPTH = 4
 """The number of steps to which neighbourhoods are compared; nodes with equal ones share their prices in the bound."""
 
-ROUNDS = 2
+ROUNDS = 8
 """The number of rounds that plan reshards exactly where this may raise the bound."""
 
-SWEEPS = 20
-"""The largest number of sweeps in a round."""
+TURNS = 60
+"""The largest number of turns in a round."""
 
-SETTLED = 0.002
-"""A round ends when a sweep closes less than this fraction of the gap."""
+SETTLED, PATIENCE = 0.01, 4
+"""A round ends after PATIENCE turns that each close less than this fraction of the gap."""
+
+PROVED = 1e-5
+"""A gap that is small enough to end."""
 
 NEAR_CHEAPEST = 0.0003
 """Reshards between states within this fraction of the gap from the cheapest are planned exactly."""
@@ -104,21 +102,13 @@ def certify(
         raise UnsupportedError(
             "certify bounds times by the constants of a topology and cannot use measured costs; omit the table of costs"
         )
-    classes = alike(problem, DEPTH, counted_fractions)
-
-    def seconds(node_class: AlikeNodes, joint: Joint) -> float:
-        return node_seconds(node_class.node.source.work, joint, problem.mesh.axis_names, problem.mesh, problem)
-
-    states = states_of(problem, classes, seconds)
-    dual = DualBound(classes, states, ReshardBounds(problem))
+    dual = DualBound(problem, DEPTH, counted_fractions)
     bound = _rise(dual, objective)
     for _ in range(ROUNDS):
         if not dual.add_plans(NEAR_CHEAPEST * max(objective - bound, 0.0)):
             break
         bound = _rise(dual, objective)
-    floor = sum(
-        node_class.count * float(bound.seconds.min()) for node_class, bound in zip(classes, states, strict=True)
-    )
+    floor = dual.floor()
     if not bound <= objective * (1 + _ROUNDING):  # as NaN is not
         raise UnsupportedError(
             f"no decision should cost less than {milliseconds(bound)} ms, but one costs {milliseconds(objective)} ms; "
@@ -129,12 +119,14 @@ def certify(
 
 
 def _rise(dual: DualBound, objective: float) -> float:
-    """Sweep until the bound settles, and return it."""
-    bound = dual.bound()
-    for _ in range(SWEEPS):
-        previous = bound
-        dual.sweep()
-        bound = dual.bound()
-        if bound - previous <= SETTLED * (objective - bound):
+    """Run turns until the bound settles, and return the highest one."""
+    dual.restart_momentum()
+    bound, last_progress = dual.bound(), 0
+    for turn in range(TURNS):
+        higher = dual.turn()
+        if higher - bound > SETTLED * (objective - bound):
+            last_progress = turn
+        bound = max(bound, higher)
+        if turn - last_progress >= PATIENCE or objective - bound <= PROVED * objective:
             break
     return bound

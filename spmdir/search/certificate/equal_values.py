@@ -1,0 +1,200 @@
+"""Equal values of a program in the dual bound: the least cost of their reshards, given the messages of their ends.
+
+Values are equal if nodes of one class produce them, and nodes of equal classes use them. The reshards of a value form a
+tree. Its root is the placement that the value is produced in, and each use has a leaf, the placement that it needs. The
+least tree is found by dynamic programming over sets of uses (S. E. Dreyfus and R. A. Wagner, "The Steiner problem in
+graphs", 1971): a tree for several uses is a reshard to a placement, and trees for two parts of the uses from there.
+
+For example, a value is produced in P, and its two uses need R and S. The reshards P → R, P → S, S → R and R → S take 4,
+2, 2 and 0 s. Two trees from P cost 4 + 2 s, the tree that branches in S costs 2 + 2 s, and that in R costs 4 + 0 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from spmdir.search.joint_placements import Numbers
+
+_least = np.minimum.reduce
+
+
+@attrs.define(eq=False, slots=False)
+class NodeMessage:
+    """Seconds that a class of nodes gives to values through one operand or one result.
+
+    Attributes:
+        placement_of_state: [state of the class], the index of the placement.
+        seconds: [placement], added to the cost of the values and subtracted from that of the nodes.
+        ends: the values of the operand or result, each with the index of the use; -1 for a result.
+        sharers: the largest number of messages of this class that one of these values has.
+    """
+
+    placement_of_state: Numbers
+    seconds: Numbers
+    ends: list[tuple[EqualValues, int]] = attrs.field(factory=list)
+    sharers: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        self._order = np.argsort(self.placement_of_state, kind="stable")
+        self._starts = np.searchsorted(self.placement_of_state[self._order], np.arange(len(self.seconds)))
+
+    def least_by_placement(self, cost: Numbers) -> Numbers:
+        """Return [placement], the least cost of the states with this placement."""
+        return np.minimum.reduceat(cost[self._order], self._starts)
+
+    def collect(self) -> Numbers:
+        """Return [placement], the most that a node can pay, such that no value costs less than 0.
+
+        If a value has several messages of this class, each takes an equal part of its change. As the least cost is
+        concave in the messages, it is not negative then either.
+        """
+        collected = _least([values.least_at(use) for values, use in self.ends])
+        return collected if self.sharers == 1 else (collected - (self.sharers - 1) * self.seconds) / self.sharers
+
+    def change(self, seconds: Numbers) -> None:
+        """Replace the message."""
+        self.seconds = seconds
+        for values, use in self.ends:
+            if use >= 0:
+                values.served[use] = None
+
+
+@attrs.frozen(eq=False)
+class EqualUses:
+    """Uses of a value by nodes of one class as one operand. In the least tree, they need one placement.
+
+    Attributes:
+        message: of the operand.
+        count: the number of these uses of one value.
+        needed: [placement of the message], its number in the prices of the value.
+    """
+
+    message: NodeMessage
+    count: int
+    needed: Numbers
+
+
+class EqualValues:
+    """Equal values with their messages.
+
+    Args:
+        count: the number of values.
+        value: the number of one of them, in the program over classes.
+        classes: the classes of their producers and users.
+        price: [before, after], seconds.
+        fraction: of the price that counts.
+        produced: [placement of the message of the producer], its number in `price`.
+
+    Attributes:
+        served: [use], see `_serve`; None if it has to be computed again.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        value: int,
+        classes: Sequence[int],
+        price: Numbers,
+        fraction: float,
+        producer: NodeMessage,
+        produced: Numbers,
+        uses: Sequence[EqualUses],
+    ):
+        self.count, self.value, self._whole_price, self._fraction = count, value, price, fraction
+        self.first, self.last = min(classes), max(classes)
+        self.producer, self.produced, self.uses = producer, produced, uses
+        self.read()
+
+    def read(self) -> None:
+        """Read changed prices."""
+        self.price = self._whole_price if self._fraction == 1 else self._fraction * self._whole_price
+        self._price_to_needed = [np.ascontiguousarray(self.price[:, use.needed].T) for use in self.uses]
+        self._price_from_produced = self.price[self.produced]
+        self.served: list[Numbers | None] = [None] * len(self.uses)
+
+    def _serve(self, use: int) -> Numbers:
+        """Return [placement], the least cost of a use that is resharded from there."""
+        served = self.served[use]
+        if served is None:
+            end = self.uses[use]
+            served = _least(self._price_to_needed[use] + end.count * end.message.seconds[:, None])
+            self.served[use] = served
+        return served
+
+    def _trees(self, uses: Sequence[int]) -> tuple[list[Numbers], list[Numbers]]:
+        """Return the least trees to sets of uses from each placement, as [set as bits][placement].
+
+        The first list is of trees that branch at the placement, the second of all trees.
+        """
+        none = np.zeros(len(self.price))
+        branched, trees = [none], [none]
+        for bits in range(1, 1 << len(uses)):
+            if bits & (bits - 1):
+                lowest = bits & -bits
+                parts = [part for part in range(bits) if part & bits == part and part & lowest]
+                branched.append(_least([trees[part] + trees[bits ^ part] for part in parts]))
+                trees.append(_least(self.price + branched[-1], axis=1))
+            else:
+                branched.append(self._serve(uses[bits.bit_length() - 1]))
+                trees.append(branched[-1])
+        return branched, trees
+
+    def _above(self, use: int) -> Numbers:
+        """Return [placement], the least cost of a tree without `use`, and with this placement."""
+        others = [other for other in range(len(self.uses)) if other != use]
+        _, trees = self._trees(others)
+        last = (1 << len(others)) - 1
+        from_producer = _least(self._price_from_produced + self.producer.seconds[:, None])
+        above: list[Numbers] = [from_producer] * (last + 1)
+        for bits in range(last - 1, -1, -1):
+            supersets = [larger for larger in range(bits + 1, last + 1) if larger & bits == bits]
+            branched = _least([above[larger] + trees[larger ^ bits] for larger in supersets])
+            above[bits] = _least(self.price + branched[:, None]) if bits else branched
+        return above[0]
+
+    def least_at(self, use: int) -> Numbers:
+        """Return [placement], the least cost of all reshards and of the other messages, for one of equal uses.
+
+        Args:
+            use: its index, or -1 for the producer.
+        """
+        if use < 0:
+            if len(self.uses) == 1:
+                return self._serve(0)[self.produced]
+            branched, _ = self._trees(range(len(self.uses)))
+            return _least(self._price_from_produced + branched[-1], axis=1)
+        if len(self.uses) == 1:
+            end = self.uses[use]
+            least = _least(self._price_from_produced[:, end.needed] + self.producer.seconds[:, None])
+        else:
+            least = _least(self._price_to_needed[use] + self._above(use), axis=1)
+        return least if self.uses[use].count == 1 else least / self.uses[use].count
+
+    def least(self) -> float:
+        """Return the least cost of all reshards and messages of one value."""
+        return float((self.least_at(-1) + self.producer.seconds).min())
+
+    def tight_reshards(self, produced: Numbers, needed: Sequence[Numbers], slack: float) -> Iterator[tuple[int, int]]:
+        """Yield the reshards, as numbers of placements, at the root and the leaves of trees that cost at most `slack`.
+
+        Args:
+            produced: indices of the placements that are considered.
+            needed: the same for each use.
+        """
+        roots, seconds = self.produced[produced], self.producer.seconds[produced][:, None]
+        if len(self.uses) > 1:
+            branched, _ = self._trees(range(len(self.uses)))
+            for row, column in np.argwhere(self.price[roots] + seconds + branched[-1] <= slack):
+                yield int(roots[row]), int(column)
+        for use, (end, places) in enumerate(zip(self.uses, needed, strict=True)):
+            leaves = end.needed[places]
+            if len(self.uses) > 1:
+                sources, above = np.arange(len(self.price)), self._above(use)[:, None]
+            else:
+                sources, above = roots, seconds
+            cost = self.price[np.ix_(sources, leaves)] + above + end.count * end.message.seconds[places]
+            for row, column in np.argwhere(cost <= slack):
+                yield int(sources[row]), int(leaves[column])
