@@ -154,10 +154,10 @@ class _StepMode(TorchDispatchMode):
         if start in self._drawn:
             before, values = self._drawn[start]
             if before != call:
-                earlier = "with other arguments" if before[0] is func else f"by {before[0]}"
+                forward = "on other values" if before[0] is func else before[0]
                 raise UnsupportedError(
-                    f"{func} draws from a state of the generator that was used before, {earlier}; a checkpointed "
-                    "function must run the same ops again, on the same values",
+                    f"the recomputation draws {func} where the forward drew {forward}; a checkpointed function must "
+                    "draw the same random ops, on the same values, in both runs",
                     current_user_line(),
                 )
             result = _repeat_draw(func, args, pytree.tree_map_only(Tensor, torch.clone, values))

@@ -133,7 +133,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
             directory.mkdir(parents=True, exist_ok=True)
             if present := sorted(directory.glob("*.safetensors*")):
                 raise SpmdirError(
-                    f"'{directory}' has '{present[0].name}' already; give another directory, or remove it"
+                    f"'{directory}' already contains '{present[0].name}'; choose another directory, or delete that file"
                 )
     boxes_of_ranks = gather_from_all([boxes for boxes, _ in parts])
     writer, failed = _write(directory, _files(headers, file_bytes)), None

@@ -114,8 +114,8 @@ def _lower_for_rank(
 ) -> ExportedProgram:
     if open_sizes(module).symbols:
         raise UnsupportedError(
-            "the program has open sizes, and an exported program of one rank has none; export it without "
-            "dynamic_shapes, or use parallelize, which lowers the program for each choice of sizes"
+            "the program has symbolic sizes; exporting the program of one rank requires fixed sizes; export without "
+            "dynamic_shapes, or use parallelize, which lowers the program again for new sizes"
         )
     module = localize(module, pipeline)
     graph = emit(ir.main_function(module), ir.mesh(module), index_on_axis, group_name)

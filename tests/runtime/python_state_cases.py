@@ -388,7 +388,7 @@ CHANGED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "tensor": (lambda m, y: setattr(m, "last", y), "the forward changes model.last, which was a tensor"),
     "generator of Python": (lambda m, y: y * random.random(), "the generator of Python's `random` drew numbers"),
     "generator of numpy": (lambda m, y: y * np.random.rand(), "the generator of `numpy.random` drew numbers"),
-    "iterator": (lambda m, y: y if next(COUNTER) < 2 else y * 2, "COUNTER, an object of itertools.count, whose"),
+    "iterator": (lambda m, y: y if next(COUNTER) < 2 else y * 2, "COUNTER (itertools.count); spmdir"),
     "bytes": (lambda m, y: m.bytes_.extend(b"a"), "the forward changes model.bytes_, which was bytearray(b"),
     "first call": (
         only_first,

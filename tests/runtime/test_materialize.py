@@ -164,5 +164,5 @@ def test_one_process_saves_and_loads_every_element_type_and_shape(tmp_path):
     for name, tensor in loaded.items():
         assert tensor.dtype == saved[name].dtype
         assert_equal(tensor.to(torch.complex64), saved[name].to(torch.complex64))
-    with pytest.raises(spmdir.SpmdirError, match=r"has 'model\.safetensors' already"):
+    with pytest.raises(spmdir.SpmdirError, match=r"already contains 'model\.safetensors'"):
         spmdir.checkpoint.save_safetensors(tmp_path, nn.Linear(2, 2))

@@ -3,12 +3,13 @@
 import io
 import re
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
@@ -21,6 +22,7 @@ from tests.models import zoo
 from tests.runtime.parallelize_cases import transformer
 
 MESH = Mesh({"tp": 4})
+Styles = Mapping[str, str | ParallelStyle]
 
 
 class MLP(nn.Module):
@@ -52,6 +54,9 @@ class Several(MLP):
 class Changing(MLP):
     """A buffer that is updated from a divided value, one that is not kept, and a constant."""
 
+    mean: Tensor
+    table: Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("mean", torch.zeros(16))
@@ -75,9 +80,15 @@ class Factory(MLP):
         return self.down(self.up(x) + torch.arange(16, device=x.device))
 
 
+def transformer_call() -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return a transformer with tied weights and its arguments."""
+    model, ids, _ = transformer()
+    return model, (ids,)
+
+
 BOTH = {"up": "colwise", "down": "rowwise"}
 X = torch.linspace(-1, 1, 48).reshape(6, 8)
-CASES: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any], dict[str, object]]] = {
+CASES: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any], Styles]] = {
     "both styles": (MLP(), (X,), {}, BOTH),
     "without bias": (MLP(bias=False), (X,), {}, BOTH),
     "colwise alone": (MLP(), (X,), {}, {"up": "colwise"}),
@@ -93,7 +104,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any], dict[str, obj
     "buffers and constants": (Changing(), (X,), {}, BOTH),
     "an op without a rule": (Unregistered(), (X,), {}, BOTH),
     "a factory": (Factory(), (X,), {}, BOTH),
-    "tied weights": (*(lambda m, ids, _: (m, (ids,)))(*transformer()), {}, {"block.*": "colwise", "head": "colwise"}),
+    "tied weights": (*transformer_call(), {}, {"block.*": "colwise", "head": "colwise"}),
 }
 LLAMA = {
     "*.self_attn.[qkv]_proj": "colwise",
@@ -110,13 +121,14 @@ def run_together(programs: list[torch.export.ExportedProgram], args: Any, kwargs
     leaves = pytree.tree_leaves((args, kwargs))
     inputs = []
     for program in programs:
-        held, user = {**program.state_dict, **program.constants}, iter(leaves)
+        held: dict[str | None, Any] = {**program.state_dict, **program.constants}
+        user = iter(leaves)
         specs = program.graph_signature.input_specs
         inputs.append([next(user) if s.kind == InputKind.USER_INPUT else held[s.target] for s in specs])
     return run_lockstep([program.graph_module for program in programs], inputs, MESH)
 
 
-def ranks_of(exported: torch.export.ExportedProgram, styles: dict[str, object]) -> list[torch.export.ExportedProgram]:
+def ranks_of(exported: torch.export.ExportedProgram, styles: Styles) -> list[torch.export.ExportedProgram]:
     return [spmdir.tensor_parallel(exported, MESH, styles, rank) for rank in range(MESH.world_size)]
 
 
@@ -180,9 +192,9 @@ def test_inputs_may_have_names_of_builtins():
         torch.testing.assert_close(changed, X + 1)
 
 
-def test_open_sizes_are_refused():
+def test_symbolic_sizes_are_refused():
     exported = torch.export.export(MLP(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    with pytest.raises(spmdir.SpmdirError, match=r"the program has open sizes.*without dynamic_shapes"):
+    with pytest.raises(spmdir.SpmdirError, match=r"the program has symbolic sizes.*without dynamic_shapes"):
         spmdir.tensor_parallel(exported, MESH, BOTH, 0)
 
 
