@@ -281,10 +281,13 @@ def _over_budget_error(memory: PeakMemory, budget: float, search: MeshSearch, fu
 
 def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
     """Warn of ops without a strategy written as text, if another name of the op has such strategies."""
-    kinds = tuple(dict.fromkeys(map(type, plugins_of(user_shardings(function)))))
-    named = {op.name: op for op in reversed([*function.body.block.ops]) if isinstance(op, AtenOp)}
-    for name, op in sorted(named.items()):
-        other_name = unreached_name(name, lambda candidate: bool(rules.text_strategies(candidate, kinds)))
+    placement_classes = tuple(dict.fromkeys(map(type, plugins_of(user_shardings(function)))))
+    first_op_by_name: dict[str, AtenOp] = {}
+    for op in function.body.block.ops:
+        if isinstance(op, AtenOp):
+            first_op_by_name.setdefault(op.name, op)
+    for name, op in sorted(first_op_by_name.items()):
+        other_name = unreached_name(name, lambda candidate: bool(rules.text_strategies(candidate, placement_classes)))
         if other_name is not None:
             warn(
                 f"the strategies for '{other_name}' do not apply to '{name}', another name of the op with different "

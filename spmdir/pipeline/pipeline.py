@@ -271,7 +271,7 @@ class Pipeline:
 
 
 def _named_topologies(topology: object, plugins: PluginSet) -> dict[str, Topology]:
-    """Return name → machine, for the machines of plug-ins and of the pipeline. Presets are not included."""
+    """Return name → topology, for the topologies of plug-ins and of the pipeline. Presets are not included."""
     return {**plugins.topologies, **({topology.name: topology} if isinstance(topology, Topology) else {})}
 
 

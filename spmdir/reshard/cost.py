@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -323,51 +324,71 @@ def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) ->
     sizes = _sizes(step, shape, itemsize, mesh)
     if step.spec.loads is None:
         return sizes
-    moved, crossing = _exchanged_counts(step, tuple(shape), mesh)
-    return attrs.evolve(sizes, moved=moved * itemsize, crossing=crossing * itemsize)
+    elements = _busiest_rank_elements(step, tuple(shape), mesh)
+    return attrs.evolve(sizes, moved=elements.total * itemsize, crossing=elements.inter_node * itemsize)
 
 
 def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
-    source = local_bytes(step.source, shape, itemsize, mesh)
-    target = local_bytes(step.target, shape, itemsize, mesh)
-    chunk = 0
-    if step.to_dim is not None and source:
-        whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
-        chunk = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
+    """Return the sizes of `step`, without the elements that an exchange moves."""
+    source_bytes = local_bytes(step.source, shape, itemsize, mesh)
+    target_bytes = local_bytes(step.target, shape, itemsize, mesh)
+    chunk_bytes = 0
+    if step.to_dim is not None and source_bytes:
+        source_length = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
+        target_length = _length(step.target, step.to_dim, shape[step.to_dim], mesh)
+        chunk_bytes = source_bytes // source_length * target_length
     if step.spec.moves == "edge":
-        chunk = _edge_chunk(step, source, target, mesh)
+        chunk_bytes = _edge_chunk(step, source_bytes, target_bytes, mesh)
     combined = mesh.group_size(reduced_axes(step.source, step.target)) if step.spec.loads is not None else 1
-    return Sizes(mesh.group_size(step.axes), source, target, chunk, step.dim, step.to_dim, combined)
+    return Sizes(mesh.group_size(step.axes), source_bytes, target_bytes, chunk_bytes, step.dim, step.to_dim, combined)
 
 
-def _edge_chunk(step: Step, source: float, target: float, mesh: Mesh) -> float:
-    """Return the bytes that a declared step sends from one rank to each peer in a direct exchange.
+def _edge_chunk(step: Step, source_bytes: float, target_bytes: float, mesh: Mesh) -> float:
+    """Return the bytes that a rank sends to each peer in a direct exchange for a declared edge.
 
-    From shard to shard, or from a local type that a placement computes itself to a shard, a rank sends a different part
-    to each peer. Otherwise each peer receives the smaller of both local tensors.
+    To a shard, a rank sends a different part to each peer, if it has a shard or a local type that its placement
+    computes. Otherwise each peer receives the smaller of both local tensors.
+
+    Args:
+        source_bytes, target_bytes: the sizes of the local tensor before and after the step.
     """
     before, after = step.ends(mesh)
-    count = mesh.group_size(step.axes)
+    ranks = mesh.group_size(step.axes)
     if after.trait == "shard" and before.has_own_type:
-        return source / count
-    return min(source, target) / (count if before.trait == after.trait == "shard" else 1)
+        return source_bytes / ranks
+    if after.trait == "shard" and before.trait == "shard":
+        return min(source_bytes, target_bytes) / ranks
+    return min(source_bytes, target_bytes)
+
+
+@attrs.frozen
+class _BusiestRank:
+    """The elements that the busiest rank of an exchange sends or receives: all, and those to or from other nodes.
+
+    The busiest rank may be another one for each count and each round.
+    """
+
+    total: int
+    inter_node: int
 
 
 @functools.lru_cache(maxsize=4096)
-def _exchanged_counts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
-    """Return the elements that the busiest rank of each round sends or receives: to all ranks, and to other nodes."""
-    outside = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
-    busiest = [0, 0]
+def _busiest_rank_elements(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _BusiestRank:
+    """Return the elements that the busiest rank sends or receives, added over the rounds of an exchange."""
+    node_axes = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
+    total, inter_node = 0, 0
     assert step.spec.loads is not None  # the caller checks this
     for loads in step.spec.loads(step.source, step.target, mesh, shape):
-        totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
+        all_traffic, inter_node_traffic = defaultdict[tuple[str, int], int](int), defaultdict[tuple[str, int], int](int)
         for (sender, receiver), numel in loads.items():
-            crosses = bool(outside) and mesh.index(sender, outside) != mesh.index(receiver, outside)
-            for total in totals[: 1 + crosses]:
-                for end in (("sends", sender), ("receives", receiver)):
-                    total[end] = total.get(end, 0) + numel
-        busiest = [most + max(total.values(), default=0) for most, total in zip(busiest, totals, strict=True)]
-    return busiest[0], busiest[1]
+            all_traffic["sent", sender] += numel
+            all_traffic["received", receiver] += numel
+            if node_axes and mesh.index(sender, node_axes) != mesh.index(receiver, node_axes):
+                inter_node_traffic["sent", sender] += numel
+                inter_node_traffic["received", receiver] += numel
+        total += max(all_traffic.values(), default=0)
+        inter_node += max(inter_node_traffic.values(), default=0)
+    return _BusiestRank(total, inter_node)
 
 
 def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:

@@ -179,7 +179,7 @@ def op_text(name: str, operands: Iterable[TensorMeta]) -> str:
 
 
 def read_costs(path: str) -> Costs:
-    """Read a table from the file at `path`.
+    """Read the table of measured times of ops and collectives in the file at `path`.
 
     Raises:
         ParseError, SpmdirErrors: the file cannot be read, or lines are malformed; located.

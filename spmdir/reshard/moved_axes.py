@@ -52,8 +52,9 @@ def exchanged_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str,
 def two_round_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
     """Return the axes along which a two-round exchange from `source` to `target` moves data, in mesh order.
 
-    These are the axes of an exchange, and all axes that do not shard the source. Replicas share the sending, and
-    partial values that stay partial may be combined.
+    These are the axes of a one-round exchange, and all axes that do not shard the source. Along an axis that replicates
+    the source, the ranks share the sending. Along an axis that stays partial, the ranks may combine their values before
+    they are sent.
     """
     fine = refinement(mesh, source, target)
     if fine is not mesh:

@@ -98,7 +98,11 @@ class _Part:
         return float(_least(self.cost - np.add.reduce(self.message[self._placement_of_state])))
 
     def least_value_cost(self, value_costs: Numbers) -> float:
-        """Return the sum of the minima of its values, each minimised separately."""
+        """Return the least cost of all values of this part, if each may take its cheapest placement.
+
+        A value may take a placement that no state of the part has with the placements of the other values, so the sum
+        is a lower bound. It includes the messages.
+        """
         return float(np.add.reduce(_least_of(value_costs + self.message, self._offsets))) if self.ends else 0.0
 
     def send(self, excess: Numbers, value_costs: Numbers, direction: int) -> None:

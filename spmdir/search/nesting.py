@@ -38,9 +38,9 @@ class Nested:
     """The shardings of a solution.
 
     Attributes:
-        made: [value], its sharding.
-        needed: [node], the shardings that it needs for its operands.
-        seconds: the time of all reshards between them.
+        produced: [value], its produced sharding.
+        needed: [node], the shardings that the node needs for its operands.
+        seconds: the time of all reshards from produced to needed shardings.
     """
 
     produced: list[Sharding]
@@ -65,26 +65,28 @@ def nest(
     """
     orders = Orders(problem, strategies, annotations, rules)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
-    nested = _nested(problem, orders, planner)
-    tries = planner.for_tries()
-    if _improve(orders, tries):
-        nested = min(nested, _nested(problem, orders, planner), key=lambda candidate: candidate.seconds)
+    nested = _build_nested(problem, orders, planner)
+    trial_planner = planner.for_tries()
+    if _improve(orders, trial_planner):
+        nested = min(nested, _build_nested(problem, orders, planner), key=lambda candidate: candidate.seconds)
     if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
         return nested
     producer = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
-    names, tried = problem.mesh.axis_names, dict(orders.chosen)
+    axis_names, previous_orders = problem.mesh.axis_names, dict(orders.chosen)
     for key, axes in orders.chosen.items():
         if orders.is_free(key):
-            order = [names[axis] for axis in searched[key[0] if key[0] >= 0 else producer[~key[0]]]]
-            orders.chosen[key] = tuple(sorted(axes, key=order.index))
-    _improve(orders, tries)
-    if orders.chosen == tried:
+            node = key[0] if key[0] >= 0 else producer[~key[0]]
+            searched_order = [axis_names[position] for position in searched[node]]
+            orders.chosen[key] = tuple(sorted(axes, key=searched_order.index))
+    _improve(orders, trial_planner)
+    if orders.chosen == previous_orders:
         return nested
-    retried = _nested(problem, orders, planner)
-    return retried if retried.seconds < nested.seconds * (1 - _EQUAL) else nested
+    from_searched = _build_nested(problem, orders, planner)
+    return from_searched if from_searched.seconds < nested.seconds * (1 - _EQUAL) else nested
 
 
-def _nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
+def _build_nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
+    """Return the shardings with the chosen orders, and the time of their reshards."""
     produced: list[Any] = [None] * len(problem.values)
     needed: list[tuple[Sharding, ...]] = []
     for index, node in enumerate(problem.nodes):
@@ -96,83 +98,94 @@ def _nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
 
 
 def reshard_seconds(problem: Problem, nested: Nested) -> list[float]:
-    """Return [value], the seconds of its reshards."""
+    """Return [value], the seconds of the reshards of the value from its produced to all needed shardings."""
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
     targets: list[dict[Sharding, None]] = [{} for _ in problem.values]
     for node, needed in zip(problem.nodes, nested.needed, strict=True):
         for value, sharding in zip(node.operands, needed, strict=True):
             if sharding != nested.produced[value]:
                 targets[value][sharding] = None
-    values = zip(problem.values, nested.produced, map(tuple, targets), strict=True)
-    return [_reshard_seconds(*each, planner) for each in values]
+    reshards = zip(problem.values, nested.produced, map(tuple, targets), strict=True)
+    return [_reshard_seconds(meta, source, value_targets, planner) for meta, source, value_targets in reshards]
 
 
 def _improve(orders: Orders, planner: Planner) -> bool:
-    """Try other orders of dimensions, keep those that lower the time of their reshards, and return whether any did.
+    """Try other orders of dimensions, and keep those that lower the time of reshards. Return whether any order changed.
 
-    The tries start at the unclear dimensions of `_resharded` and continue at the neighbours of changed ones.
+    The tries start at the ambiguous dimensions, and continue at dimensions that share a value with a changed one.
     """
-    values_of_key, doubtful = _resharded(orders)
-    sharing: dict[int, list[Key]] = {}
-    for key, values in values_of_key.items():
+    free_dimensions = _find_free_dimensions(orders)
+    values_by_key = free_dimensions.values_by_key
+    keys_by_value: dict[int, list[Key]] = {}
+    for key, values in values_by_key.items():
         for value in values:
-            sharing.setdefault(value, []).append(key)
-    waiting, tries_left, improved = dict.fromkeys(doubtful), TRIES * len(values_of_key), False
-    while waiting and tries_left:
-        key = next(iter(waiting))
-        del waiting[key]
+            keys_by_value.setdefault(value, []).append(key)
+    untried, tries_left, improved = dict.fromkeys(free_dimensions.ambiguous_keys), TRIES * len(values_by_key), False
+    while untried and tries_left:
+        key = next(iter(untried))
+        del untried[key]
         tries_left -= 1
         initial = orders.chosen[key]
-        best, least = initial, _seconds(orders, values_of_key[key], planner)
-        for order in itertools.permutations(initial) if least else ():
-            orders.chosen[key] = order
-            if (seconds := _seconds(orders, values_of_key[key], planner, least * (1 - _EQUAL))) < least:
-                best, least = order, seconds
+        best, least_seconds = initial, _seconds(orders, values_by_key[key], planner)
+        if least_seconds:
+            for order in itertools.permutations(initial):
+                orders.chosen[key] = order
+                seconds = _seconds(orders, values_by_key[key], planner, limit=least_seconds * (1 - _EQUAL))
+                if seconds < least_seconds:
+                    best, least_seconds = order, seconds
         orders.chosen[key] = best
         if best != initial:
             improved = True
-            waiting.update(
-                dict.fromkeys(
-                    neighbour for value in values_of_key[key] for neighbour in sharing[value] if neighbour != key
-                )
-            )
+            neighbours = (neighbour for value in values_by_key[key] for neighbour in keys_by_value[value])
+            untried.update(dict.fromkeys(neighbour for neighbour in neighbours if neighbour != key))
     return improved
 
 
-def _resharded(orders: Orders) -> tuple[dict[Key, list[int]], list[Key]]:
-    """Return the dimensions whose order is free, each with the values whose reshards it may change.
+@attrs.frozen
+class _FreeDimensions:
+    """The sharded dimensions whose nesting order is free and may change the time of reshards.
 
-    Returns: also the unclear dimensions, whose best order does not follow from the requests.
+    Attributes:
+        values_by_key: key of the dimension → the values whose reshards the order may change.
+        ambiguous_keys: the dimensions whose best order does not follow from the requests.
     """
-    values_of_key: dict[Key, dict[int, None]] = {}
-    doubtful: set[Key] = set()
-    for value, placed in enumerate(orders.placed):
-        produced_keys = orders.keys(value, placed, None)
+
+    values_by_key: dict[Key, list[int]]
+    ambiguous_keys: list[Key]
+
+
+def _find_free_dimensions(orders: Orders) -> _FreeDimensions:
+    """Return the dimensions whose order is free, except those that more than `MOST_AXES` axes shard."""
+    values_by_key: dict[Key, dict[int, None]] = {}
+    ambiguous_keys: set[Key] = set()
+    for value, produced in enumerate(orders.placed):
+        produced_keys = orders.keys(value, produced, None)
         for node, needed in orders.uses[value]:
-            keys = orders.keys(value, needed, node)
-            if needed is placed and keys == produced_keys:
-                continue
-            free = [
-                key for key in (*produced_keys, *keys) if orders.is_free(key) and len(orders.chosen[key]) <= MOST_AXES
-            ]
-            for key in free:
-                values_of_key.setdefault(key, {})[value] = None
-            if not orders.meeting(placed, needed).is_clear:
-                doubtful.update(free)
-    doubtful.update(key for key in values_of_key if not orders.is_satisfied(key))
-    return {key: list(values) for key, values in values_of_key.items()}, [
-        key for key in values_of_key if key in doubtful
-    ]
+            needed_keys = orders.keys(value, needed, node)
+            if needed is produced and needed_keys == produced_keys:
+                continue  # both sides always have the same order, so there is no reshard
+            keys = (*produced_keys, *needed_keys)
+            free_keys = [key for key in keys if orders.is_free(key) and len(orders.chosen[key]) <= MOST_AXES]
+            for key in free_keys:
+                values_by_key.setdefault(key, {})[value] = None
+            if orders.meeting(produced, needed).is_ambiguous:
+                ambiguous_keys.update(free_keys)
+    ambiguous_keys.update(key for key in values_by_key if not orders.is_satisfied(key))
+    return _FreeDimensions(
+        {key: list(values) for key, values in values_by_key.items()},
+        [key for key in values_by_key if key in ambiguous_keys],
+    )
 
 
 def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: float = math.inf) -> float:
-    """Return the seconds of all reshards of `values`; infinity if they reach `limit`.
+    """Return the seconds of all reshards of `values`; infinity if they reach `limit`, or if a tied value is resharded.
 
     The sum starts with lower bounds. Each exact time replaces its bound, and the sum stops at the limit.
     """
     reshards = [_reshard(orders, value) for value in values]
-    if any(value in orders.problem.ties and reshard[2] for value, reshard in zip(values, reshards, strict=True)):
-        return math.inf
+    for value, (_, _, targets) in zip(values, reshards, strict=True):
+        if targets and value in orders.problem.ties:
+            return math.inf
     bounds = [_least_seconds(*reshard, planner) if limit < math.inf else 0.0 for reshard in reshards]
     total, seconds = math.fsum(bounds), []
     for reshard, bound in zip(reshards, bounds, strict=True):
@@ -186,12 +199,12 @@ def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: flo
 
 def _reshard(orders: Orders, value: int) -> tuple[TensorMeta, Sharding, tuple[Sharding, ...]]:
     """Return the type of a value, its produced sharding, and the other shardings that users need."""
-    source, placed = orders.produced_sharding(value), orders.placed[value]
+    produced_sharding, produced = orders.produced_sharding(value), orders.placed[value]
     # Most users need the produced sharding without nested axes, so there is no reshard.
-    uses = [(node, needed) for node, needed in orders.uses[value] if needed is not placed or placed.nested]
-    targets = dict.fromkeys([orders.sharding(value, needed, node) for node, needed in uses])
-    targets.pop(source, None)
-    return orders.problem.values[value], source, tuple(targets)
+    uses = [(node, needed) for node, needed in orders.uses[value] if needed is not produced or produced.nested]
+    required_shardings = dict.fromkeys([orders.sharding(value, needed, node) for node, needed in uses])
+    required_shardings.pop(produced_sharding, None)
+    return orders.problem.values[value], produced_sharding, tuple(required_shardings)
 
 
 def _least_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> float:
@@ -203,6 +216,7 @@ def _least_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, 
 
 
 def _reshard_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> float:
+    """Return the planned seconds of a value's reshards; infinity if one of them is impossible."""
     if not targets:
         return 0.0
     try:

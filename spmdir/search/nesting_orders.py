@@ -34,8 +34,8 @@ class Placed:
 
     Attributes:
         shards: dimension → the axes that shard it, in mesh order.
-        nested: the dimensions that several axes shard.
-        known: orders of `nested` → the sharding.
+        nested: dimension → the axes that shard it, for dimensions that several axes shard.
+        shardings: nesting orders of the dimensions in `nested` → the sharding. It is a cache.
     """
 
     placements: Mapping[str, Placement]
@@ -78,12 +78,12 @@ class Meeting:
     Attributes:
         alike: (dimension, axes) of the dimensions with equal axes on both sides.
         requests: (dimension, whether the request is for the node's side, its axes, requested (outer, inner) pairs).
-        is_clear: whether an order that satisfies all requests is certainly best.
+        is_ambiguous: whether another order may be better than one that satisfies all requests.
     """
 
     alike: tuple[tuple[int, Order], ...]
     requests: tuple[tuple[int, bool, Order, tuple[Order, ...]], ...]
-    is_clear: bool
+    is_ambiguous: bool
 
 
 class Orders:
@@ -164,7 +164,7 @@ class Orders:
         form_of_strategies: dict[tuple[int, ...], Form] = {}
         forms: list[Form] = []
         for chosen in zip(*(strategies[axis] for axis in axes), strict=True):
-            key = tuple(map(id, chosen))  # one object for equal ones, mostly
+            key = tuple(map(id, chosen))  # equal strategies are mostly one object
             if key not in form_of_strategies:
                 operands = zip(*(strategy.operands for strategy in chosen), strict=True)
                 results = zip(*(strategy.results for strategy in chosen), strict=True)
@@ -201,6 +201,7 @@ class Orders:
                 self._request(form.key(index, axes) if is_node else (~value, dim), order, size)
 
     def _find(self, key: Key) -> Key:
+        """Return the representative of the dimensions that share their order with `key`, and shorten the path to it."""
         root = key
         while self._parent.get(root, root) != root:
             root = self._parent[root]
@@ -224,6 +225,7 @@ class Orders:
                     self._request(root, order, weight)
 
     def _request(self, key: Key, order: Order, weight: float) -> None:
+        """Add `weight` to the requests for a relative order of some axes of the dimension."""
         requests = self._requests.setdefault(self._find(key), {})
         requests[order] = requests.get(order, 0.0) + weight
 
@@ -244,6 +246,7 @@ class Orders:
         return chosen if set(chosen) == set(axes) else axes
 
     def _fits(self, order: Order, placed: Placed, shape: tuple[int, ...]) -> bool:
+        """Return whether the axes may shard a tensor of this shape in this nesting order."""
         with contextlib.suppress(ShardingError):
             entries = [(axis, placed.placements[axis]) for axis in order]
             Sharding(entries, self._mesh.name).check_shape(self._mesh, shape)
@@ -252,7 +255,10 @@ class Orders:
 
 
 def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
-    """Return factor or factors → the fixed nesting order of the axes that shard them."""
+    """Return the nesting orders of a node that annotations or the majors of its rule fix.
+
+    Returns: factor, or sorted factors of one dimension → the order of the axes that shard them.
+    """
     order_of_factor: dict[object, Order] = {}
     for sharding in annotations:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
@@ -274,9 +280,13 @@ def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> 
 
 
 def _meeting(produced: Placed, needed: Placed) -> Meeting:
+    """Return the difference between two placements of a value, as orders that a reshard between them requests.
+
+    For example, `a: S(0), b: S(0)` to `a: S(0)` requests the order (a, b): then the reshard is one all-gather over b.
+    """
     alike: list[tuple[int, Order]] = []
     requests: list[tuple[int, bool, Order, tuple[Order, ...]]] = []
-    is_clear = True
+    is_ambiguous = False
     for dim in {**produced.shards, **needed.shards}:
         axes_before, axes_after = produced.shards.get(dim, ()), needed.shards.get(dim, ())
         if axes_before == axes_after:
@@ -287,8 +297,9 @@ def _meeting(produced: Placed, needed: Placed) -> Meeting:
             moved = [axis for axis in axes if axis not in common_axes]
             if len(axes) > 1 and common_axes and moved:
                 requests.append((dim, is_node, axes, tuple(itertools.product(common_axes, moved))))
-            is_clear = is_clear and (len(axes) < 2 or (len(common_axes) == 1 and len(moved) == 1))
-    return Meeting(tuple(alike), tuple(requests), is_clear)
+            if len(axes) > 1 and (len(common_axes), len(moved)) != (1, 1):
+                is_ambiguous = True
+    return Meeting(tuple(alike), tuple(requests), is_ambiguous)
 
 
 def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import attrs
 from xdsl.dialects.func import FuncOp
@@ -10,7 +11,12 @@ from xdsl.ir import SSAValue
 
 from spmdir.analysis.propagation.kept_values import KeptValues
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.analysis.propagation.plugin_candidates import candidates_of_node, find_candidates, offered_placements
+from spmdir.analysis.propagation.plugin_candidates import (
+    Candidates,
+    candidates_of_node,
+    find_candidates,
+    offered_placements,
+)
 from spmdir.analysis.propagation.uneven_batch import Batch
 from spmdir.analysis.propagation.wide_sums import find_unreduced
 from spmdir.analysis.type_check import rule_of
@@ -31,7 +37,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, layout_sources, sharding_of
 from spmdir.reshard.topology import Topology
-from spmdir.rules import RuleSet
+from spmdir.rules import OpRule, RuleSet
 from spmdir.search.kernels import Step, works
 from spmdir.search.problem import Annotation, AxisPlacements, Node, Problem, StrategySource, tied
 from spmdir.search.roofline import NO_WORK, Work, input_work
@@ -137,33 +143,58 @@ def build_problem(
     return makers, _with_candidates(tied(problem, tied_nodes))
 
 
+_AxisEntries = tuple[tuple[str, Placement], ...]
+"""Root axes, each with a placement."""
+
+
 def _with_candidates(problem: Problem) -> Problem:
     """Return the problem with the candidate plug-in placements of its values on each axis."""
-    mesh, rules = problem.mesh, rules_of(problem)
-    annotated = [_annotated_placements(node.source, mesh) for node in problem.nodes]
-    axes = dict.fromkeys(axis for entries in annotated for axis, placement in entries if plugins([placement]))
-    if any(any(offered_placements(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
-        axes = dict.fromkeys(map(mesh.root_axis, mesh.axis_names))
-    if not axes:
-        return problem
-    candidates = {
-        axis: find_candidates(problem, rules, [[p for a, p in entries if a == axis] for entries in annotated])
-        for axis in axes
+    rules = rules_of(problem)
+    annotations_by_node = [_annotated_placements(node.source, problem.mesh) for node in problem.nodes]
+    axis_candidates = {
+        axis: find_candidates(
+            problem, rules, [[placement for a, placement in entries if a == axis] for entries in annotations_by_node]
+        )
+        for axis in _axes_with_candidates(problem, rules, annotations_by_node)
     }
-
-    def placements_of(node: Node) -> AxisPlacements:
-        by_axis = ((axis, candidates_of_node(node, on_axis)) for axis, on_axis in candidates.items())
-        return AxisPlacements(tuple((axis, placements) for axis, placements in by_axis if placements))
-
-    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=placements_of(n))) for n in problem.nodes)  # type: ignore
-    annotated_placements = (placement for entries in annotated for _, placement in entries)
-    op_placements = (placement for on_axis in candidates.values() for of_value in on_axis for placement in of_value)
-    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=plugins((*annotated_placements, *op_placements)))
+    if not axis_candidates:
+        return problem
+    nodes = tuple([_with_node_candidates(node, axis_candidates) for node in problem.nodes])
+    placements = [placement for entries in annotations_by_node for _, placement in entries]
+    for value_candidates in axis_candidates.values():
+        placements += itertools.chain.from_iterable(value_candidates)
+    return attrs.evolve(problem, nodes=nodes, plugin_placements=plugins(placements))
 
 
-def _annotated_placements(source: StrategySource, mesh: Mesh) -> tuple[tuple[str, Placement], ...]:
-    """Return (root axis, placement) of the user annotations of an op, input, constraint or output."""
-    shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # a Annotation
+def _axes_with_candidates(
+    problem: Problem, rules: Sequence[OpRule | None], annotations_by_node: Sequence[_AxisEntries]
+) -> list[str]:
+    """Return the root axes on which values may have plug-in placements.
+
+    These are the axes with such an annotation, or all axes if a rule offers plug-in placements.
+    """
+    mesh = problem.mesh
+    if any(any(offered_placements(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
+        return list(dict.fromkeys(map(mesh.root_axis, mesh.axis_names)))
+    return list(
+        dict.fromkeys(axis for entries in annotations_by_node for axis, placement in entries if plugins([placement]))
+    )
+
+
+def _with_node_candidates(node: Node, axis_candidates: Mapping[str, Candidates]) -> Node:
+    """Return the node with the candidates of its operands and results.
+
+    Args:
+        axis_candidates: axis → [value], the candidate plug-in placements.
+    """
+    candidates = ((axis, candidates_of_node(node, by_value)) for axis, by_value in axis_candidates.items())
+    placements = AxisPlacements(tuple((axis, on_axis) for axis, on_axis in candidates if on_axis))
+    return attrs.evolve(node, source=attrs.evolve(node.source, plugin_placements=placements))  # type: ignore
+
+
+def _annotated_placements(source: StrategySource, mesh: Mesh) -> _AxisEntries:
+    """Return the user annotations of an op, input, constraint or output."""
+    shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # an Annotation
     return tuple((mesh.root_axis(axis), p) for sharding in shardings if sharding for axis, p in sharding.entries)
 
 
