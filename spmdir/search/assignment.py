@@ -38,8 +38,8 @@ class Assignment:
         columns: list[list[Numbers]] = [[] for _ in shared.values]
         for part, node in enumerate(shared.nodes):
             operands, results = states[part].operands.T, states[part].results.T
-            for slot, value in shared.uses[part]:
-                columns[value].append(operands[slot])
+            for operand_index, value in shared.uses[part]:
+                columns[value].append(operands[operand_index])
             for value, column in zip(node.results, results, strict=True):
                 columns[value].append(column)
         self.numbers: list[Numbers] = []
@@ -85,8 +85,8 @@ class Assignment:
         for part, node in enumerate(shared.nodes):
             operands, results = states[part].operands.T, states[part].results.T
             needs: dict[int, list[Numbers]] = {}
-            for slot, value in shared.uses[part]:
-                needs.setdefault(value, []).append(index_of_number[value][operands[slot]])
+            for operand_index, value in shared.uses[part]:
+                needs.setdefault(value, []).append(index_of_number[value][operands[operand_index]])
             self.needs.append(needs)
             self.produces.append(
                 {value: index_of_number[value][column] for value, column in zip(node.results, results, strict=True)}
@@ -142,21 +142,21 @@ class Assignment:
 
     def value_cost(self, value: int) -> float:
         """Return the seconds of the reshards of a value under the chosen states."""
-        rows, counts = self.price_rows[value], self.need_counts[value]
-        row = rows[self.produced[value]]
-        direct = 0.0
-        for placement in counts:
-            direct += row[placement]
-        if not direct or len(counts) == 1:
-            return direct
-        for copy in counts:
-            if row[copy]:
-                through, row_of_copy = row[copy], rows[copy]
-                for placement in counts:
-                    through += min(row[placement], row_of_copy[placement])
-                if through < direct:
-                    direct = through
-        return direct
+        rows, needed = self.price_rows[value], self.need_counts[value]
+        prices_from_produced = rows[self.produced[value]]
+        least_cost = 0.0
+        for placement in needed:
+            least_cost += prices_from_produced[placement]
+        if not least_cost or len(needed) == 1:
+            return least_cost
+        for copy in needed:
+            if prices_from_produced[copy]:
+                cost_with_copy, prices_from_copy = prices_from_produced[copy], rows[copy]
+                for placement in needed:
+                    cost_with_copy += min(prices_from_produced[placement], prices_from_copy[placement])
+                if cost_with_copy < least_cost:
+                    least_cost = cost_with_copy
+        return least_cost
 
     def total(self) -> float:
         """Return the seconds of the program under the chosen states."""
@@ -170,47 +170,51 @@ class Assignment:
         changed: dict[int, None] = {}
         for value, counts in enumerate(self.need_counts):
             produced = self.produced[value]
-            sources = [produced, *counts] if len(counts) > 1 else [produced]
-            for before in dict.fromkeys(sources):
+            # With several users, one may reshard from the copy of another.
+            placements_before = [produced, *counts] if len(counts) > 1 else [produced]
+            for before in dict.fromkeys(placements_before):
                 for after in counts:
                     if before != after:
                         changed.update(dict.fromkeys(self._learn_exact_price(value, before, after)))
         return list(changed)
 
     def _learn_exact_price(self, value: int, before: int, after: int) -> list[int]:
-        """Replace the price of one reshard, for all values like this one; return the values with changed prices."""
+        """Replace the price of one reshard by the planner's, for all values with the same key.
+
+        Returns: the values with changed prices.
+        """
         values_alike, (source, target) = self._values_with_key[self._key[value]], self.numbers[value][[before, after]]
         if (values_alike[0], source, target) in self._learned:
             return []
         self._learned.add((values_alike[0], source, target))
         exact = self._prices.exact(source, target, value) / self.shared.value_weight[value]
         changed, tables = [], set[int]()  # equal values have one table
-        for alike in values_alike:
-            row, column = self._index_of_number[alike][[source, target]]
+        for alike_value in values_alike:
+            row, column = self._index_of_number[alike_value][[source, target]]
             if row < 0 or column < 0:
-                continue
-            price, seconds = self.price[alike], exact * self.shared.value_weight[alike]
+                continue  # no part needs or produces one of the placements
+            price, seconds = self.price[alike_value], exact * self.shared.value_weight[alike_value]
             if abs(seconds - price[row, column]) > 1e-9 * seconds:
-                price[row, column] = self.price_rows[alike][row][column] = seconds
+                price[row, column] = self.price_rows[alike_value][row][column] = seconds
                 tables.add(id(price))
             if id(price) in tables:
-                changed.append(alike)
+                changed.append(alike_value)
         return changed
 
     def gain(self, moves: dict[int, int]) -> float:
         """Move parts to states, and return the seconds saved. The moves are kept."""
         values: dict[int, None] = {}
-        before = after = 0.0
+        cost_before = cost_after = 0.0
         for part, state in moves.items():
             costs = self.cost_rows[part]
-            before += costs[self.choice[part]]
-            after += costs[state]
+            cost_before += costs[self.choice[part]]
+            cost_after += costs[state]
             for value in self.touched[part]:
                 values[value] = None
         for value in values:
-            before += self.value_cost(value)
+            cost_before += self.value_cost(value)
         for part, state in moves.items():
             self.choose(part, state)
         for value in values:
-            after += self.value_cost(value)
-        return before - after
+            cost_after += self.value_cost(value)
+        return cost_before - cost_after

@@ -105,7 +105,7 @@ class BlockSearch:
         self.random = random.Random(SEED)
         nested = orders or [()] * len(states)
         starts = zip(states, fixed, nested, strict=True) if fixed is not None else ()
-        self.start = list(itertools.starmap(_position, starts))
+        self.start = list(itertools.starmap(_find_state, starts))
         self.messages = MessagePassing(self.assignment)
         self.uses_exact_prices = len(axes) <= PRECISE_AXES
         self.best: list[int] = []
@@ -128,7 +128,7 @@ class BlockSearch:
         for turn in range(max(effort, 1)):
             is_deciding = turn >= undecided
             looked_better = [
-                is_deciding and self._consider(self.messages.decide(self._order() if is_back else None), 1)
+                is_deciding and self._consider(self.messages.decide(self._random_order() if is_back else None), 1)
                 for is_back in self.messages.improve()
             ]
             gap = self.least_cost - self.messages.bound
@@ -168,6 +168,10 @@ class BlockSearch:
     def _consider(self, choice: Sequence[int], forests: int) -> bool:
         """Improve a decision, and keep it if it beats the best one at exact prices.
 
+        Args:
+            choice: part → state.
+            forests: the number of forests that improve the decision.
+
         Returns: whether it looked better at estimated prices. If so, the best decision or a price has changed.
         """
         assignment, progress = self.assignment, False
@@ -192,7 +196,7 @@ class BlockSearch:
             self._improve(1)
         return progress
 
-    def _order(self) -> Sequence[int] | None:
+    def _random_order(self) -> Sequence[int] | None:
         """Return the parts in breadth-first order from a random part; None before the first decision."""
         if not self.best:
             return None
@@ -206,20 +210,21 @@ class BlockSearch:
             waiting += unvisited
         return [*visited, *(part for part in range(len(neighbours)) if part not in visited)]
 
-    def _improve(self, times: int) -> None:
+    def _improve(self, forests: int) -> None:
+        """Improve the chosen states by moves over forests, each grown in another random order."""
         order, least_saving = list(range(len(self.assignment.choice))), LEAST_SAVING * self.assignment.total()
-        for _ in range(times):
+        for _ in range(forests):
             self.random.shuffle(order)
             improve_forest(self.assignment, order, least_saving)
 
 
-def _position(states: StateTable, joint: Sequence[Strategy | None], order: tuple[int, ...]) -> int:
+def _find_state(states: StateTable, joint: Sequence[Strategy | None], order: tuple[int, ...]) -> int:
     """Return the index of the state with these strategies, preferably in this order; the cheapest if there is none."""
-    wanted = [(s.operands, s.results) if s is not None else None for s in joint]
+    placements = [None if strategy is None else (strategy.operands, strategy.results) for strategy in joint]
     matches = [
         state
         for state in range(len(states.order))
-        if all((s.operands, s.results) == want for s, want in zip(states.strategies(state), wanted, strict=True))
+        if [(strategy.operands, strategy.results) for strategy in states.strategies(state)] == placements
     ]
     default = matches[0] if matches else int(states.seconds.argmin())
     return next((state for state in matches if states.order[state] == order), default)

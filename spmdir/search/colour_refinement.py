@@ -14,9 +14,9 @@ from spmdir.search.problem import Node, Problem
 def producers_of(problem: Problem) -> list[tuple[int, int]]:
     """Return the (node, result index) that produces each value."""
     producers = {
-        value: (index, position)
+        value: (index, result_index)
         for index, node in enumerate(problem.nodes)
-        for position, value in enumerate(node.results)
+        for result_index, value in enumerate(node.results)
     }
     return [producers[value] for value in range(len(problem.values))]
 
@@ -33,14 +33,14 @@ class Colours:
         self._problem, self._depth, self._producers = problem, depth, producers_of(problem)
         self._users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
         for index, node in enumerate(problem.nodes):
-            for slot, value in enumerate(node.operands):
-                self._users[value].append((index, slot))
+            for operand_index, value in enumerate(node.operands):
+                self._users[value].append((index, operand_index))
         self.rounds: list[list[int]] = []
         self._numbers: list[dict[object, int]] = []
-        self._add([_first_key(node) for node in problem.nodes])
+        self._add_round([_first_key(node) for node in problem.nodes])
         for _ in range(depth):
             last_colours = self.rounds[-1]
-            self._add([self._key(index, last_colours) for index in range(len(problem.nodes))])
+            self._add_round([self._key(index, last_colours) for index in range(len(problem.nodes))])
             if len(self._numbers[-1]) == len(self._numbers[-2]):
                 break
 
@@ -66,7 +66,8 @@ class Colours:
             _recolour(colours, keys, numbers)
         return _numbered(colours, {})
 
-    def _add(self, keys: Sequence[object]) -> None:
+    def _add_round(self, keys: Sequence[object]) -> None:
+        """Add a round in which nodes with equal keys have one colour."""
         self._numbers.append({})
         self.rounds.append(_numbered(keys, self._numbers[-1]))
 
@@ -74,7 +75,12 @@ class Colours:
         """Return the key of the next colour of a node: its colour, and those of its producers and users."""
         node = self._problem.nodes[index]
         operands = tuple([(colours[self._producers[v][0]], self._producers[v][1]) for v in node.operands])
-        users = tuple([tuple(sorted([(colours[user], slot) for user, slot in self._users[v]])) for v in node.results])
+        users = tuple(
+            [
+                tuple(sorted([(colours[user], operand_index) for user, operand_index in self._users[v]]))
+                for v in node.results
+            ]
+        )
         return colours[index], operands, users
 
 

@@ -119,34 +119,32 @@ class _Forest:
     def _find_fixed_needs(self) -> None:
         """Find the placements that fixed users of each value need, which free parts get without cost."""
         assignment = self.assignment
-        for value, free in self.members.items():
-            wanted = assignment.need_counts[value]
-            if wanted:
-                remaining_needs = dict(wanted)
-                for part in free:
+        for value, free_parts in self.members.items():
+            need_counts = dict(assignment.need_counts[value])
+            if need_counts:
+                for part in free_parts:
                     for needs in assignment.need_rows[part].get(value, ()):
-                        remaining_needs[needs[assignment.choice[part]]] -= 1
-                paid = [placement for placement, count in remaining_needs.items() if count]
-            else:
-                paid = []
-            self.fixed_needs[value] = paid
+                        need_counts[needs[assignment.choice[part]]] -= 1
+            fixed_needs = [placement for placement, count in need_counts.items() if count]
+            self.fixed_needs[value] = fixed_needs
             price = assignment.price[value]
-            if paid:
+            if fixed_needs:
                 # Copies for fixed users exist already, so other users may reshard from them.
-                price = np.minimum(price, price[paid].min(0))
+                price = np.minimum(price, price[fixed_needs].min(0))
             self.price[value] = price
 
     def best(self) -> dict[int, int]:
         """Return the best state of each free part."""
         assignment = self.assignment
         self.message: dict[int, Numbers] = {part: self._cost_alone(part) for part in self.free}
-        seen: set[int] = set()
+        visited: set[int] = set()
         chosen: dict[int, int] = {}
         for root in self.free:
-            if root in seen:
+            if root in visited:
                 continue
-            seen.add(root)
-            stack: list[tuple[int, int | None]] = [(root, None)]
+            visited.add(root)
+            stack: list[tuple[int, int | None]] = [(root, None)]  # (part, the value that links it to its parent)
+            # ("part", part, -1) and ("value", value, the part above it), each after those above it.
             sequence: list[tuple[str, int, int]] = []
             while stack:
                 part, value_above = stack.pop()
@@ -158,16 +156,16 @@ class _Forest:
                     sequence.append(("value", value, part))
                     for member in members:
                         if member != part:
-                            seen.add(member)
+                            visited.add(member)
                             stack.append((member, value))
             factors = {}
             for kind, index, parent in reversed(sequence):
                 if kind == "value":
                     factor = factors[index] = _ValueFactor(self, index, parent)
-                    self.message[parent] = self.message[parent] + factor.up()
+                    self.message[parent] = self.message[parent] + factor.cost_for_parent()
             for kind, index, parent in sequence:
                 if kind == "value":
-                    chosen.update(factors[index].down(chosen[parent]))
+                    chosen.update(factors[index].best_states_below(chosen[parent]))
                 elif index not in chosen:
                     chosen[index] = int(self.message[index].argmin())
         return chosen
@@ -209,7 +207,11 @@ def _operand_cost(price: Numbers, price_of: Callable[[Numbers], Numbers], needs:
 
 
 def operand_cost(price: Numbers, produced: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
-    """Return [state], the cost of the operands of one part that are the same value, produced in `made`."""
+    """Return [state], the cost of the operands of one part that are the same value.
+
+    Args:
+        produced: the placement that the value is produced in, or [state], if the part produces it.
+    """
     return _operand_cost(price, lambda placements: price[produced, placements], needs)
 
 
@@ -217,7 +219,7 @@ def operand_costs(price: Numbers, needs: Sequence[Numbers], produced: Numbers | 
     """Return [produced, state], the cost of the operands of one part that are the same value.
 
     Args:
-        made: the placements that the value may be produced in; all if omitted.
+        produced: the placements that the value may be produced in; all if omitted.
     """
     return _operand_cost(price, partial(price[produced].take, axis=-1), needs)
 
@@ -254,7 +256,7 @@ class _ValueFactor:
             self.needs_above = assignment.needs[parent][value]
         self.may_copy = len(self.users) + (not self.is_above) >= 2
 
-    def up(self) -> Numbers:
+    def cost_for_parent(self) -> Numbers:
         """Return [state of the parent], the least cost of the value and of all parts below it."""
         price, produced, messages = self.price, self.produced, self.forest.message
         self.cost_by_produced = self.produced_cost
@@ -288,30 +290,30 @@ class _ValueFactor:
             return (cost[:, None] + self.price[produced]).min(0)[needs[0]]
         return (cost[:, None] + operand_costs(self.price, needs, produced)).min(0)
 
-    def down(self, state: int) -> dict[int, int]:
+    def best_states_below(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given the state of the parent."""
         if self.is_above:
             produced_index = int(self.placement_of_state[state])
             copy = self._best_copy(produced_index)
         else:
-            operand_cost = operand_costs(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
-            direct = self.cost_by_produced + operand_cost[self.produced]
-            produced_index = int(direct.argmin())
+            parent_cost = operand_costs(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
+            # The parent reshards from the produced placement, or from the copy.
+            cost_from_produced = self.cost_by_produced + parent_cost[self.produced]
+            produced_index = int(cost_from_produced.argmin())
             copy = self._best_copy(produced_index)
             if self.may_copy:
-                through = self.cost_by_copy + operand_cost
-                best_copy = int(through.argmin())
-                if through[best_copy] < direct[produced_index]:
+                cost_from_copy = self.cost_by_copy + parent_cost
+                best_copy = int(cost_from_copy.argmin())
+                if cost_from_copy[best_copy] < cost_from_produced[produced_index]:
                     copy = best_copy
                     produced_index = int(self.cost_with_copy[:, best_copy].argmin())
         states, produced = {}, self.produced[produced_index]
         for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):
-            source = (
-                copy
-                if copy is not None and self.cost_below[index][copy] < self.cost_below[index][produced]
-                else produced
-            )
-            states[user] = int((self.forest.message[user] + operand_costs(self.price, needs, source)).argmin())
+            resharded_from = produced
+            if copy is not None and self.cost_below[index][copy] < self.cost_below[index][produced]:
+                resharded_from = copy
+            user_cost = self.forest.message[user] + operand_costs(self.price, needs, resharded_from)
+            states[user] = int(user_cost.argmin())
         if not self.is_above and self.is_free:
             states[self.producer] = int(
                 np.where(self.placement_of_state == produced_index, self.forest.message[self.producer], np.inf).argmin()
@@ -319,6 +321,7 @@ class _ValueFactor:
         return states
 
     def _best_copy(self, produced_index: int) -> int | None:
+        """Return the placement of the cheapest copy for the parts below; None if no copy is cheaper."""
         if not self.may_copy:
             return None
         copy = int(self.cost_with_copy[produced_index].argmin())
@@ -326,7 +329,7 @@ class _ValueFactor:
 
 
 def least_by(key: Numbers, cost: Numbers, size: int) -> Numbers:
-    """Return [key], the least cost of the entries with this key; infinite if there are none."""
+    """Return, for each key below `size`, the least cost of the entries with this key; infinite if there are none."""
     least = np.full(size, np.inf)
     np.minimum.at(least, key, cost)
     return least

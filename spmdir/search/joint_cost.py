@@ -41,17 +41,16 @@ def joint_cost(
     total = compute_seconds(shared, chosen, mesh, shared.weight)
     natural = range(len(axes))
 
-    def placed(part: int, placements: Sequence[Placement]) -> Placed:
-        return tuple(
-            [(axes[position], placements[position]) for position in (orders[part] if orders is not None else natural)]
-        )
+    def in_nesting_order(part: int, placements: Sequence[Placement]) -> Placed:
+        order = orders[part] if orders is not None else natural
+        return tuple([(axes[position], placements[position]) for position in order])
 
     for value, meta in enumerate(shared.values):
-        part, position = shared.producer[value]
-        produced = placed(part, [strategy.results[position] for strategy in joints[part]])
+        part, result_index = shared.producer[value]
+        produced = in_nesting_order(part, [strategy.results[result_index] for strategy in joints[part]])
         needed = {
-            placed(user, [strategy.operands[slot] for strategy in joints[user]]): None
-            for user, slot in shared.users[value]
+            in_nesting_order(user, [strategy.operands[operand_index] for strategy in joints[user]]): None
+            for user, operand_index in shared.users[value]
         }
         if len(needed) == 1 and produced in needed:
             continue
@@ -65,10 +64,14 @@ def joint_cost(
 
 
 def _is_avoided(value: int, produced: Placed, needed: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
-    """Return whether a value is resharded along axes with different sizes by rank in a way to be avoided."""
-    produced_on, axes = dict(produced), {part for axis in shared.apart for part in mesh.parts(axis)}
-    moved = [produced_on[axis] for placed in needed for axis, to in placed if axis in axes and produced_on[axis] != to]
-    return any(shared.avoids(value, is_whole=placement == R) for placement in moved)
+    """Return whether a value is sent or sliced along axes on which ranks have different sizes, though it should not."""
+    produced_on, apart_axes = dict(produced), {part for axis in shared.apart for part in mesh.parts(axis)}
+    for placed in needed:
+        for axis, placement in placed:
+            is_moved = axis in apart_axes and produced_on[axis] != placement
+            if is_moved and shared.avoids(value, is_whole=produced_on[axis] == R):
+                return True
+    return False
 
 
 def compute_seconds(
@@ -101,10 +104,10 @@ def node_seconds(
     `inner_bytes` of a strategy are all-reduced, `sent_bytes` are exchanged with neighbours (a halo).
     """
     seconds = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
-    for positions, strategy in _sending(joint):
+    for positions, strategy in _communicating_groups(joint):
         other_strategies = [
-            (strategy_there, mesh.sizes[axis])
-            for position, (axis, strategy_there) in enumerate(zip(axes, joint, strict=True))
+            (other_strategy, mesh.sizes[axis])
+            for position, (axis, other_strategy) in enumerate(zip(axes, joint, strict=True))
             if position not in positions
         ]
         group = tuple([axes[position] for position in positions])
@@ -118,7 +121,7 @@ def node_seconds(
     return seconds
 
 
-def _sending(joint: Sequence[Strategy]) -> list[tuple[list[int], Strategy]]:
+def _communicating_groups(joint: Sequence[Strategy]) -> list[tuple[list[int], Strategy]]:
     """Return groups of axes that communicate together inside an op: their positions, and the strategy of the first.
 
     An expansion reduces a value once over all axes that shard it; other axes communicate separately.
@@ -142,14 +145,14 @@ def value_seconds(
 ) -> float:
     """Return the seconds to reshard a value from its produced joint placement to the needed ones.
 
+    The seconds are infinite if the placements cannot shard the value together.
+
     Args:
         is_quick: as of `Planner`.
-
-    It is infinite if the placements cannot shard the value together.
     """
-    is_plugin = bool(shared.plugin_placements)
-    source = _sharding(mesh, produced, is_plugin)
-    targets = dict.fromkeys(_sharding(mesh, placed, is_plugin) for placed in needed)
+    has_plugins = bool(shared.plugin_placements)
+    source = _sharding(mesh, produced, has_plugins)
+    targets = dict.fromkeys(_sharding(mesh, placed, has_plugins) for placed in needed)
     targets.pop(source, None)
     if not targets:
         return 0.0

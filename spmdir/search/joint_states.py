@@ -102,8 +102,8 @@ class StateFinder:
         self._dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
         self._tables: dict[object, StateTable] = {}
         self._numbered: dict[tuple[Strategy, int], NumberedStrategy] = {}
-        none = (frozenset[Strategy](),) * len(shared.nodes)
-        idle = [none if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
+        no_idle = (frozenset[Strategy](),) * len(shared.nodes)
+        idle = [no_idle if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
         self._idle = list(zip(*idle, strict=True))
 
     def of(self, part: int, block: Sequence[int], fixed: Sequence[Strategy | None] | None) -> StateTable:
@@ -117,14 +117,14 @@ class StateFinder:
             Unsolvable: the part has no state.
         """
         source, idle = self.shared.nodes[part].source, self._idle[part]
-        beside = tuple(None if axis in block or fixed is None else fixed[axis] for axis in range(len(self.axes)))
-        key = source, tuple(block), beside, idle
+        outside_block = tuple(None if axis in block or fixed is None else fixed[axis] for axis in range(len(self.axes)))
+        key = source, tuple(block), outside_block, idle
         table = self._tables.get(key)
         if table is None:
-            joint = joint_strategies(source, self.axes, idle, beside)
+            joint = joint_strategies(source, self.axes, idle, outside_block)
             counts = self.placements.counts
             by_axis = [
-                [self._number(s, count) for s in strategies]
+                [self._numbered_strategy(s, count) for s in strategies]
                 for strategies, count in zip(joint.by_axis, counts, strict=True)
             ]
             rows = joint.chosen
@@ -135,39 +135,42 @@ class StateFinder:
                     if all(strategies[index].is_known for strategies, index in zip(by_axis, row, strict=True))
                 ]
             if not rows:
-                raise Unsolvable(self.shared.members[part][0], self._without_strategy(source, block))
+                raise Unsolvable(self.shared.members[part][0], self._axis_without_strategy(source, block))
             table = self._tables[key] = self._states(source, block, by_axis, np.array(rows))
         return table
 
     def _idle_on(self, axis: str, count: int) -> list[frozenset[Strategy]]:
-        """Return, by part, its idle strategies on an axis."""
+        """Return [part], the idle strategies on an axis of `count` ranks."""
         shared = self.shared
-        producers = [[(slot, shared.producer[value]) for slot, value in uses] for uses in shared.uses]
+        producers = [[(operand_index, shared.producer[value]) for operand_index, value in uses] for uses in shared.uses]
         candidates: dict[StrategySource, Sequence[Strategy]] = {}
         for node in shared.nodes:
             if node.source not in candidates:
                 candidates[node.source] = node.source.candidates(axis, count)
         return idle_strategies([candidates[node.source] for node in shared.nodes], producers)
 
-    def _without_strategy(self, source: StrategySource, block: Sequence[int]) -> str:
+    def _axis_without_strategy(self, source: StrategySource, block: Sequence[int]) -> str:
+        """Return the first axis of the block without a strategy; the last one if each has some, but none together."""
         for axis, count in [self.axes[position] for position in block]:
-            if not any(self._number(strategy, count).is_known for strategy in source.candidates(axis, count)):
+            candidates = source.candidates(axis, count)
+            if not any(self._numbered_strategy(strategy, count).is_known for strategy in candidates):
                 return axis
         return self.axes[block[-1]][0]
 
-    def _number(self, strategy: Strategy, count: int) -> NumberedStrategy:
+    def _numbered_strategy(self, strategy: Strategy, count: int) -> NumberedStrategy:
+        """Return a strategy on an axis of `count` ranks, with the numbers of its placements."""
         numbered = self._numbered.get((strategy, count))
         if numbered is None:
             index = self.placements.catalogue.index
-            placed = tuple([index.get(placement, -1) for placement in (*strategy.operands, *strategy.results)])
-            shards = tuple([float(p.trait == "shard") for p in (*strategy.operands, *strategy.results)])
+            placements = (*strategy.operands, *strategy.results)
+            placement_numbers = tuple([index.get(placement, -1) for placement in placements])
             numbered = NumberedStrategy(
                 strategy,
-                placed,
-                shards,
+                placement_numbers,
+                shards=tuple([float(placement.trait == "shard") for placement in placements]),
                 factor=strategy.factors[0] if strategy.factors else -1,
                 fraction=fractions([strategy], [count])[0],
-                is_known=-1 not in placed,
+                is_known=-1 not in placement_numbers,
                 shards_several=len(strategy.factors) > 1,
                 sends=bool(strategy.sent_bytes or strategy.inner_bytes),
             )
@@ -193,23 +196,27 @@ class StateFinder:
         )
         seconds, placements = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
         orders = [self._natural] * len(rows)
-        nested = self._nested(placed)
-        if nested:
-            nested_rows = [
+        nested_rows = self._find_nested_rows(placed)
+        if nested_rows:
+            ordered_rows = [
                 (index, order)
                 for index, row in enumerate(rows.tolist())
-                for order in (self._orders(source, block, by_axis, row) if index in nested else orders[:1])
+                for order in (self._orders(source, block, by_axis, row) if index in nested_rows else orders[:1])
             ]
-            states, orders = map(list, zip(*nested_rows, strict=True))
-            rows, seconds, placements = rows[states], seconds[states], placements[states]
-            for state, (index, order) in enumerate(nested_rows):
+            row_of_state, orders = map(list, zip(*ordered_rows, strict=True))
+            rows, seconds, placements = rows[row_of_state], seconds[row_of_state], placements[row_of_state]
+            for state, (index, order) in enumerate(ordered_rows):
                 if order != self._natural:
                     placements[state] = [self.placements.number(tuple(axes), order) for axes in placed[index].tolist()]
         operands = len(strategies[0][0].operands)
         return StateTable(strategies, rows, orders, seconds, placements[:, :operands], placements[:, operands:])
 
-    def _nested(self, placed: Numbers) -> frozenset[int]:
-        """Return the rows that shard a dimension of some value over several axes."""
+    def _find_nested_rows(self, placed: Numbers) -> frozenset[int]:
+        """Return the joint strategies that shard a dimension of some value over several axes.
+
+        Args:
+            placed: [joint strategy, value, axis], numbers of placements in the catalogue.
+        """
         dims = self._dims[placed]
         is_nested = np.zeros(len(placed), dtype=bool)
         for axis, other_axis in itertools.combinations(self._natural, 2):
@@ -245,22 +252,23 @@ class StateFinder:
         return launches + np.maximum(arithmetic, traffic)
 
     def _fractions_of(self, by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers) -> Numbers:
-        """Return [joint strategy, axis], as of `fractions`."""
+        """Return [joint strategy, axis], the fraction of the work that each axis leaves to the busiest rank."""
         counts, columns = self.placements.counts, list(zip(by_axis, rows.T, strict=True))
         fraction_by_axis = np.stack(
             [np.array([strategy.fraction for strategy in strategies])[index] for strategies, index in columns], axis=1
         )
         factors = np.stack(
-            [np.array([axis.factor for axis in strategies])[index] for strategies, index in columns], axis=1
+            [np.array([strategy.factor for strategy in strategies])[index] for strategies, index in columns], axis=1
         )
-        together = np.full(len(rows), any(axis.shards_several for strategies in by_axis for axis in strategies))
+        # Where several axes shard one factor, the fraction on an axis depends on the axes before it.
+        shares_factor = np.full(
+            len(rows), any(strategy.shards_several for strategies in by_axis for strategy in strategies)
+        )
         for axis, other_axis in itertools.combinations(self._natural, 2):
-            together |= (factors[:, axis] == factors[:, other_axis]) & (factors[:, axis] >= 0)
-        for index in np.flatnonzero(together).tolist():
-            joint = [
-                strategies[index].strategy for strategies, index in zip(by_axis, rows[index].tolist(), strict=True)
-            ]
-            fraction_by_axis[index] = fractions(joint, counts)
+            shares_factor |= (factors[:, axis] == factors[:, other_axis]) & (factors[:, axis] >= 0)
+        for row in np.flatnonzero(shares_factor).tolist():
+            joint = [strategies[index].strategy for strategies, index in zip(by_axis, rows[row].tolist(), strict=True)]
+            fraction_by_axis[row] = fractions(joint, counts)
         return fraction_by_axis
 
     def _orders(
@@ -274,16 +282,16 @@ class StateFinder:
 
         If more than `MOST_NESTED` axes shard something, axes outside the block keep the order of the mesh.
         """
-        factors = [strategies[position].factor for strategies, position in zip(by_axis, row, strict=True)]
-        sharding = [axis for axis, factor in enumerate(factors) if factor >= 0]
-        moving = sharding if len(sharding) <= MOST_NESTED else [axis for axis in sharding if axis in block]
+        factors = [strategies[index].factor for strategies, index in zip(by_axis, row, strict=True)]
+        permuted_axes = [axis for axis, factor in enumerate(factors) if factor >= 0]
+        if len(permuted_axes) > MOST_NESTED:
+            permuted_axes = [axis for axis in permuted_axes if axis in block]
         orders = []
-        for permuted in itertools.permutations(moving):
+        for permutation in itertools.permutations(permuted_axes):
             order = list(self._natural)
-            for position, axis in zip(moving, permuted, strict=True):
+            for position, axis in zip(permuted_axes, permutation, strict=True):
                 order[position] = axis
-            nested = itertools.combinations(range(len(order)), 2)
-            if all(self._may_nest(source, factors, order[outer], order[inner]) for outer, inner in nested):
+            if all(self._may_nest(source, factors, outer, inner) for outer, inner in itertools.combinations(order, 2)):
                 orders.append(tuple(order))
         return orders or [self._natural]
 

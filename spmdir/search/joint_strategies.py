@@ -87,43 +87,49 @@ def idle_strategies(
         producers: [node], pairs of an operand index and the (node, result index) that produces the operand.
     """
     produced: set[tuple[int, int, Placement]] = set()
-    suspects: dict[int, list[Strategy]] = {}
+    candidates: dict[int, list[Strategy]] = {}
     by_strategies: dict[int, tuple[list[Strategy], list[tuple[int, Placement]]]] = {}
     for node, strategies in enumerate(by_node):
         if id(strategies) not in by_strategies:
-            by_strategies[id(strategies)] = _passing(strategies)
-        passing, partial = by_strategies[id(strategies)]
-        produced.update([(node, position, placement) for position, placement in partial])
+            passing = _strategies_passing_partial(strategies)
+            others = (s for s in strategies if s.kinds and (s.factors or s not in passing))
+            partial = dict.fromkeys(result for strategy in others for result in _partial_results(strategy))
+            by_strategies[id(strategies)] = passing, list(partial)
+        passing, partial_results = by_strategies[id(strategies)]
+        produced.update([(node, result_index, placement) for result_index, placement in partial_results])
         if passing:
-            suspects[node] = passing
+            candidates[node] = passing
+    # A candidate is not idle if a producer has the partial value. Then its results may keep other candidates busy.
     changed = True
     while changed:
         changed = False
-        for node, strategies in list(suspects.items()):
-            sources = list(producers[node])
+        for node, strategies in list(candidates.items()):
+            node_producers = list(producers[node])
             idle = [
                 s
                 for s in strategies
-                if not any((*producer, s.operands[slot]) in produced for slot, producer in sources)
+                if not any((*producer, s.operands[operand]) in produced for operand, producer in node_producers)
             ]
             if len(idle) < len(strategies):
-                changed, suspects[node] = True, idle
+                changed, candidates[node] = True, idle
                 for strategy in strategies:
                     if strategy not in idle:
-                        produced.update([(node, position, placement) for position, placement in _partial(strategy)])
-    return [frozenset(suspects.get(node, ())) for node in range(len(by_node))]
+                        results = _partial_results(strategy)
+                        produced.update([(node, result_index, placement) for result_index, placement in results])
+    return [frozenset(candidates.get(node, ())) for node in range(len(by_node))]
 
 
-def _passing(strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[tuple[int, Placement]]]:
-    """Return the strategies that may be idle, and the (result index, partial placement) pairs of the others."""
+def _strategies_passing_partial(strategies: Sequence[Strategy]) -> list[Strategy]:
+    """Return the strategies that pass on a partial operand; none if the node has no replicated strategy."""
     unsharded = [s for s in strategies if not s.factors]
-    passing = [s for s in unsharded if any(s.kinds[: len(s.operands)])] if any(not s.kinds for s in unsharded) else []
-    producing = [s for s in strategies if s.kinds and (s.factors or s not in passing)]
-    return passing, list(dict.fromkeys(partial for strategy in producing for partial in _partial(strategy)))
+    if all(s.kinds for s in unsharded):
+        return []
+    return [s for s in unsharded if any(s.kinds[: len(s.operands)])]
 
 
-def _partial(strategy: Strategy) -> list[tuple[int, Placement]]:
-    return [(position, p) for position, p in enumerate(strategy.results) if p.kind is not None]
+def _partial_results(strategy: Strategy) -> list[tuple[int, Placement]]:
+    """Return (result index, placement) for each partial result."""
+    return [(index, placement) for index, placement in enumerate(strategy.results) if placement.kind is not None]
 
 
 def _legal(
@@ -141,8 +147,8 @@ def _legal(
     is_ordered = bool(source.majors) or any(s.factor_placements or s.text for rows in by_axis for s in rows)
     counts = [count for _, count in axes]
     rows: list[tuple[int, ...]] = [()]
-    for (axis, count), strategies, idle_here in zip(axes, by_axis, idle, strict=True):
-        index_of = {s: index for index, s in enumerate(strategies) if s not in idle_here}
+    for (axis, count), strategies, idle_on_axis in zip(axes, by_axis, idle, strict=True):
+        index_of = {s: index for index, s in enumerate(strategies) if s not in idle_on_axis}
         compatible: dict[object, list[tuple[int, Strategy]]] = {}
         longer_rows: list[tuple[int, ...]] = []
         for row in rows:
@@ -153,11 +159,11 @@ def _legal(
                 if not is_ordered:
                     legal = source.strategies(axis, count, shard_counts(zip(joint, counts, strict=False)))
                 compatible[key] = [(index_of[strategy], strategy) for strategy in legal if strategy in index_of]
-            partial = [strategy.kinds for strategy in joint if strategy.kinds]
+            kinds = [strategy.kinds for strategy in joint if strategy.kinds]
             longer_rows += [
                 (*row, index)
                 for index, strategy in compatible[key]
-                if not partial or not strategy.kinds or not _mixes([strategy.kinds, *partial])
+                if not kinds or not strategy.kinds or not _mixes([strategy.kinds, *kinds])
             ]
         rows = longer_rows
     if not is_ordered:

@@ -56,6 +56,7 @@ def works(steps: Sequence[Step], metas: Sequence[TensorMeta], has_names: bool = 
 
 
 def _named(work: Work, step: Step, metas: Sequence[TensorMeta]) -> Work:
+    """Return the work with the name, operand types and literals of its op, by which measured times are found."""
     operands = tuple([metas[value] for value in step.operands])
     arguments = print_arguments(step.rule.call.arguments if step.rule else ())
     return attrs.evolve(work, op=step.name, operands=operands, arguments=arguments)
@@ -75,14 +76,16 @@ class _Kernels:
         self.source = list(range(len(metas)))
         self.kernel = list(range(len(steps)))
         self.inside: set[int] = set()
-        producer, level, depth = [-1] * len(metas), [0] * len(metas), []
+        # The level of a step counts the ops on the longest path to it that are neither elementwise nor views. There may
+        # be such an op between elementwise steps of different levels, so these are never one kernel.
+        producer, value_level, step_levels = [-1] * len(metas), [0] * len(metas), []
         users: list[list[int]] = [[] for _ in metas]
         for index, step in enumerate(steps):
-            step_level = max([level[value] for value in step.operands], default=0)
-            step_level += not (step.is_elementwise or step.is_view)
-            depth.append(step_level)
+            level = max([value_level[value] for value in step.operands], default=0)
+            level += not (step.is_elementwise or step.is_view)
+            step_levels.append(level)
             for value in step.results:
-                producer[value], level[value] = index, step_level
+                producer[value], value_level[value] = index, level
                 if step.is_view:
                     assert step.rule is not None and step.rule.viewed is not None
                     self.source[value] = self.source[step.operands[step.rule.viewed]]
@@ -91,19 +94,20 @@ class _Kernels:
                     users[self.source[value]].append(index)
         for value, value_users in enumerate(users):
             if value_users and self.source[value] == value and steps[producer[value]].is_elementwise:
-                is_one_kernel = all(
-                    steps[user].is_elementwise and depth[user] == depth[value_users[0]] for user in value_users
-                )
-                for user in value_users if is_one_kernel else ():
+                user_level = step_levels[value_users[0]]
+                if all(steps[user].is_elementwise and step_levels[user] == user_level for user in value_users):
                     self.inside.add(value)
-                    self._join(producer[value], user)
+                    for user in value_users:
+                        self._join(producer[value], user)
 
     def _find(self, step: int) -> int:
+        """Return the first step of the kernel of a step."""
         while self.kernel[step] != step:
             self.kernel[step] = step = self.kernel[self.kernel[step]]
         return step
 
     def _join(self, step: int, other_step: int) -> None:
+        """Merge the kernels of two steps."""
         root, other_root = sorted((self._find(step), self._find(other_step)))
         self.kernel[other_root] = root
 
@@ -137,11 +141,16 @@ class _Kernels:
         return min(size, sum(self.metas[result].bytes for result in step.results))
 
     def _work(self, step: Step, operands: tuple[int, ...], results: tuple[int, ...], launches: int) -> Work:
+        """Return the work of a step.
+
+        Args:
+            operands, results: the bytes that the step reads of each operand and writes of each result.
+        """
         metas = self.metas
         is_contraction = step.rule is not None and step.rule.is_contraction
         if step.rule is not None and not step.rule.is_light:
             return Work(
                 step.rule.flops, metas[step.operands[0]].dtype.name, operands, results, launches, is_contraction
             )
-        touched = max((metas[value].numel for value in (*step.operands, *step.results)), default=0)
-        return Work(touched, VECTOR, operands, results, launches, is_contraction)
+        elements = max((metas[value].numel for value in (*step.operands, *step.results)), default=0)
+        return Work(elements, VECTOR, operands, results, launches, is_contraction)

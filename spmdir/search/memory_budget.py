@@ -78,8 +78,9 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
     best, low, high = smallest, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(low * high)
-        holding, copies = ([scale * price for price in pair] for pair in (prices, copy_prices))
-        latest = decide(attrs.evolve(worth, holding=holding, copy_holding=copies))
+        scaled_prices = [scale * price for price in prices]
+        scaled_copy_prices = [scale * price for price in copy_prices]
+        latest = decide(attrs.evolve(worth, holding=scaled_prices, copy_holding=scaled_copy_prices))
         if latest.memory.peak_bytes <= budget:
             high, best = scale, min(best, latest, key=lambda decision: decision.solution.cost)
         else:

@@ -108,9 +108,9 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
     value_class, values, producer = _merged_values(problem, node_class)
     users = _users(problem, node_class, value_class, len(values))
     uses: list[list[tuple[int, int]]] = [[] for _ in members]
-    for value, user_slots in enumerate(users):
-        for part, slot in user_slots:
-            uses[part].append((slot, value))
+    for value, value_users in enumerate(users):
+        for part, operand_index in value_users:
+            uses[part].append((operand_index, value))
     weight = list(map(len, members))
     return Quotient(
         nodes=[_merged_node(problem.nodes[nodes[0]], value_class) for nodes in members],
@@ -141,51 +141,59 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
     A part may have several nodes in each layer. Its weight may differ by `BORDER` from a multiple, because first and
     last layers are not equal to the rest. Other weights are scaled in proportion.
     """
-    layers = _layers(shared.weight)
+    layers = _count_layers(shared.weight)
     if layers < FEWEST_LAYERS:
         return shared
 
     def scaled(weight: float) -> float:
-        in_each = (weight + BORDER) // layers
-        outside = weight - in_each * layers
-        return max(in_each * times + outside, 1) if outside <= BORDER else weight * times / layers
+        nodes_per_layer = (weight + BORDER) // layers
+        border_nodes = weight - nodes_per_layer * layers  # negative if first or last layers have fewer
+        return max(nodes_per_layer * times + border_nodes, 1) if border_nodes <= BORDER else weight * times / layers
 
     weight = list(map(scaled, shared.weight))
     return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])
 
 
-def _layers(weights: Sequence[float]) -> int:
-    """Return the number of equal layers; 1 if most nodes are in none."""
-    count = Counter(int(weight) for weight in weights if weight > 1)
-    layers = max(count, key=lambda weight: (count[weight], weight), default=1)
-    merged = sum(weight for weight in weights if weight > layers // 2)
-    return layers if merged >= MOSTLY * sum(weights) else 1
+def _count_layers(weights: Sequence[float]) -> int:
+    """Return the number of equal layers, the most frequent weight of a part; 1 if most nodes are in no such layer."""
+    frequency = Counter(int(weight) for weight in weights if weight > 1)
+    layers = max(frequency, key=lambda weight: (frequency[weight], weight), default=1)
+    nodes_in_layers = sum(weight for weight in weights if weight > layers // 2)
+    return layers if nodes_in_layers >= MOSTLY * sum(weights) else 1
 
 
 def _mean(by_value: Sequence[float], value_class: Sequence[int], count: int) -> tuple[float, ...]:
-    """Return [merged value], the mean of numbers over its values; empty if there are no numbers."""
+    """Return the mean of prices over the values of each of `count` merged values; empty if there are no prices.
+
+    Args:
+        by_value: [value], its price.
+        value_class: [value], its merged value.
+    """
     if not by_value:
         return ()
-    total, members = [0.0] * count, [0] * count
-    for merged, number in zip(value_class, by_value, strict=True):
-        total[merged] += number
-        members[merged] += 1
-    return tuple(map(truediv, total, members))
+    totals, members = [0.0] * count, [0] * count
+    for merged_value, price in zip(value_class, by_value, strict=True):
+        totals[merged_value] += price
+        members[merged_value] += 1
+    return tuple(map(truediv, totals, members))
 
 
 def _merged_values(
     problem: Problem, node_class: list[int]
 ) -> tuple[list[int], list[TensorMeta], list[tuple[int, int]]]:
-    """Return the merged value of each value, and of each merged value the meta and the (part, result index)."""
+    """Merge the values that are the same result of nodes of one part.
+
+    Returns: the merged value of each value; the type of each merged value; the (part, result index) that produces it.
+    """
     merged: dict[tuple[int, int], int] = {}
     value_class = [0] * len(problem.values)
     values: list[TensorMeta] = []
     for part, node in zip(node_class, problem.nodes, strict=True):
-        for position, value in enumerate(node.results):
-            if (part, position) not in merged:
-                merged[part, position] = len(values)
+        for result_index, value in enumerate(node.results):
+            if (part, result_index) not in merged:
+                merged[part, result_index] = len(values)
                 values.append(problem.values[value])
-            value_class[value] = merged[part, position]
+            value_class[value] = merged[part, result_index]
     return value_class, values, list(merged)
 
 
@@ -193,8 +201,8 @@ def _users(problem: Problem, node_class: list[int], value_class: list[int], coun
     """Return the (part, operand index) pairs that use each of `count` merged values, in program order."""
     users: list[dict[tuple[int, int], None]] = [{} for _ in range(count)]
     for part, node in zip(node_class, problem.nodes, strict=True):
-        for slot, value in enumerate(node.operands):
-            users[value_class[value]].setdefault((part, slot))
+        for operand_index, value in enumerate(node.operands):
+            users[value_class[value]].setdefault((part, operand_index))
     return list(map(list, users))
 
 
@@ -209,5 +217,6 @@ def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int
 
 
 def _merged_node(node: Node, value_class: list[int]) -> Node:
+    """Return the node over merged values."""
     operands, results = (tuple(value_class[value] for value in values) for values in (node.operands, node.results))
     return Node(node.source, operands, results)

@@ -58,22 +58,26 @@ def splits(size: int, count: int, before: int) -> bool:
 
 
 def fractions(joint: Iterable[Strategy], counts: Iterable[int]) -> list[float]:
-    """Return [axis], the busiest rank's fraction of the part of a node that the axes before leave.
+    """Return, for each axis, the fraction of the work that the axis leaves to the busiest rank.
+
+    The product of the fractions is the whole fraction. For example, 10 rows over axes of 2 and 4 ranks give 5/10 and
+    2/5: a rank has 5 rows after the first axis, and the busiest rank has 2 of them after the second.
 
     Args:
         joint: the strategy on each axis.
         counts: the number of ranks on each axis.
     """
     fraction_by_axis: list[float] = []
-    sharded: dict[int, int] = {}
+    chunks_by_factor: dict[int, int] = {}
     for strategy, count in zip(joint, counts, strict=True):
         if strategy.partition is None:
             fraction_by_axis.append(1.0)
         else:
             placement, size = strategy.partition
-            fraction_by_axis.append(largest_part(placement, -(-size // sharded.get(strategy.factors[0], 1)), count))
+            size_before = -(-size // chunks_by_factor.get(strategy.factors[0], 1))
+            fraction_by_axis.append(largest_part(placement, size_before, count))
         for factor in strategy.factors:
-            sharded[factor] = sharded.get(factor, 1) * count
+            chunks_by_factor[factor] = chunks_by_factor.get(factor, 1) * count
     return fraction_by_axis
 
 
@@ -87,11 +91,15 @@ def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
         return 1.0  # the size may be legal in another nesting order, which is decided later
 
 
-def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[Strategy, float]]) -> TensorMeta:
-    """Return the type of an operand on the busiest rank."""
+def _local_operand(meta: TensorMeta, operand_index: int, parts: Iterable[tuple[Strategy, float]]) -> TensorMeta:
+    """Return the type of an operand on the busiest rank.
+
+    Args:
+        parts: for each axis, the strategy and the fraction of the work, as of `fractions`.
+    """
     shape = list(meta.shape)
     for strategy, fraction in parts:
-        dim = strategy.operands[operand].dim
+        dim = strategy.operands[operand_index].dim
         if dim is not None:
             shape[dim] = round(shape[dim] * fraction)
     return TensorMeta(tuple(shape), meta.dtype)
@@ -109,24 +117,33 @@ def local_work(work: Work, joint: Sequence[Strategy], counts: Sequence[int]) -> 
         joint: one strategy for each axis.
         counts: the number of ranks on each axis.
     """
-    parts = list(zip(joint, fractions(joint, counts), strict=True))
-
-    def local(kind: str, sizes: Sequence[float]) -> tuple[float, ...]:
-        placed = [(fraction, getattr(strategy, kind)) for strategy, fraction in parts]
-        return tuple(
-            [
-                size * math.prod(fraction for fraction, placements in placed if placements[i].trait == "shard")
-                for i, size in enumerate(sizes)
-            ]
-        )
-
+    fraction_by_axis = fractions(joint, counts)
+    parts = list(zip(joint, fraction_by_axis, strict=True))
     return attrs.evolve(
         work,
-        flops=work.flops * math.prod(fraction for _, fraction in parts),
-        operand_bytes=local("operands", work.operand_bytes),
-        result_bytes=local("results", work.result_bytes),
-        operands=tuple([_local(meta, i, parts) for i, meta in enumerate(work.operands)]),
+        flops=work.flops * math.prod(fraction_by_axis),
+        operand_bytes=_local_sizes(work.operand_bytes, [strategy.operands for strategy in joint], fraction_by_axis),
+        result_bytes=_local_sizes(work.result_bytes, [strategy.results for strategy in joint], fraction_by_axis),
+        operands=tuple([_local_operand(meta, index, parts) for index, meta in enumerate(work.operands)]),
     )
+
+
+def _local_sizes(
+    sizes: Sequence[float], placements_by_axis: Sequence[Sequence[Placement]], fraction_by_axis: Sequence[float]
+) -> tuple[float, ...]:
+    """Return the bytes of tensors on the busiest rank. An axis that shards a tensor divides it as it divides the work.
+
+    Args:
+        sizes: the bytes of each tensor on one device.
+        placements_by_axis: [axis][tensor].
+    """
+    local_sizes = []
+    for index, size in enumerate(sizes):
+        axes = zip(placements_by_axis, fraction_by_axis, strict=True)
+        local_sizes.append(
+            size * math.prod(fraction for placements, fraction in axes if placements[index].trait == "shard")
+        )
+    return tuple(local_sizes)
 
 
 class StrategySource(Protocol):

@@ -79,11 +79,11 @@ class Prices:
         return shared.value_weight[value] * min(seconds, IMPOSSIBLE)
 
     def _is_avoided(self, numbers: Numbers, value: int) -> Numbers:
-        """Return [before, after], whether a reshard of the value is to be avoided."""
+        """Return [before, after], whether a reshard sends or slices the value along `apart`, though it should not."""
         placed = np.array([self.placements.all[number] for number in numbers]).reshape(len(numbers), -1)[:, self._apart]
-        differ, whole = placed[:, None] != placed[None, :], (placed == 0)[:, None]  # the first placement is R
-        avoids = [self.shared.avoids(value, is_whole=is_whole) for is_whole in (True, False)]
-        return (differ & np.where(whole, *avoids)).any(axis=-1)
+        is_moved, is_whole = placed[:, None] != placed[None, :], (placed == 0)[:, None]  # the first placement is R
+        avoids_slices, avoids_sends = (self.shared.avoids(value, is_whole=whole) for whole in (True, False))
+        return (is_moved & np.where(is_whole, avoids_slices, avoids_sends)).any(axis=-1)
 
     def _exposed_fraction(self, value: int) -> float:
         """Return the fraction of the time of the value's reshards that counts."""
@@ -95,27 +95,34 @@ class Prices:
 
     def _replace_shaped(self, price: Numbers, numbers: Numbers, meta: TensorMeta, weight: float) -> None:
         """Replace the prices that depend on the shape."""
-        every, shaped = self.placements.all, self.placements.catalogue.shaped
+        all_placements, shaped = self.placements.all, self.placements.catalogue.shaped
         for row, source in enumerate(numbers):
             for column, target in enumerate(numbers):
-                before, after = every[source], every[target]
-                if any(b in shaped[a] for a, b in zip(before, after, strict=True)):
+                before, after = all_placements[source], all_placements[target]
+                if any(
+                    axis_after in shaped[axis_before] for axis_before, axis_after in zip(before, after, strict=True)
+                ):
                     price[row, column] = weight * self._shaped_price(before, after, meta)
 
     def _shaped_price(self, before: tuple[int, ...], after: tuple[int, ...], meta: TensorMeta) -> float:
         """Return the sum of the seconds to reshard one axis at a time, with the other axes as before."""
         catalogue, total = self.placements.catalogue, 0.0
-        for axis, (a, b) in enumerate(zip(before, after, strict=True)):
+        for axis, (axis_before, axis_after) in enumerate(zip(before, after, strict=True)):
             shape = list(meta.shape)
             for other_axis, number in enumerate(before):
                 dim = catalogue.placements[number].dim
                 if other_axis != axis and dim is not None and dim < len(shape):
                     shape[dim] = -(-shape[dim] // self.counts[other_axis])
             local = attrs.evolve(meta, shape=tuple(shape))
-            source, target = catalogue.placements[a], catalogue.placements[b]
-            machine = (self.shared.topology, self._nodes[axis])
             seconds = axis_price(
-                source, target, local.bytes, self.counts[axis], self.shared.collectives, local, *machine
+                catalogue.placements[axis_before],
+                catalogue.placements[axis_after],
+                local.bytes,
+                self.counts[axis],
+                self.shared.collectives,
+                local,
+                self.shared.topology,
+                self._nodes[axis],
             ).seconds
             total += min(seconds, IMPOSSIBLE) if not math.isnan(seconds) else IMPOSSIBLE
         return total

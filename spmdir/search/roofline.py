@@ -74,13 +74,18 @@ class Work:
             operand_fractions, result_fractions: of each operand and result that the rank has; all of them if empty.
                 Fractions may be arrays of them, and so are times then.
         """
-        moved = _moved(self.operand_bytes, operand_fractions) + _moved(self.result_bytes, result_fractions)
+        traffic = _local_bytes(self.operand_bytes, operand_fractions) + _local_bytes(
+            self.result_bytes, result_fractions
+        )
         arithmetic = self.flops * compute_fraction / topology.peak(self.unit)
-        return self.launches * topology.launch_latency, arithmetic, moved / topology.memory_bandwidth
+        return self.launches * topology.launch_latency, arithmetic, traffic / topology.memory_bandwidth
 
 
-def _moved(sizes: Sequence[float], fractions: Sequence[Any]) -> Any:
-    return sum([size * part for size, part in zip(sizes, fractions, strict=True)]) if fractions else sum(sizes)
+def _local_bytes(sizes: Sequence[float], fractions: Sequence[Any]) -> Any:
+    """Return the bytes of tensors of these sizes on one rank, which has a fraction of each; all of them if empty."""
+    if not fractions:
+        return sum(sizes)
+    return sum([size * fraction for size, fraction in zip(sizes, fractions, strict=True)])
 
 
 NO_WORK = Work()

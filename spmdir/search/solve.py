@@ -97,22 +97,22 @@ class Search:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
-        decided_for = as_if_repeated(shared.weighed(worth), DECIDED_LAYERS)
+        repeated = as_if_repeated(shared.weighed(worth), DECIDED_LAYERS)
         axes, orders = problem.mesh.axis_names, ()
         starts = None if start is None else self._joints(start)
         joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
         decisions: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
         is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
-        together = 2 if is_wide or problem.plugin_placements else AXES_TOGETHER
-        for block in _blocks(len(axes), together):
+        block_size = 2 if is_wide or problem.plugin_placements else AXES_TOGETHER
+        for block in _blocks(len(axes), block_size):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
                 first_missing, end = len(joints[0]), len(decided)
                 defaults = starts or [(None,) * len(axes)] * len(joints)
                 joints = [(*joint, *start[first_missing:end]) for joint, start in zip(joints, defaults, strict=True)]
                 orders = ()
-            search = BlockSearch(problem, decided_for, decided, block, joints, orders)
+            search = BlockSearch(problem, repeated, decided, block, joints, orders)
             joints, orders = search.run(self.effort, starts is not None), search.orders
             ends.append(search.end)
             if decided == axes:
@@ -120,8 +120,8 @@ class Search:
                 decisions.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
         # Costs in seconds omit `worth`. The last block included it on all axes.
         cost, strategies, orders = min(decisions, key=itemgetter(0)) if worth == NO_PRICES else decisions[-1]
-        every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
-        return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
+        by_node = {axis: [by_part[part] for part in shared.node_class] for axis, by_part in strategies.items()}
+        return Solution(by_node, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
@@ -129,12 +129,13 @@ def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
     return Search(problem, effort, depth).solution()
 
 
-def _blocks(count: int, together: int) -> Sequence[tuple[int, ...]]:
-    """Return the positions of the axes that are decided together: each with the next, the last with the first.
+def _blocks(count: int, block_size: int) -> Sequence[tuple[int, ...]]:
+    """Return the positions of the axes that are decided together, for `count` axes.
 
-    There are as many blocks as axes, and those that decide every axis once come first.
+    If one block has all axes, it is the only one. Otherwise, a block starts at each axis, and the axes form a ring. The
+    first half of the blocks decides every axis. For example, four axes in pairs give (0, 1), (2, 3), (1, 2), (0, 3).
     """
-    if count <= together:
+    if count <= block_size:
         return [tuple(range(count))]
     starts = (*range(0, count, 2), *range(1, count, 2))
-    return [tuple(sorted((start + step) % count for step in range(together))) for start in starts]
+    return [tuple(sorted((start + step) % count for step in range(block_size))) for start in starts]

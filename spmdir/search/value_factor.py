@@ -109,6 +109,7 @@ class ValueFactor:
         return float(_least(self._least_by_produced() + self.producer.message))
 
     def _least_by_produced(self) -> Numbers:
+        """Return [produced], the least cost of all reshards and of the messages of the uses."""
         if len(self.uses) == 1:
             return self.uses[0].costs_from_produced()
         cost = self._price_of_copy
@@ -117,6 +118,7 @@ class ValueFactor:
         return _least(cost)
 
     def _least_by_needed(self, end: Use) -> Numbers:
+        """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends."""
         price, price_of_copy, message, decided = (
             end.price_from_produced,
             self._price_of_copy,
@@ -124,7 +126,7 @@ class ValueFactor:
             self.producer.decided,
         )
         columns = slice(None) if decided is None else slice(decided, decided + 1)
-        if decided is not None:
+        if decided is not None:  # only the decided placement is possible, and its message no longer matters
             price, price_of_copy, message = price[columns], price_of_copy[:, columns], _NO_MESSAGE
         if len(self.uses) == 1:
             return _least(price + message[:, None])
