@@ -143,16 +143,17 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
         return source
     require_type("plugin", source, (str, os.PathLike), "the path of a file, or the name of an installed plug-in")
     name = os.fspath(source)
-    reader = _LOADERS.get(os.path.splitext(name)[1])
-    if reader is not None:
-        return reader(name)
+    load_file = _LOADERS.get(os.path.splitext(name)[1])
+    if load_file is not None:
+        return load_file(name)
     if os.sep in name or os.path.exists(name):
         raise SpmdirError(f"'{name}' is not a plug-in; {_EXPECTED}")
-    home = _find_module(name)
-    module = _run_plugin_code(name, lambda: import_module(home))
-    for each, loaded in list(sys.modules.items()):
-        if f"{each}.".startswith(f"{home}."):
-            setattr(loaded, IS_PLUGIN, True)
+    module_name = _find_module(name)
+    module = _run_plugin_code(name, lambda: import_module(module_name))
+    # An error in a submodule is located in the plug-in too, so all modules of the package are marked.
+    for loaded_name, loaded_module in list(sys.modules.items()):
+        if loaded_name == module_name or loaded_name.startswith(f"{module_name}."):
+            setattr(loaded_module, IS_PLUGIN, True)
     return _load_from_module(name, module)
 
 

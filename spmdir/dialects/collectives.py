@@ -396,7 +396,11 @@ class Collective(SpmdOp):
             raise VerifyException(f"has stream '{name}', which is also the name of a mesh axis; use another name")
 
     def _check_pending(self) -> None:
-        """Raise VerifyException unless exactly the results of a start are pending, and one `spmd.wait` takes them."""
+        """Check the result types: `!spmd.pending` for a start, whose results `spmd.wait` must take; else tensors.
+
+        Raises:
+            VerifyException: a result has the other type, or a result of a start is not waited for exactly once.
+        """
         for _, result in self.pairs:
             type_ = result.type
             if isinstance(type_, PendingType) is not self.IS_START:

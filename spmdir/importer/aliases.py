@@ -227,7 +227,7 @@ def symbolic_fake_mode(examples: Sequence[Any]) -> FakeTensorMode | None:
 def _find_final_layout(tracer: _AliasTracer, node: fx.Node, value: Tensor) -> Layout:
     """Return the layout of the input `node`, whose tensor is `value`, after the run."""
     before, after = tracer.values[node].layout, layout_of(value)
-    if after is not None and before.storage == after.storage and before.has_same_size(after):
+    if after is not None and before.storage == after.storage and before.has_same_shape(after):
         return after
     changer = next(changer for tensor, changer in reversed(tracer.layout_changes) if tensor is value)
     raise UnsupportedError(

@@ -64,11 +64,13 @@ def find_tangent_dependencies(graph: fx.Graph, tangents: Mapping[fx.Node, int]) 
 def repeat_regions(
     graph: fx.Graph, new_buffer_values: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]
 ) -> None:
-    """Make the backward read copies of the nodes that `torch.utils.checkpoint` marked in the forward.
+    """Recompute checkpointed regions: the backward reads copies of the nodes that `torch.utils.checkpoint` marked.
 
-    As in eager mode, the inputs of regions are kept, and so are values that other parts of the forward read. Random ops
-    are not repeated, so the backward reads the numbers that the forward drew. Writes of a region to buffers are
-    repeated: the graph gets an additional argument and result for each of these buffers, `LateBuffer` and `LateWrite`.
+    As in eager mode, these values are kept and not recomputed: the inputs of a region, values that the forward reads
+    outside of the region, and random numbers.
+
+    A region that writes to a buffer writes again when it is recomputed. For each such buffer, the graph gets an
+    argument with the buffer's value before the backward (`LateBuffer`), and a result with the new value (`LateWrite`).
 
     Args:
         new_buffer_values: placeholder of a buffer that the forward writes to → its new value.

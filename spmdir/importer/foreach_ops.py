@@ -124,18 +124,20 @@ def _map_over_parameters(update: Callable[..., tuple[Tensor, ...]]) -> Callable[
 
 
 def _adam_update(decoupled: bool) -> Callable[..., Any]:
-    def update(p: Tensor, g: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, greatest: Tensor | None, step: Tensor, *,
-               lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool) -> Any:  # fmt: skip
+    def update(p: Tensor, g: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None,
+               step: Tensor, *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float,
+               amsgrad: bool) -> Any:  # fmt: skip
         if weight_decay:
             p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + p * weight_decay)
         exp_avg = exp_avg + (g - exp_avg) * (1 - beta1)
         exp_avg_sq = exp_avg_sq * beta2 + g * g * (1 - beta2)
-        greatest = torch.maximum(greatest, exp_avg_sq) if amsgrad and greatest is not None else greatest
+        if amsgrad and max_exp_avg_sq is not None:
+            max_exp_avg_sq = torch.maximum(max_exp_avg_sq, exp_avg_sq)
         # 1 - 0.999 would have few significant digits in single precision.
         corrections = [1 - beta ** step.double() for beta in (beta1, beta2)]
-        second = greatest if amsgrad and greatest is not None else exp_avg_sq
-        scale = second.sqrt() / corrections[1].sqrt() + eps
-        return p - exp_avg / scale * (lr / corrections[0]), exp_avg, exp_avg_sq, greatest, step
+        second_moment = max_exp_avg_sq if amsgrad and max_exp_avg_sq is not None else exp_avg_sq
+        scale = second_moment.sqrt() / corrections[1].sqrt() + eps
+        return p - exp_avg / scale * (lr / corrections[0]), exp_avg, exp_avg_sq, max_exp_avg_sq, step
 
     return update
 

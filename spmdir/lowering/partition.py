@@ -154,22 +154,27 @@ def from_chunk_order(emit: Emit, x: Node, partition: DimPartition) -> Node:
     return take(emit, x, partition.dim, positions(block, partition.chunk_order), partition.extent)
 
 
-def pad_end(emit: Emit, x: Node, dim: int, rank: int, amount: int) -> Node:
-    """Return `x`, of `rank` dimensions, with `amount` zeros appended along dimension `dim`."""
+def pad_end(emit: Emit, x: Node, dim: int, ndim: int, amount: int) -> Node:
+    """Return `x`, which has `ndim` dimensions, with `amount` zeros appended along dimension `dim`."""
     if not amount:
         return x
-    return emit(aten.constant_pad_nd.default, x, [0, 0] * (rank - 1 - dim) + [0, amount])
+    return emit(aten.constant_pad_nd.default, x, [0, 0] * (ndim - 1 - dim) + [0, amount])
 
 
-def pad_chunks(emit: Emit, x: Node, partition: DimPartition, rank: int) -> Node:
-    """Pad each chunk of `x`, of `rank` dimensions and in chunk order, to `partition.step` elements."""
+def pad_chunks(emit: Emit, x: Node, partition: DimPartition, ndim: int) -> Node:
+    """Pad each chunk of `x`, which is in chunk order and has `ndim` dimensions, to `partition.step` elements.
+
+    Only the last chunk of a run is short, so each run is padded once, at its end, up to the start of the next run.
+    """
     if partition.is_even:
         return x
-    starts = [number for number, _, _ in partition.runs] + [partition.count]
+    first_chunks = [first_chunk for first_chunk, _, _ in partition.runs]
+    next_first_chunks = [*first_chunks[1:], partition.count]
     parts = []
-    for (number, offset, size), following in zip(partition.runs, starts[1:], strict=True):
+    for (first_chunk, offset, size), next_first_chunk in zip(partition.runs, next_first_chunks, strict=True):
         part = narrow(emit, x, partition.dim, offset, size, partition.extent)
-        parts.append(pad_end(emit, part, partition.dim, rank, (following - number) * partition.step - size))
+        padded_size = (next_first_chunk - first_chunk) * partition.step
+        parts.append(pad_end(emit, part, partition.dim, ndim, padded_size - size))
     return parts[0] if len(parts) == 1 else emit(aten.cat.default, parts, partition.dim)
 
 

@@ -111,7 +111,7 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
     SIMULATED.check(mesh.world_size)
     sharding.check_shape(mesh, meta.shape, meta.dtype)
     dims, position = _drawn_dims(meta.shape, sharding, slices)
-    held_by_rank = _holdings(sharding, meta.shape, mesh, position)
+    held_by_rank = _elements_by_rank(sharding, meta.shape, mesh, position)
     rows = _pieces(held_by_rank.values(), dims[0], meta.shape[dims[0]]) if len(dims) == 2 else ((0, 1),)
     columns = _pieces(held_by_rank.values(), dims[-1], meta.shape[dims[-1]]) if dims else ((0, 1),)
     ranks: dict[tuple[int, int], list[int]] = {}
@@ -156,20 +156,31 @@ def _drawn_dims(
     return tuple(sorted(drawn)), {dim: slices.get(dim, 0) for dim in range(len(shape)) if dim not in drawn}
 
 
-def _holdings(
-    sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, position: Mapping[int, int]
+def _elements_by_rank(
+    sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, slice_positions: Mapping[int, int]
 ) -> dict[int, RankElements]:
-    """Return rank → its elements, for the ranks with elements of the slice."""
-    fine = mesh.refine([axis for axis, _ in sharding.entries])
-    holding_of_key: dict[tuple[int, ...], RankElements] = {}
-    held_by_rank = {}
+    """Return rank → its elements, for the ranks that have elements of the slice.
+
+    The elements of a rank depend only on its coordinates along the axes of `sharding`, so they are computed once for
+    each coordinate.
+
+    Args:
+        slice_positions: sliced dimension → the position of the slice.
+    """
+    refined_mesh = mesh.refine([axis for axis, _ in sharding.entries])
+    elements_by_coordinates: dict[tuple[int, ...], RankElements] = {}
+    elements_by_rank = {}
     for rank in range(mesh.world_size):
-        key = tuple(fine.index(rank, axes) for axes, _ in sharding.layers)
-        if key not in holding_of_key:
-            holding_of_key[key] = rank_elements(sharding, shape, mesh, rank)
-        if all(any(start <= position[dim] < end for start, end in holding_of_key[key].ranges[dim]) for dim in position):
-            held_by_rank[rank] = holding_of_key[key]
-    return held_by_rank
+        coordinates = tuple(refined_mesh.index(rank, axes) for axes, _ in sharding.layers)
+        if coordinates not in elements_by_coordinates:
+            elements_by_coordinates[coordinates] = rank_elements(sharding, shape, mesh, rank)
+        elements = elements_by_coordinates[coordinates]
+        if all(
+            any(start <= position < end for start, end in elements.ranges[dim])
+            for dim, position in slice_positions.items()
+        ):
+            elements_by_rank[rank] = elements
+    return elements_by_rank
 
 
 def _pieces(holdings: Iterable[RankElements], dim: int, size: int) -> tuple[Range, ...]:

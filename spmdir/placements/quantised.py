@@ -41,17 +41,20 @@ class Quantised(PartialPlacement):
 
     def edges(self) -> Iterable[Edge]:
         yield Edge(lambda x, group: x, source="P(sum)")
-        yield Edge(_gather, target="R", by="all_gather", itemsize=1)
-        yield Edge(_scatter, target="shard", by="all_to_all", itemsize=1)
+        yield Edge(_all_reduce, target="R", by="all_gather", itemsize=1)
+        yield Edge(_reduce_scatter, target="shard", by="all_to_all", itemsize=1)
 
 
-def _gather(x: Any, group: Any) -> Any:
-    """Return the sum of the partial values `x` over the ranks, of the same shape."""
+def _all_reduce(x: Any, group: Any) -> Any:
+    """Return the sum of the partial values `x` over the ranks. Each rank gathers all packed values and adds them."""
     return _unpack_sum(group.all_gather(_pack(x[None])[0]), x)
 
 
-def _scatter(x: Any, group: Any) -> Any:
-    """Return this rank's shard of the sum of the partial values `x` over the ranks."""
+def _reduce_scatter(x: Any, group: Any) -> Any:
+    """Return this rank's shard of the sum of the partial values `x` over the ranks.
+
+    Each rank sends its packed part of a shard to the rank that owns it, and the owner adds the parts.
+    """
     shards = group.split(x)
     return group.keep(_unpack_sum(group.all_to_all(_pack(shards)), shards[0]))
 

@@ -66,16 +66,16 @@ class CostRow:
 
     @property
     def alone(self) -> float:
-        """The seconds of their kernels and transfers, without overlap."""
+        """The seconds of the kernels and transfers of the ops, without overlap."""
         return self.seconds - self.total("exposed") + self.total("transfer")
 
     @property
     def bound(self) -> str:
-        """The limit of most of their time: compute, memory, launch, network or measured."""
-        bounds: dict[str, float] = {}
+        """The limit that holds for most of the ops' time: compute, memory, launch, network or measured."""
+        seconds_of_bound: dict[str, float] = {}
         for op in self.ops:
-            bounds[op.bound] = bounds.get(op.bound, 0.0) + op.seconds
-        return max(bounds, key=bounds.__getitem__, default="")
+            seconds_of_bound[op.bound] = seconds_of_bound.get(op.bound, 0.0) + op.seconds
+        return max(seconds_of_bound, key=seconds_of_bound.__getitem__, default="")
 
     @property
     def numbers(self) -> dict[str, float]:

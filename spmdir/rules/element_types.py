@@ -37,6 +37,7 @@ KINDS = {kind: tuple(dtype for dtype in DTYPES.values() if dtype.kind == kind) f
 
 
 def _of_integers(integer_result: DType) -> Callable[[DType], DType]:
+    """Return a map from integers and booleans to `integer_result`, and from other types to themselves."""
     return lambda dtype: dtype if dtype.is_inexact else integer_result
 
 
@@ -203,6 +204,7 @@ def argument_text(value: Any) -> str:
 
 
 def _either(types: Sequence[Any]) -> str:
+    """Return the distinct types as text, as in `i32, i64 or f32`."""
     *leading, last = dict.fromkeys(map(str, types))
     return f"{', '.join(leading)} or {last}" if leading else last
 
@@ -224,6 +226,7 @@ def parse(line: str) -> TypeSignature:
 
 
 def _allowed(name: str, text: str) -> AllowedTypes:
+    """Parse the constraint on one operand: kinds and element types, then `unless ARGUMENT` if there is an exception."""
     types, _, unless = text.partition(" unless ")
     listed = {type_ for word in types.split(" ") for type_ in KINDS.get(word) or (DTYPES[word],)}
     return AllowedTypes(name, tuple(type_ for type_ in DTYPES.values() if type_ in listed), unless or None)
@@ -231,15 +234,19 @@ def _allowed(name: str, text: str) -> AllowedTypes:
 
 def _split(text: str) -> list[str]:
     """Split at commas outside parentheses."""
-    parts, depth = [""], 0
-    for part in text.split(", "):
-        parts[-1] += ", " * (depth > 0) + part
-        depth += part.count("(") - part.count(")")
-        parts += [""] * (depth == 0)
-    return parts[:-1]
+    parts: list[str] = []
+    depth = 0
+    for piece in text.split(", "):
+        if depth:
+            parts[-1] += f", {piece}"
+        else:
+            parts.append(piece)
+        depth += piece.count("(") - piece.count(")")
+    return parts
 
 
 def _source(text: str) -> TypeSource:
+    """Parse the origin of one result type, such as `f32`, `self` or `dtype or sum(self)`."""
     argument, is_given, source = text.rpartition(" or ")
     override = argument if is_given else None
     if source in DTYPES:
@@ -262,6 +269,7 @@ def signature(op: str, arguments: Mapping[str, Any]) -> TypeSignature | None:
 
 @cache
 def _lines() -> dict[str, list[str]]:
+    """Return op → its lines of the table; empty until `make op-table` has written the table."""
     lines: dict[str, list[str]] = {}
     for line in TABLE.read_text().splitlines() if TABLE.exists() else ():
         lines.setdefault(line.partition(" ")[0], []).append(line)

@@ -12,7 +12,7 @@ from spmdir.rules.element_types import Named, signature
 from spmdir.rules.language.binding import Binding, bind
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.functions import SINGLE
-from spmdir.rules.language.promotion import expected_dtype, result_dtype
+from spmdir.rules.language.promotion import dtype_mismatch, result_dtype
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Function, Rule, Statement, statements, walk
 from spmdir.rules.op_rule import OpRule, Rules
@@ -68,7 +68,7 @@ def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
     Raises:
         RuleError: the call does not fit the rule, or a size of a result follows from no operand and no argument.
     """
-    type_signature, operands = signature(call.name, binding.arguments), _named(call, binding)
+    type_signature, operands = signature(call.name, binding.arguments), _operands_by_name(call, binding)
     metas = []
     for index, shape in enumerate(infer_shapes(rule, call, binding)):
         declared = rule.results[0 if rule.result_list else index].dtype
@@ -78,60 +78,65 @@ def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
     return tuple(metas)
 
 
-def _named(call: Call, binding: Binding) -> Named:
+def _operands_by_name(call: Call, binding: Binding) -> Named:
+    """Return tensor parameter → the types of its operands."""
     return {name: tuple(call.operands[i] for i in binding.operands(name)) for name in binding.tensors}
 
 
 def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> None:
-    """Raise RuleError unless torch returns results of these element types for these operands.
+    """Raise RuleError, with the mismatch of `layout` if it has one, if torch would not return results of these types.
 
-    The table of torch's ops and the declarations of the rule are checked. Without either, promotion decides.
+    A result is checked by its declaration in the rule, else by the table of torch's ops, else by promotion.
     """
-    type_signature, operands = signature(call.name, binding.arguments), _named(call, binding)
+    type_signature, operands = signature(call.name, binding.arguments), _operands_by_name(call, binding)
     try:
         if type_signature is not None:
             type_signature.check(operands, binding.arguments, [meta and meta.dtype for meta in call.results])
         for index, meta in enumerate(call.results):
             declared = rule.results[0 if rule.result_list else index].dtype
-            if meta is None or (
+            checked_by_signature = (
                 declared is None and type_signature and type_signature.expected(index, operands, binding.arguments)
-            ):
+            )
+            if meta is None or checked_by_signature:
                 continue
-            if expected := expected_dtype(meta.dtype, declared, index, binding, call.operands):
-                raise RuleError(f"result {index} has the element type {meta.dtype}; expected {expected}")
+            if required_dtype := dtype_mismatch(meta.dtype, declared, index, binding, call.operands):
+                raise RuleError(f"result {index} has the element type {meta.dtype}; expected {required_dtype}")
     except RuleError as error:
         layout.fail(error.message)
 
 
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     """Return the factors of `layout` with the properties from active clauses; later clauses override earlier ones."""
-    entries: list[dict[str, Any]] = [{} for _ in layout.sizes]
-    for number, clause in enumerate(rule.clauses):
+    properties: list[dict[str, Any]] = [{} for _ in layout.sizes]
+    for clause_index, clause in enumerate(rule.clauses):
         if clause.kind not in FACTOR_CLAUSES or not holds(clause.condition, scope):
             continue
         for factor in (f for name in clause.names for f in layout.refer(name)):
             if clause.kind == "nonempty":
-                entries[factor]["least"] = 1
+                properties[factor]["least"] = 1
             elif clause.kind == "aligned":
-                entries[factor]["aligned"] = True
+                properties[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
                 is_alone = clause.kind == "local" and any(_needs_single_dim(s, layout) for s in statements(clause.body))
-                previous = entries[factor]
-                previous.update(rewrite=clause.kind, clauses=(*previous.get("clauses", ()), number))
-                previous.update(alone=(*previous.get("alone", ()), *([number] if is_alone else [])))
+                previous = properties[factor]
+                previous.update(rewrite=clause.kind, clauses=(*previous.get("clauses", ()), clause_index))
+                previous.update(alone=(*previous.get("alone", ()), *([clause_index] if is_alone else [])))
             else:
-                entries[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
+                properties[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.unsharded:
-        entries[factor] = {"kind": "unsharded"} if entries[factor].get("rewrite") != "local" else entries[factor]
+        properties[factor] = (
+            {"kind": "unsharded"} if properties[factor].get("rewrite") != "local" else properties[factor]
+        )
     for factor, window in layout.windows.items():
-        entries[factor].update(
+        properties[factor].update(
             {"least": window.least} if window else {"kind": "unsharded", "rewrite": None, "clauses": ()}
         )
     for factor in layout.separate_factors:
-        if "rewrite" not in entries[factor]:
-            entries[factor].setdefault("kind", "unsharded")
+        if "rewrite" not in properties[factor]:
+            properties[factor].setdefault("kind", "unsharded")
     return tuple(
-        Factor(name, size, **entry) for name, size, entry in zip(layout.names, layout.sizes, entries, strict=True)
+        Factor(name, size, **factor_properties)
+        for name, size, factor_properties in zip(layout.names, layout.sizes, properties, strict=True)
     )
 
 

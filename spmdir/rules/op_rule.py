@@ -46,20 +46,26 @@ def rotated_bytes(
     same shape, apart from the sharded dimension.
     """
     mesh = Mesh({"ring": count})
-    sharded = {f: shard_of(rule.factors[f].size, [("ring", strategy.placement_of(f))]) for f in strategy.factors}
+    shard_of_factor = {
+        f: shard_of(rule.factors[f].size, [("ring", strategy.placement_of(f))]) for f in strategy.factors
+    }
     operands = tuple(
         TensorMeta(*placement.local_type(meta.shape, meta.dtype, count, 0))
         for meta, placement in zip(rule.call.operands, strategy.operands, strict=True)
     )
-    scattered = frozenset(f for f, shard in sharded.items() if not shard.is_contiguous(mesh))
-    form = local_form(sharded, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,))
-    sent = [op.call.operands[0] for op in form.ops if op.call.name == "spmd.rotate"] if form else []
-    return tuple((meta.bytes, _shrinking_factors(rule, strategy, operands, meta)) for meta in sent)
+    scattered = frozenset(f for f, shard in shard_of_factor.items() if not shard.is_contiguous(mesh))
+    form = local_form(shard_of_factor, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,))
+    sent_tensors = [op.call.operands[0] for op in form.ops if op.call.name == "spmd.rotate"] if form else []
+    return tuple((meta.bytes, _shrinking_factors(rule, strategy, operands, meta)) for meta in sent_tensors)
 
 
 def _shrinking_factors(
     rule: RuleInstance, strategy: Strategy, operands: tuple[TensorMeta, ...], sent: TensorMeta
 ) -> tuple[int, ...]:
+    """Return the factors by which other axes could shard the tensor `sent`, see `rotated_bytes`.
+
+    They are those of the first of the local `operands` with the shape of `sent`; () if there is none.
+    """
     for dims, meta in zip(rule.operand_dims, operands, strict=True):
         pairs = list(zip(dims, meta.shape, sent.shape, strict=False))
         has_same_shape = all(
@@ -171,7 +177,7 @@ class OpRule(RuleInstance):
             *self._list(count, sharded, NO_PLUGINS),
             *(self._list(count, sharded, plugins) if plugins else ()),
         ]
-        used_factors = {factor for dims in self.all_dims for made_of in dims for factor in made_of}
+        used_factors = {factor for dims in self.all_dims for factors in dims for factor in factors}
         offered = [candidate for candidate in candidates if isinstance(candidate, Strategy)]
         operand_placements = {p for candidate in offered for p in candidate.operands}
         sharded_pairs = {

@@ -60,8 +60,8 @@ def localize(
     current_shards = dict(shards)  # a ring changes the block that a rank has
 
     def referred_factors(reference: str) -> tuple[int, ...]:
-        named = owner.layout.refer(reference)
-        return tuple(f for f in named if f in shards) or named
+        named_factors = owner.layout.refer(reference)
+        return tuple(f for f in named_factors if f in shards) or named_factors
 
     def factors(reference: str) -> tuple[Local, ...]:
         return tuple(
@@ -69,12 +69,12 @@ def localize(
         )
 
     def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
-        wanted = {f for reference in references for f in referred_factors(reference)}
-        return tuple(d for d, made_of in enumerate(owner.layout.dims(tensor)) if wanted & set(made_of))
+        wanted_factors = {f for reference in references for f in referred_factors(reference)}
+        return tuple(d for d, dim_factors in enumerate(owner.layout.dims(tensor)) if wanted_factors & set(dim_factors))
 
     def parts(dim: int) -> tuple[Local, ...]:
-        made_of = [factor for result in owner.result_dims for factor in (result or ())[dim]]
-        return tuple(current_shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in made_of)
+        dim_factors = [factor for result in owner.result_dims for factor in (result or ())[dim]]
+        return tuple(current_shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in dim_factors)
 
     def inner() -> tuple[int, ...] | None:
         sharded = {window.from_end for f, window in owner.layout.windows.items() if window and f in shards}

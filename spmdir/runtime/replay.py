@@ -145,16 +145,20 @@ class _StepMode(TorchDispatchMode):
         return result
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
-        start = torch.random.initial_seed()
+        """Run a random op, or repeat the draw that an earlier op made from the same seed.
+
+        A checkpointed function restores the seed and runs again, so it gets the values of its first run.
+        """
+        seed = torch.random.initial_seed()
         keys = self._values.keys(args, kwargs)
         call = (func, *keys)
         if func in _SHAPE_ONLY:
             spec, _, *other_keys = keys
             call = (func, spec, str(args[0].shape), args[0].dtype, args[0].device, *other_keys)
-        if start in self._drawn:
-            before, values = self._drawn[start]
-            if before != call:
-                forward = "on other values" if before[0] is func else before[0]
+        if seed in self._drawn:
+            previous_call, values = self._drawn[seed]
+            if previous_call != call:
+                forward = "on other values" if previous_call[0] is func else previous_call[0]
                 raise UnsupportedError(
                     f"the recomputation draws {func} where the forward drew {forward}; a checkpointed function must "
                     "draw the same random ops, on the same values, in both runs",
@@ -164,9 +168,10 @@ class _StepMode(TorchDispatchMode):
         else:
             result = func(*args, **kwargs)
             # Clones, because the results may be written to. Clones of draws that are not repeated are dead code.
-            self._drawn[start] = call, pytree.tree_map_only(Tensor, torch.clone, result)
-        self._values.record((start, func, *keys), func, args, kwargs, result)
-        torch.default_generator.manual_seed(start + 1)
+            self._drawn[seed] = call, pytree.tree_map_only(Tensor, torch.clone, result)
+        self._values.record((seed, func, *keys), func, args, kwargs, result)
+        # A trace draws no numbers, so the generator does not advance. The next seed means the state after it.
+        torch.default_generator.manual_seed(seed + 1)
         return result
 
 

@@ -10,7 +10,10 @@ from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 
 def generate_code(program: Any) -> None:
-    """Generate the Python of a `LazyGraphModule`, which otherwise happens when it is first called; others have it."""
+    """Generate the Python code of a `LazyGraphModule` now, not at its first call.
+
+    A `GraphModule` of another class has its code already.
+    """
     LazyGraphModule.force_recompile(program)
 
 

@@ -42,8 +42,8 @@ class Layout:
 
     __hash__ = None  # type: ignore  # symbolic sizes have none
 
-    def has_same_size(self, other: Layout) -> bool:
-        """Return whether both have the same shape."""
+    def has_same_shape(self, other: Layout) -> bool:
+        """Return whether both layouts have the same shape."""
         return [*map(comparable_number, self.size)] == [*map(comparable_number, other.size)]
 
     @property

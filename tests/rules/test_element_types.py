@@ -17,7 +17,7 @@ from spmdir.core.errors import RuleError
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.element_types import TABLE, parse, signature, signatures
 from spmdir.rules.instantiate import choose_rule
-from spmdir.rules.language.promotion import expected_dtype
+from spmdir.rules.language.promotion import dtype_mismatch
 from spmdir.rules.rule_set import default
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -83,7 +83,7 @@ def test_what_rules_declare_of_results_is_what_the_table_says(samples: dict[str,
             declared = rule.results[0 if rule.result_list else index].dtype
             expected = known.expected(index, named, binding.arguments) if known and declared and meta else ()
             if expected:
-                wrong = [expected_dtype(each, declared, index, binding, call.operands) for each in expected]
+                wrong = [dtype_mismatch(each, declared, index, binding, call.operands) for each in expected]
                 assert None in wrong, (op, index, wrong, expected)
                 checked += 1
     assert checked > 150

@@ -252,11 +252,17 @@ def _moves_at_magnitudes(placement: Placement) -> Iterator[Move]:
 
 
 def _can_represent(placement: Placement, example: Example) -> bool:
-    """Return whether a placement can represent the values of an example, and NaN and infinities if it is exact."""
-    exact = () if placement.rounds or placement.error else (attrs.evolve(example, values="special"),)
+    """Return whether `placement` can represent the values of `example`: whether it can distribute its tensor.
+
+    An exact placement must also represent NaN and infinities. Errors other than UnsupportedError do not count here.
+    """
+    examples = [example]
+    is_exact = not placement.rounds and not placement.error
+    if is_exact:
+        examples.append(attrs.evolve(example, values="special"))
     try:
-        for values in (example, *exact):
-            placement.distribute(values.tensor(), example.ranks, example.noise())
+        for tensor in (values.tensor() for values in examples):
+            placement.distribute(tensor, example.ranks, example.noise())
     except UnsupportedError:
         return False
     except Exception:

@@ -49,12 +49,13 @@ class SearchResult:
 
 
 def check_op(
-    op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
+    op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, progress: Callable[[str], None]
 ) -> OpReport:
     """Check one op.
 
     Args:
-        say: called with the current step, which the report names if the process ends.
+        progress: called with a description of each step, before it runs. If the worker process crashes, the report
+            contains the last description.
     """
     cases: list[TriedSample] = []
     notes: list[str] = []
@@ -75,7 +76,7 @@ def check_op(
 
     for sample in samples:
         text = describe(sample)
-        say(f"preparing {text}")
+        progress(f"preparing {text}")
         case = _case(sample, rules, text, notes)
         if case is None:
             continue
@@ -83,10 +84,10 @@ def check_op(
         number = len(cases)
         cases.append(TriedSample(text, sample, case, [variant for name, variant in tried if name]))
         for name, variant in tried:
-            say(f"running {text} with {name}" if name else f"running {text}")
+            progress(f"running {text} with {name}" if name else f"running {text}")
             for verdict in axis_verdicts(variant, options.counts, plugins):
                 record(number, name, verdict)
-        say(f"running {text} with other numbers")
+        progress(f"running {text} with other numbers")
         for name, verdict in () if plugins else number_verdicts(sample, case, rules):
             record(number, name, verdict)
     texts = runs_of_texts(plugins, samples, rules, options.counts) if plugins else {}
@@ -94,7 +95,7 @@ def check_op(
         for run in runs:
             if run.is_derived:
                 text = describe(run.sample)
-                say(f"running {text}")
+                progress(f"running {text}")
                 cases.append(TriedSample(text, run.sample, run.case, []))
                 record(len(cases) - 1, "", judge(run.case, [("x", run.strategy)], Mesh({"x": run.count})))
     if reason := why_undetermined(op):
@@ -107,7 +108,7 @@ def check_op(
             notes.append(f"not checked: {strategy}: {reason}")
         else:
             unchecked.append(str(strategy))
-    missing = _find_missing_strategies(op, cases, rules, say) if options.missing and not plugins else ()
+    missing = _find_missing_strategies(op, cases, rules, progress) if options.missing and not plugins else ()
     sound = sum(is_sound.values())
     return OpReport(
         op,

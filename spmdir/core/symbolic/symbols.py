@@ -100,13 +100,18 @@ def _names(condition: Condition) -> tuple[str, ...]:
 
 
 def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[str, tuple[str, int]]:
-    """Return size → (tensor name, dimension): the first dimension with this size among tensors (name, shape)."""
-    places: dict[str, tuple[str, int]] = {}
+    """Return symbol → (tensor name, dimension): the first dimension whose size is this symbol alone.
+
+    Args:
+        shapes: (name, shape) of each tensor.
+    """
+    first_dim_of_symbols: dict[str, tuple[str, int]] = {}
     for name, shape in shapes:
         for dim, size in enumerate(shape):
-            if str(size) in symbols(size):
-                places.setdefault(str(size), (name, dim))
-    return places
+            is_symbol = str(size) in symbols(size)
+            if is_symbol:
+                first_dim_of_symbols.setdefault(str(size), (name, dim))
+    return first_dim_of_symbols
 
 
 def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[int, ...], subject: str) -> None:

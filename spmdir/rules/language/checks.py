@@ -137,11 +137,11 @@ def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
 
 
 def _parameter_problems(rule: Rule) -> Iterator[Problem]:
-    seen: set[str] = set()
+    names: set[str] = set()
     for parameter in rule.parameters:
-        if parameter.name in seen:
+        if parameter.name in names:
             yield f"parameter '{parameter.name}' is named twice", parameter.location
-        seen.add(parameter.name)
+        names.add(parameter.name)
 
 
 def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
@@ -186,6 +186,7 @@ def factor_names(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
 
 
 def _clause_problems(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
+    """Yield the unknown names in one clause and in its rewrite, and a rewrite without `return`."""
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
     if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "views", "ignores", "commutes", "swaps"):
@@ -232,6 +233,7 @@ def body_problems(body: tuple[Statement, ...], names: set[str], factors: set[str
 
 
 def _ring_problems(ring: Statement, names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
+    """Yield the errors in a ring: its place, its factor, its targets and its body."""
     if not is_local:
         yield "a ring in an `expand` clause; expected it in a `local` form", ring.location
     if ring.ring not in factors | names:
@@ -277,31 +279,38 @@ def expression_problems(expression: Expression, names: set[str], factors: set[st
 
 
 def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
+    """Yield the factors for which the rule does not define how their shards combine into the results.
+
+    A factor that a result lacks requires a clause such as `sum k`. A factor of every result must not be reduced, and
+    each factor of a result must be in an operand. Results of dimension maps are not checked.
+    """
     if any(t.kind == "map" for r in rule.results for t in r.pattern):
         return
-    combined = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
-    sources: dict[str, Term] = {}
-    unread = {name for clause in rule.of_kind("ignores") for name in clause.names}
-    for parameter in (p for p in rule.tensors if p.name not in unread):
+    combined_factors = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
+    operand_factors: dict[str, Term] = {}
+    ignored_operands = {name for clause in rule.of_kind("ignores") for name in clause.names}
+    for parameter in (p for p in rule.tensors if p.name not in ignored_operands):
         for name, term in factor_names(parameter.pattern, maps).items():
-            sources.setdefault(name, term)
-    result_names = [factor_names(result.pattern, maps) for result in rule.results]
-    for name, term in sources.items():
-        if name[0] != "~" and name not in combined and not all(name in result for result in result_names):
+            operand_factors.setdefault(name, term)
+    factors_of_results = [factor_names(result.pattern, maps) for result in rule.results]
+    for name, term in operand_factors.items():
+        if name[0] != "~" and name not in combined_factors and not all(name in result for result in factors_of_results):
             yield (
                 f"factor '{name}' is missing from a result; "
                 f"expected a clause for how its shards combine, as in `sum {name}`, or `unsharded {name}`",
                 term.location,
             )
     for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
-        if name in sources and all(name in result for result in result_names) and name[0] != "*":
+        if name in operand_factors and all(name in result for result in factors_of_results) and name[0] != "*":
             clause = next(c for c in rule.of_kind("reduce") if name in c.names)
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
-    combined |= {name for clause in rule.of_kind("local") for name in clause.names}
-    chosen = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.modifier == "~"}
-    chosen |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
-    for argument, term in chosen.items():
-        if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):
+    combined_factors |= {name for clause in rule.of_kind("local") for name in clause.names}
+    term_of_argument = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.modifier == "~"}
+    term_of_argument |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
+    for argument, term in term_of_argument.items():
+        if not {argument, f"~{argument}"} & combined_factors and not any(
+            f"*{term.names[0]}" == name for name in combined_factors
+        ):
             yield (
                 f"the dimensions `{argument}` are removed or changed; expected a clause for how their shards combine, "
                 f"as in `sum {argument}`, or `unsharded {argument}`",
@@ -309,9 +318,9 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
             )
     for result in rule.results:
         for name, term in factor_names(result.pattern, maps).items():
-            local = any(name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides"))
-            if name not in sources and name[0] not in "~*" and not local:
-                yield (
-                    f"factor '{name}' of the result is in no operand{did_you_mean(name, [*sources, *KEYWORDS])}",
-                    term.location,
-                )
+            is_defined_by_clause = any(
+                name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides")
+            )
+            if name not in operand_factors and name[0] not in "~*" and not is_defined_by_clause:
+                hint = did_you_mean(name, [*operand_factors, *KEYWORDS])
+                yield f"factor '{name}' of the result is in no operand{hint}", term.location

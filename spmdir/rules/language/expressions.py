@@ -33,6 +33,10 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _local_arithmetic(symbol: str, left: Any, right: Any, location: Location | None) -> Local:
+    """Return `left symbol right`, where one of both is a Local: an integer that differs between ranks.
+
+    The result must be a Local again, `times * value + plus`, so the other operand must be an integer.
+    """
     if symbol == "*" and isinstance(left, int):
         left, right = right, left
     if symbol in "+-" and isinstance(left, int) and isinstance(right, Local):

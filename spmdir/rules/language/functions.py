@@ -54,21 +54,21 @@ def dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
 
 def others(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
     """others(x, f, …): the dimensions of tensor x that `dims` does not return."""
-    chosen = scope.dims(tensor, references)
-    return tuple(d for d in range(scope.operand(tensor).rank) if d not in chosen)
+    factor_dims = scope.dims(tensor, references)
+    return tuple(d for d in range(scope.operand(tensor).rank) if d not in factor_dims)
 
 
 def along(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
     """along(x, f, …): a shape that broadcasts against x: the sizes of x along these factors, 1 elsewhere."""
-    chosen = scope.dims(tensor, references)
-    return tuple(extent if d in chosen else 1 for d, extent in enumerate(scope.operand(tensor).shape))
+    factor_dims = scope.dims(tensor, references)
+    return tuple(extent if d in factor_dims else 1 for d, extent in enumerate(scope.operand(tensor).shape))
 
 
 def ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
     """ones(x), ones(x, dim): the dimensions with global size 1, among those that argument dim lists."""
     shape = scope.operand(name).shape
-    listed: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
-    return tuple(d for d in (listed if isinstance(listed, tuple) else (listed,)) if shape[d] == 1)
+    listed_dims: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
+    return tuple(d for d in (listed_dims if isinstance(listed_dims, tuple) else (listed_dims,)) if shape[d] == 1)
 
 
 def given(scope: Scope, name: str) -> bool:
@@ -93,10 +93,10 @@ def equal(scope: Scope, name: str) -> bool:
 
 def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
     """chunked(f, a): the sizes of the a chunks into which torch.chunk splits f."""
-    extent, number = count(scope, reference), scope.argument(name)
+    extent, chunk_count = count(scope, reference), scope.argument(name)
     if not extent:
-        return (0,) * number
-    return split(scope, reference, -(-extent // number))
+        return (0,) * chunk_count
+    return split(scope, reference, -(-extent // chunk_count))
 
 
 def split(scope: Scope, reference: str, argument: str | int) -> tuple[int, ...]:
@@ -107,10 +107,11 @@ def split(scope: Scope, reference: str, argument: str | int) -> tuple[int, ...]:
 
 def sections(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
     """sections(f, a): the sizes of the parts into which torch.tensor_split splits f: a parts, or at the indices a."""
-    extent, parts = count(scope, reference), scope.argument(name)
-    if isinstance(parts, int):
-        return tuple(extent // parts + (index < extent % parts) for index in range(parts))
-    bounds = [slice(None, index).indices(extent)[1] for index in parts]
+    extent, count_or_indices = count(scope, reference), scope.argument(name)
+    if isinstance(count_or_indices, int):
+        number = count_or_indices
+        return tuple(extent // number + (index < extent % number) for index in range(number))
+    bounds = [slice(None, index).indices(extent)[1] for index in count_or_indices]
     return tuple(max(0, end - start) for start, end in zip([0, *bounds], [*bounds, extent], strict=True))
 
 

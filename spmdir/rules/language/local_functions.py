@@ -141,9 +141,9 @@ def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]
 
 def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
     """tail(x, xs): the sizes into which a view unfolds the last dimension of an index in xs, to align it with x[xs]."""
-    indexed = [d for d, index in enumerate(scope.names[indices]) if index is not None]
-    adjacent = indexed[-1] - indexed[0] == len(indexed) - 1
-    return (-1, *(1,) * (scope.meta(tensor).rank - (indexed[-1] + 1 if adjacent else len(indexed))))
+    indexed_dims = [d for d, index in enumerate(scope.names[indices]) if index is not None]
+    are_adjacent = indexed_dims[-1] - indexed_dims[0] == len(indexed_dims) - 1
+    return (-1, *(1,) * (scope.meta(tensor).rank - (indexed_dims[-1] + 1 if are_adjacent else len(indexed_dims))))
 
 
 def begin(scope: Scope, name: str, reference: str) -> int:
@@ -173,12 +173,12 @@ def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int |
     """margins(pad, x, f): the padding that places a rank's shard of x in the dimension padded by `pad`; pairs, last
     dimension first."""
     pad: list[Any] = list(scope.argument(name))
-    last = scope.meta(tensor).rank - 1
+    last_dim = scope.meta(tensor).rank - 1
     for dim, shard in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
         if shard.axes:
-            low = 2 * (last - dim)
-            pad[low] = attrs.evolve(shard, kind="offset", plus=pad[low])
-            pad[low + 1] = attrs.evolve(shard, kind="end", times=-1, plus=shard.extent + pad[low + 1])
+            begin_index = 2 * (last_dim - dim)
+            pad[begin_index] = attrs.evolve(shard, kind="offset", plus=pad[begin_index])
+            pad[begin_index + 1] = attrs.evolve(shard, kind="end", times=-1, plus=shard.extent + pad[begin_index + 1])
     return tuple(pad)
 
 

@@ -185,8 +185,8 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def assign(self, items: list[Any]) -> Statement:
         *targets, value, condition = items
         location = value.location if isinstance(value, OpCall) else self.location_of(targets[0])
-        named = tuple(map(str, (t for t in targets if t)))
-        return Statement(named, (value,), condition, location, self.location_of(targets[0]).column)
+        target_names = tuple(map(str, (t for t in targets if t)))
+        return Statement(target_names, (value,), condition, location, self.location_of(targets[0]).column)
 
     def give(self, items: list[Any]) -> Statement:
         location = self.location_of(items[0])
@@ -265,8 +265,8 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
                 )
         clauses = [attrs.evolve(clause, body=nested(clause.body)) for clause in clauses]
         location = self.location_of(op)
-        outcomes = tuple(Result(p, d, p[0].location if p else location) for p, d in results)
-        return Rule(str(op), parameters, outcomes, is_list, tuple(clauses), location)
+        rule_results = tuple(Result(p, d, p[0].location if p else location) for p, d in results)
+        return Rule(str(op), parameters, rule_results, is_list, tuple(clauses), location)
 
 
 def _number(token: Token) -> Constant:
@@ -305,6 +305,7 @@ def parse_strategy(text: str, file: str, first_line: int, indent: int = 0) -> Te
 
 
 def _parse(text: str, file: str, first_line: int, indent: int = 0) -> Rule | TextStrategy:
+    """Parse one record; raise ParseError, located in the file, if it is neither a rule nor a strategy."""
     check_nesting(text, file, first_line)
     try:
         tree = _grammar().parse(text)

@@ -74,10 +74,10 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
     return promoted.complex if any(isinstance(v, complex) for v in binding.arguments.values()) else promoted
 
 
-def expected_dtype(
+def dtype_mismatch(
     dtype: DType, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
 ) -> DType | None:
-    """Return the element type that result `index` must have, if it cannot have `found`; else None.
+    """Return the element type that result `index` must have, if it cannot have `dtype`; None if it can.
 
     A declared type must hold. Without one, the first result may have the type of an operand, the promoted type, or a
     wider one: i64 or a float for integers, f32 for f16 and bf16, the type of the parts for complex numbers. The last
@@ -99,8 +99,11 @@ def expected_dtype(
 
 
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
-    """Return the type to which torch promotes operands. Those of rank 0 count only if their category is higher."""
+    """Return the type to which torch promotes operands. Those of rank 0 count only if their category is higher.
 
+    Args:
+        float_number: whether a Python number with a fraction is an operand too. It promotes integers to f32.
+    """
     with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
     highest = max(map(_category, with_dims))
     candidates = with_dims + [m.dtype for m in operands if _category(m.dtype) > highest]
@@ -114,4 +117,5 @@ def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
 
 
 def _category(dtype: DType) -> int:
+    """Return the rank of the kind of `dtype` in promotion: booleans, integers, floats, complex numbers."""
     return ("bool", "int", "float", "complex").index(dtype.kind)

@@ -41,7 +41,7 @@ Records = Mapping[str, tuple[Record, ...]]
 def split_records(text: str) -> list[tuple[int, str, str | None]]:
     """Return (first line, text, op name) of every record in a .rules file; without a name if it is not a rule."""
     records: list[tuple[int, list[str], str | None]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             if records:
                 records[-1][1].append("")
@@ -49,40 +49,40 @@ def split_records(text: str) -> list[tuple[int, str, str | None]]:
             records[-1][1].append(line)
         else:
             head = RULE_HEAD.match(line)
-            records.append((number, [line], head.group(1) if head else None))
-    return [(number, "\n".join(lines).rstrip(), op) for number, lines, op in records]
+            records.append((line_number, [line], head.group(1) if head else None))
+    return [(line_number, "\n".join(lines).rstrip(), op) for line_number, lines, op in records]
 
 
 def reasons(text: str) -> dict[int, str]:
     """Return line of a record → REASON of the comment `# unchecked: REASON` before it."""
     reason_of_line: dict[int, str] = {}
     reason: str | None = None
-    for number, line in enumerate(text.splitlines(), 1) if "unchecked:" in text else ():
+    for line_number, line in enumerate(text.splitlines(), 1) if "unchecked:" in text else ():
         if comment := UNCHECKED.fullmatch(line):
             reason = comment[1].strip()
         elif line.strip() and not line.lstrip().startswith("#"):
             if reason is not None:
-                reason_of_line[number] = reason
+                reason_of_line[line_number] = reason
             reason = None
     return reason_of_line
 
 
 def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
     """Return op name → the rules of a .rules text. A malformed record has its text as its name."""
-    records, why = dict[str, tuple[Record, ...]](), reasons(text)
+    records, unchecked_reasons = dict[str, tuple[Record, ...]](), reasons(text)
     for line, record, name in split_records(text):
         if not STRATEGY_HEAD.match(record):
             key = name or record
-            records[key] = (*records.get(key, ()), Record(file, line, record, unchecked=why.get(line)))
+            records[key] = (*records.get(key, ()), Record(file, line, record, unchecked=unchecked_reasons.get(line)))
     return records
 
 
 def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) -> dict[str, tuple[Record, ...]]:
     """Return op name → the strategies of a .rules text that begins on `first_line` of a file, indented by `indent`."""
-    records, why = dict[str, tuple[Record, ...]](), reasons(text)
+    records, unchecked_reasons = dict[str, tuple[Record, ...]](), reasons(text)
     for line, record, _ in split_records(text) if _ANY_STRATEGY.search(text) else ():
         if head := STRATEGY_HEAD.match(record):
-            strategy = Record(file, line + first_line - 1, record, indent, unchecked=why.get(line))
+            strategy = Record(file, line + first_line - 1, record, indent, unchecked=unchecked_reasons.get(line))
             records[head[1]] = (*records.get(head[1], ()), strategy)
     return records
 

@@ -65,19 +65,23 @@ def check_strategy(strategy: TextStrategy, ops: Alternatives, maps: Maps) -> Non
 
 
 def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iterator[Problem]:
+    """Yield the errors in a strategy of the op of `rules`: the number of placements, then names, then returned values.
+
+    The alternatives of an op have the same tensor parameters, so these are read from the first.
+    """
     rule = rules[0]
-    least = max((number for number, p in enumerate(rule.tensors, 1) if not p.optional), default=0)
-    most = len(rule.tensors)
-    if not least <= len(strategy.operands) <= most:
+    min_operands = max((number for number, p in enumerate(rule.tensors, 1) if not p.optional), default=0)
+    max_operands = len(rule.tensors)
+    if not min_operands <= len(strategy.operands) <= max_operands:
         names = ", ".join(p.name for p in rule.tensors)
-        expected = f"{least}" if least == most else f"{least} to {most}"
+        expected = f"{min_operands}" if min_operands == max_operands else f"{min_operands} to {max_operands}"
         yield (
             f"placements of operands: found {len(strategy.operands)}, expected {expected}, for {names}",
             strategy.location,
         )
-    results = 1 if rule.result_list else len(rule.results)
-    if len(strategy.results) != results:
-        yield f"placements of results: found {len(strategy.results)}, expected {results}", strategy.location
+    result_count = 1 if rule.result_list else len(rule.results)
+    if len(strategy.results) != result_count:
+        yield f"placements of results: found {len(strategy.results)}, expected {result_count}", strategy.location
     for parameter, term in zip(rule.tensors, strategy.operands, strict=False):
         yield from _repetition_problems(term, parameter.is_list, f"operand '{parameter.name}'")
     for term in strategy.results:
@@ -93,8 +97,11 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
     yield from body_problems(strategy.body, names, factors, is_local=True)
     for statement in strategy.body:
         count = len(statement.values)
-        if not statement.targets and not rule.result_list and count != results and not _is_state(statement.values):
-            yield f"`return` gives {count} values; expected {results}, as {rule.op} has results", statement.location
+        if not statement.targets and not rule.result_list and count != result_count and not _is_state(statement.values):
+            yield (
+                f"`return` gives {count} values; expected {result_count}, as {rule.op} has results",
+                statement.location,
+            )
 
 
 def _is_state(values: tuple[Expression, ...]) -> bool:
@@ -128,12 +135,14 @@ def _placement_problems(
         return
     else:
         try:
-            kind = placement_type(term.name)
-            fields = field_types(kind)
+            placement_class = placement_type(term.name)
+            fields = field_types(placement_class)
         except SpmdirError as error:
             yield error.message, term.location
             return
-        if not term.fields and all(f.default is not attrs.NOTHING for f in attrs.fields(kind) if f.name in fields):
+        if not term.fields and all(
+            f.default is not attrs.NOTHING for f in attrs.fields(placement_class) if f.name in fields
+        ):
             return
     if len(term.fields) != len(fields):
         listed = f": {', '.join(fields)}" if fields else ""

@@ -91,10 +91,10 @@ class Emitter:
         when = self._condition(statement.condition)
         if when is False:
             return None
-        start = len(self.emitted)
+        emitted_before = len(self.emitted)
         values = self._values(statement)
         if isinstance(when, Local):
-            self._require_no_draws(self.emitted[start:], when, statement)
+            self._require_no_draws(self.emitted[emitted_before:], when, statement)
         if not statement.targets:
             return values
         self._require_names(statement, len(values))
@@ -220,13 +220,15 @@ class Emitter:
 
     def _with_halos(self, op: str, value: Value, other_arguments: Mapping[str, Any]) -> Value:
         """Exchange halos of `value` along each sharded window; an absent value stays absent."""
-        sharded = [(w, self.shards[f].axes) for f, w in self.owner.layout.windows.items() if w and f in self.shards]
-        for window, axes in sharded if op == "spmd.halo" else reversed(sharded):
+        sharded_windows = [
+            (w, self.shards[f].axes) for f, w in self.owner.layout.windows.items() if w and f in self.shards
+        ]
+        for window, axes in sharded_windows if op == "spmd.halo" else reversed(sharded_windows):
             if not (window.before or window.after) or not self._is_present(value):
                 continue
-            meta, grows = self.meta(value), 1 if op == "spmd.halo" else -1
+            meta, growth = self.meta(value), 1 if op == "spmd.halo" else -1
             dim = meta.rank - window.from_end
-            size = meta.shape[dim] + grows * (window.before + window.after)
+            size = meta.shape[dim] + growth * (window.before + window.after)
             result = attrs.evolve(meta, shape=(*meta.shape[:dim], size, *meta.shape[dim + 1 :]))
             arguments = {"axes": axes, "dim": dim, "before": window.before, "after": window.after, **other_arguments}
             (value,) = self.add(Call(op, (meta,), tuple(sorted(arguments.items())), (result,)), (value,))
@@ -242,20 +244,20 @@ class Emitter:
             if is_tensor:
                 value = tensors.get(name)
                 entries = value if isinstance(value, tuple) else (value,)
-                flags = tuple(int(v is not None) for v in entries)
-                structure.append(flags if isinstance(value, tuple) else flags[0])
+                presence = tuple(int(v is not None) for v in entries)
+                structure.append(presence if isinstance(value, tuple) else presence[0])
                 operands += [v for v in entries if v is not None]
-        shape = None if all(entry == 1 for entry in structure) else tuple(structure)
+        call_structure = None if all(entry == 1 for entry in structure) else tuple(structure)
         metas = tuple(map(self.meta, operands))
         try:
-            static = {name: self._on_rank(value) for name, value in arguments.items()}
-            call = self.ops.infer_call(op, metas, static, shape)
+            rank_arguments = {name: self._on_rank(value) for name, value in arguments.items()}
+            call = self.ops.infer_call(op, metas, rank_arguments, call_structure)
         except RuleError:
             # The block of another rank may not have the shape of the results.
-            blocks = any(shard.back for shard in self.shards.values())
-            if op != self.owner.rule.op or not self.shards or blocks:
+            has_other_block = any(shard.back for shard in self.shards.values())
+            if op != self.owner.rule.op or not self.shards or has_other_block:
                 raise
-            call = Call(op, metas, (), self._local_results(), shape)
+            call = Call(op, metas, (), self._local_results(), call_structure)
         if op == self.owner.rule.op:
             results = (
                 result if declared else None

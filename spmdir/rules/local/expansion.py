@@ -46,15 +46,15 @@ class Expansion:
 
     def without_unused(self) -> Expansion:
         """Return this rewrite without the ops whose results are not used."""
-        needed = {value.index for value in self.results if value is not None and value.source == "op"}
-        for number in reversed(range(len(self.ops))):
-            if number in needed:
-                needed |= {value.index for value in self.ops[number].operands if value.source == "op"}
-        numbers = {old: new for new, old in enumerate(sorted(needed))}
+        used_indices = {value.index for value in self.results if value is not None and value.source == "op"}
+        for op_index in reversed(range(len(self.ops))):
+            if op_index in used_indices:
+                used_indices |= {value.index for value in self.ops[op_index].operands if value.source == "op"}
+        new_indices = {old: new for new, old in enumerate(sorted(used_indices))}
 
         def renumbered(value: Value) -> Value:
-            return value if value.source == "operand" else attrs.evolve(value, index=numbers[value.index])
+            return value if value.source == "operand" else attrs.evolve(value, index=new_indices[value.index])
 
-        used_ops = (self.ops[old] for old in numbers)
+        used_ops = (self.ops[old] for old in new_indices)
         ops = tuple(attrs.evolve(op, operands=tuple(map(renumbered, op.operands))) for op in used_ops)
         return Expansion(ops, tuple(value and renumbered(value) for value in self.results))

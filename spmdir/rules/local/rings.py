@@ -109,18 +109,19 @@ def require_equal_shapes(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
         forms: rank → its local form, for all ranks of each ring.
     """
     for rank, form in forms.items():
-        for number, op in enumerate(form.ops):
+        for op_index, op in enumerate(form.ops):
             if op.call.name not in ROTATIONS:
                 continue
             axes: Any = op.call.argument["axes"]
-            ring = [forms[member].ops[number : number + 1] for member in mesh.group(rank, axes)]
-            sent = dict.fromkeys(
-                " and ".join(map(str, ring_op.call.operands)) for ring_ops in ring for ring_op in ring_ops
+            member_ops = [forms[member].ops[op_index : op_index + 1] for member in mesh.group(rank, axes)]
+            sent_types = dict.fromkeys(
+                " and ".join(map(str, ring_op.call.operands)) for ring_ops in member_ops for ring_op in ring_ops
             )
-            if len(sent) > 1:
+            if len(sent_types) > 1:
                 raise RuleError(
-                    f"ranks send tensors of different types round the ring: {' or '.join(sent)}; expected an operand "
-                    "sharded along the ring, a value with the shape of such an operand, or one shape on all ranks",
+                    f"ranks send tensors of different types round the ring: {' or '.join(sent_types)}; expected an "
+                    "operand sharded along the ring, a value with the shape of such an operand, or one shape on all "
+                    "ranks",
                     op.location,
                 )
 
