@@ -51,9 +51,9 @@ def localize(
             return product_ring(owner, ops, strategy, shards[strategy.factors[-1]], operands, rank)
     texts = {factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors}
     bodies = [strategy.text.body for strategy in texts.values() if strategy.text and strategy.text.body]
-    numbers = usable_clauses(owner, [f for f in shards if f not in texts], scattered)
-    if numbers and owner.rule.clauses[numbers[-1]].kind == "local":
-        bodies.append(owner.rule.clauses[numbers[-1]].body)
+    clause_indices = usable_clauses(owner, [f for f in shards if f not in texts], scattered)
+    if clause_indices and owner.rule.clauses[clause_indices[-1]].kind == "local":
+        bodies.append(owner.rule.clauses[clause_indices[-1]].body)
     if not bodies:
         return None
 

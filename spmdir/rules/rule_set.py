@@ -137,6 +137,7 @@ class RuleSet:
             yield strategy
 
     def _strategy(self, record: Record) -> TextStrategy:
+        """Return the checked strategy of a record. If a class composes its text, errors contain the text."""
         try:
             strategy = _parsed(record)
             check_strategy(strategy, self, MAPS)
@@ -257,6 +258,7 @@ class RuleSet:
 
 
 def _checked(record: Record) -> Rule:
+    """Return the rule of a record: the parsed form if it is packaged, else parse and check the text."""
     parsed = PARSED.find(record.text, record.file, record.line)
     if parsed is not None:
         return parsed
@@ -268,6 +270,7 @@ def _checked(record: Record) -> Rule:
 
 
 def _parsed(record: Record) -> TextStrategy:
+    """Return the strategy of a record: the parsed form if it is packaged, else parse the text."""
     parsed = PARSED.find(record.text, record.file, record.line) if not record.indent else None
     if parsed is not None:
         return parsed

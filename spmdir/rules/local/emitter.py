@@ -61,6 +61,7 @@ class Emitter:
         self.emitted: list[ExpandedOp] = []
 
     def _operand(self, slot: Any) -> Any:
+        """Return the value of a tensor parameter: an operand, or a tuple of operands for a list."""
         if isinstance(slot, tuple):
             return tuple(None if s is None else Value("operand", s) for s in slot)
         return Value("operand", slot)
@@ -205,6 +206,10 @@ class Emitter:
         return self.add(Call(indices.op, metas, (("of", indices.shard),), (TensorMeta(shape, I64),)), operands)[0]
 
     def emit_call(self, expression: OpCall) -> tuple[Value, ...]:
+        """Evaluate the arguments of a call in a rewrite, add its op, and return the results.
+
+        An argument whose tensor is absent is left out, so its parameter has its default.
+        """
         names = self.ops.parameters(expression.op)
         tensors: dict[str, Any] = {}
         arguments: dict[str, Any] = {}

@@ -114,8 +114,8 @@ class CallReader:
         terms = [t for p in self.rule.tensors for t in p.pattern or ()]
         terms += [t for r in self.rule.results for t in r.pattern]
         variadic = [t for t in terms if t.kind == "variadic"]
-        chosen = [t for t in variadic if t.argument == argument] or variadic
-        return chosen[0].names[0] if chosen else ""
+        matching_terms = [t for t in variadic if t.argument == argument] or variadic
+        return matching_terms[0].names[0] if matching_terms else ""
 
     @property
     def separate_factors(self) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ def scope_of(call: Call, binding: Binding, reader: CallReader | None) -> Scope:
 
     def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
         assert reader is not None
-        chosen = {f for reference in references for f in reader.refer(reference)}
-        return tuple(d for d, made_of in enumerate(reader.dims(tensor)) if chosen & set(made_of))
+        referred_factors = {f for reference in references for f in reader.refer(reference)}
+        return tuple(d for d, dim_factors in enumerate(reader.dims(tensor)) if referred_factors & set(dim_factors))
 
     return Scope(binding, call.operands, call.results, factors, dims)

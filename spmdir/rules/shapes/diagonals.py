@@ -9,7 +9,10 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def diagonal(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: str) -> Dims:
-    """Return the dimensions of a diagonal. Its own dimension is last; it and the two it is taken from are unsharded."""
+    """Return the dimensions of a diagonal: those of `operand` without `dim1` and `dim2`, then that of the diagonal.
+
+    The diagonal, `dim1` and `dim2` are unsharded.
+    """
     dims, shape = layout.dims(operand), layout.shape(operand)
     diagonal_dims = [layout.dimension(name, len(dims)) for name in (dim1, dim2)]
     if diagonal_dims[0] == diagonal_dims[1]:
@@ -32,14 +35,17 @@ def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, dim1: str, dim2:
 def _unfolded(layout: LayoutBuilder, dims: Dims, sizes: dict[int, int]) -> Dims:
     """Return `dims` with its last dimension replaced by unsharded ones of `sizes` (position → size)."""
     layout.keep_unsharded(dims[-1])
-    out = list(dims[:-1])
+    result_dims = list(dims[:-1])
     for position, size in sorted(sizes.items()):
-        out.insert(position, (layout.factor(f"w{position}", size, unsharded=True),))
-    return tuple(out)
+        result_dims.insert(position, (layout.factor(f"w{position}", size, unsharded=True),))
+    return tuple(result_dims)
 
 
 def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: str) -> Dims:
-    """Return the dimensions with the last replaced by two unsharded ones, whose diagonal it is."""
+    """Return the dimensions of a tensor whose diagonal is the last dimension of `operand`.
+
+    `dim1` and `dim2`, which contain the diagonal, are unsharded.
+    """
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:
         layout.fail("a tensor without dimensions is not a diagonal")
@@ -49,26 +55,29 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
 
 
 def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, step: str) -> Dims:
-    """Return the dimensions of windows; that of their elements is last. Windows that do not tile it are unsharded."""
+    """Return the dimensions of windows along one dimension: it becomes the windows, and their elements come last.
+
+    Windows that tile the dimension may be sharded: they have no common element. Others are unsharded.
+    """
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     size, stride = layout.integer(length), layout.integer(step)
     dim = layout.dimension(dimension, len(dims))
     extent = shape[dim] if dims else 1
     if not 0 <= size <= extent or stride < 1:
         layout.fail(f"windows of {size} elements in steps of {stride} do not fit {extent} elements")
-    tiles = bool(dims) and size == stride and size > 0 and extent % size == 0
-    count = layout.factor(f"w{dim}", (extent - size) // stride + 1, unsharded=not tiles)
-    inner = layout.factor("e", size, unsharded=True)
+    do_tile = bool(dims) and size == stride and size > 0 and extent % size == 0
+    window_factor = layout.factor(f"w{dim}", (extent - size) // stride + 1, unsharded=not do_tile)
+    element_factor = layout.factor("e", size, unsharded=True)
     if not dims:
-        return ((inner,),)
-    if tiles:
-        old = list(dims)
-        old[dim] = (count, inner)
-        layout.set_dims(operand, tuple(old))
+        return ((element_factor,),)
+    if do_tile:
+        new_operand_dims = list(dims)
+        new_operand_dims[dim] = (window_factor, element_factor)
+        layout.set_dims(operand, tuple(new_operand_dims))
     else:
         layout.keep_unsharded(dims[dim])
-    dims[dim] = (count,)
-    return (*dims, (inner,))
+    dims[dim] = (window_factor,)
+    return (*dims, (element_factor,))
 
 
 def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, length: str, step: str) -> Dims:

@@ -7,22 +7,25 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
-    """Return the dimensions of `operand[indices]`. Those of adjacent indices replace the indexed; others go first."""
+    """Return the dimensions of `operand[indices]`: those of the index tensors replace the indexed dimensions.
+
+    As in torch, they come first if the indexed dimensions are not adjacent.
+    """
     slot = layout.binding.tensors[indices]
     assert isinstance(slot, tuple)
     if any(layout.operands[i].dtype.is_bool for i in slot if i is not None):
         layout.fail("the result of a boolean index has a shape that depends on the data; use where or masked_fill")
-    indexed = [p for p, index in enumerate(slot) if index is not None]
+    indexed_positions = [p for p, index in enumerate(slot) if index is not None]
     dims = layout.dims(operand)
     if len(slot) > len(dims):
         layout.fail(f"{len(slot)} indices for a tensor of rank {len(dims)}; expected at most {len(dims)}")
-    for position in indexed:
+    for position in indexed_positions:
         layout.separate(indices, position, dims[position])
     inserted = tuple((f,) for f in layout.refer("*i"))
-    other_dims = [d for p, d in enumerate(dims) if p not in indexed]
-    adjacent = indexed and indexed[-1] - indexed[0] == len(indexed) - 1
-    front = indexed[0] if adjacent else 0
-    return (*other_dims[:front], *inserted, *other_dims[front:])
+    other_dims = [d for p, d in enumerate(dims) if p not in indexed_positions]
+    are_adjacent = indexed_positions and indexed_positions[-1] - indexed_positions[0] == len(indexed_positions) - 1
+    insertion_position = indexed_positions[0] if are_adjacent else 0
+    return (*other_dims[:insertion_position], *inserted, *other_dims[insertion_position:])
 
 
 def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:

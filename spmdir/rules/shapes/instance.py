@@ -93,10 +93,10 @@ class RuleInstance:
         """The factors that occur in two dimensions of one tensor."""
         repeated: set[int] = set()
         for dims in self.all_dims:
-            seen: set[int] = set()
+            earlier_factors: set[int] = set()
             for factors in dims:
-                repeated |= seen.intersection(factors)
-                seen.update(factors)
+                repeated |= earlier_factors.intersection(factors)
+                earlier_factors.update(factors)
         return frozenset(repeated)
 
     @cached_property
@@ -122,8 +122,9 @@ class RuleInstance:
         return self._shares_summed(self.operand_dims)
 
     def _shares_summed(self, operand_dims: Sequence[Dims]) -> bool:
-        holders = [sum(any(f in d for d in dims) for dims in operand_dims) for f in range(len(self.factors))]
-        return any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
+        """Return whether two of the operands with these dimensions share a summed factor."""
+        operand_counts = [sum(any(f in d for d in dims) for dims in operand_dims) for f in range(len(self.factors))]
+        return any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, operand_counts, strict=True))
 
     @property
     def is_light(self) -> bool:
@@ -147,13 +148,14 @@ class RuleInstance:
         """
         clauses = list(self.active("flops"))
         if not clauses:
-            inexact = any(meta is not None and meta.dtype.is_inexact for meta in self.call.results)
-            like = zip(self.operand_dims, self.call.operands, strict=True)
-            multiplied = [dims for dims, meta in like if meta.dtype.is_inexact == inexact]
+            is_inexact = any(meta is not None and meta.dtype.is_inexact for meta in self.call.results)
+            operands_with_dims = zip(self.operand_dims, self.call.operands, strict=True)
+            multiplied = [dims for dims, meta in operands_with_dims if meta.dtype.is_inexact == is_inexact]
             return 2 * math.prod(f.size for f in self.factors) if self._shares_summed(multiplied) else 0
         sizes = [[self.factors[f].size for name in clause.names for f in self.layout.refer(name)] for clause in clauses]
-        times = [clause.value.value if isinstance(clause.value, Constant) else 0 for clause in clauses]
-        return sum(number * math.prod(each) for number, each in zip(times, sizes, strict=True))  # type: ignore
+        multipliers = [clause.value.value if isinstance(clause.value, Constant) else 0 for clause in clauses]
+        products = zip(multipliers, map(math.prod, sizes), strict=True)
+        return sum(multiplier * product for multiplier, product in products)  # type: ignore
 
     @cached_property
     def viewed(self) -> int | None:
@@ -228,16 +230,16 @@ class RuleInstance:
             return f"replicated: {self.rule.replicated}"
         operands = ", ".join(map(self._dims_text, self.operand_dims))
         results = ", ".join(map(self._dims_text, self.result_dims))
-        used = {f for dims in self.all_dims for d in dims for f in d}
-        named = [(i, f) for i, f in enumerate(self.factors) if i in used]
-        text = f"({operands}) -> ({results}) {{{', '.join(f'{f.name} = {f.size}' for _, f in named)}}}"
-        for kind in dict.fromkeys(f.kind for _, f in named if f.kind != "plain"):
-            text += f" {kind} {{{', '.join(f.name for _, f in named if f.kind == kind)}}}"
-        for rewrite in dict.fromkeys(f.rewrite for _, f in named if f.rewrite):
-            text += f" {rewrite} {{{', '.join(f.name for _, f in named if f.rewrite == rewrite)}}}"
+        used_factors = {f for dims in self.all_dims for d in dims for f in d}
+        indexed_factors = [(i, f) for i, f in enumerate(self.factors) if i in used_factors]
+        text = f"({operands}) -> ({results}) {{{', '.join(f'{f.name} = {f.size}' for _, f in indexed_factors)}}}"
+        for kind in dict.fromkeys(f.kind for _, f in indexed_factors if f.kind != "plain"):
+            text += f" {kind} {{{', '.join(f.name for _, f in indexed_factors if f.kind == kind)}}}"
+        for rewrite in dict.fromkeys(f.rewrite for _, f in indexed_factors if f.rewrite):
+            text += f" {rewrite} {{{', '.join(f.name for _, f in indexed_factors if f.rewrite == rewrite)}}}"
         for clause in self.active(*PASSING, "adds"):
-            listed = " ".join([clause.kind, *clause.reductions])
-            text += f" {listed} {{{', '.join(clause.names or (self.rule.tensors[0].name,))}}}"
+            heading = " ".join([clause.kind, *clause.reductions])
+            text += f" {heading} {{{', '.join(clause.names or (self.rule.tensors[0].name,))}}}"
         return text
 
     def _dims_text(self, dims: Dims | None) -> str:

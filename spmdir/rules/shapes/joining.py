@@ -9,33 +9,43 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of concatenated tensors. The joined one is separate. Empty vectors fit all tensors."""
-    numbers = layout.binding.operands(operands)
-    empty = [i for i in numbers if layout.operands[i].shape == (0,)]
-    reference = next((i for i in numbers if i not in empty), numbers[0])
+    """Return the dimensions of concatenated tensors, or of one operand of them. The joined dimension is separate.
+
+    As in torch, a vector of shape [0] can be joined to tensors of any shape.
+    """
+    operand_indices = layout.binding.operands(operands)
+    empty_operands = [i for i in operand_indices if layout.operands[i].shape == (0,)]
+    reference = next((i for i in operand_indices if i not in empty_operands), operand_indices[0])
     shape = layout.operands[reference].shape
-    joined = layout.dimension(argument, len(shape))
+    joined_dim = layout.dimension(argument, len(shape))
     if not shape:
         layout.fail("tensors without dimensions cannot be concatenated; stack them")
     other_dims = [
-        layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),) for p, size in enumerate(shape) if p != joined
+        layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),)
+        for p, size in enumerate(shape)
+        if p != joined_dim
     ]
     if layout.operand is None:
-        total = sum(layout.operands[i].shape[joined] for i in numbers if i not in empty or reference in empty)
-        along = layout.factor(f"w{joined}", total, unsharded=True)
+        total = sum(
+            layout.operands[i].shape[joined_dim]
+            for i in operand_indices
+            if i not in empty_operands or reference in empty_operands
+        )
+        joined_factor = layout.factor(f"w{joined_dim}", total, unsharded=True)
     else:
-        own_shape = layout.operands[layout.operand].shape
-        if layout.operand in empty and reference not in empty:
+        operand_shape = layout.operands[layout.operand].shape
+        if layout.operand in empty_operands and reference not in empty_operands:
             return ((layout.factor("none", 0, unsharded=True),),)
-        if len(own_shape) != len(shape) or any(
-            s != t for p, (s, t) in enumerate(zip(own_shape, shape, strict=True)) if p != joined
+        if len(operand_shape) != len(shape) or any(
+            s != t for p, (s, t) in enumerate(zip(operand_shape, shape, strict=True)) if p != joined_dim
         ):
             layout.fail(
-                f"tensors of shapes {list(shape)} and {list(own_shape)} cannot be joined along dimension {joined}"
+                f"tensors of shapes {list(shape)} and {list(operand_shape)} cannot be joined along dimension "
+                f"{joined_dim}"
             )
-        along = layout.factor(f"~{argument}", own_shape[joined])
-        layout.separate(argument, layout.operand, (along,))
-    return (*other_dims[:joined], (along,), *other_dims[joined:])
+        joined_factor = layout.factor(f"~{argument}", operand_shape[joined_dim])
+        layout.separate(argument, layout.operand, (joined_factor,))
+    return (*other_dims[:joined_dim], (joined_factor,), *other_dims[joined_dim:])
 
 
 def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
@@ -47,17 +57,21 @@ def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
 
 
 def grid(layout: LayoutBuilder, operands: str, *indexing: str) -> Dims:
-    """Return the dimension of an operand; for the result those of all operands, the first two swapped for "xy"."""
-    numbers = layout.binding.operands(operands)
-    dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(numbers)]
+    """Return the dimensions of `torch.meshgrid`: one for each operand, the first two swapped for the indexing "xy".
+
+    While the dimensions of an operand are computed, return those of this vector.
+    """
+    operand_indices = layout.binding.operands(operands)
+    dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(operand_indices)]
     if layout.operand is not None:
-        return (dims[numbers.index(layout.operand)],) if layout.operands[layout.operand].shape else ()
+        return (dims[operand_indices.index(layout.operand)],) if layout.operands[layout.operand].shape else ()
     if indexing and layout.argument(indexing[0]) == "xy":
         dims[:2] = dims[1::-1]
     return tuple(dims)
 
 
 def repeat(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
+    """Return the dimensions of `operand` repeated as often as `argument` lists, with new dimensions in front."""
     return _repeated(layout, operand, argument, layout.integers(argument))
 
 
@@ -68,24 +82,38 @@ def tiled(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple[int, ...]) -> Dims:
+    """Return the dimensions after `repeats` of each. Repeated and new dimensions are unsharded.
+
+    Args:
+        argument: the name of the argument, for errors.
+    """
     dims, shape = layout.dims(operand), layout.shape(operand)
     if len(repeats) < len(shape) or any(count < 0 for count in repeats):
         layout.fail(f"argument '{argument}' is {list(repeats)}; expected a count for each dimension of {list(shape)}")
-    lead = len(repeats) - len(shape)
-    out = []
+    new_dim_count = len(repeats) - len(shape)
+    result_dims = []
     for position, count in enumerate(repeats):
-        old = position - lead
-        if old >= 0 and count == 1:
-            out.append(dims[old])
+        operand_dim = position - new_dim_count
+        if operand_dim >= 0 and count == 1:
+            result_dims.append(dims[operand_dim])
         else:
-            if old >= 0:
-                layout.keep_unsharded(dims[old])
-            out.append((layout.factor(f"w{position}", count * (shape[old] if old >= 0 else 1), unsharded=True),))
-    return tuple(out)
+            if operand_dim >= 0:
+                layout.keep_unsharded(dims[operand_dim])
+            result_dims.append(
+                (
+                    layout.factor(
+                        f"w{position}", count * (shape[operand_dim] if operand_dim >= 0 else 1), unsharded=True
+                    ),
+                )
+            )
+    return tuple(result_dims)
 
 
 def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str) -> Dims:
-    """Return the dimensions with the elements of one repeated in place; without `argument`, all are joined first."""
+    """Return the dimensions after each element of the dimension `argument` was repeated in place.
+
+    Without `argument`, all dimensions are flattened first.
+    """
     dims = layout.dims(operand)
     count = layout.integer(repeats)
     if count < 0:

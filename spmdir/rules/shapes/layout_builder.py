@@ -133,7 +133,7 @@ class LayoutBuilder(CallReader):
         """Replace each dimension that is `factor` alone by the factors `made_of`."""
 
         def put(dims: Dims) -> Dims:
-            return tuple(made_of if d == (factor,) else d for d in dims)
+            return tuple(made_of if dim_factors == (factor,) else dim_factors for dim_factors in dims)
 
         self.operand_dims = [put(dims) for dims in self.operand_dims]
         self.result_dims = [None if dims is None else put(dims) for dims in self.result_dims]

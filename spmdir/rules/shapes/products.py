@@ -26,13 +26,13 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
     if (not result.isalpha() and result) or not terms.replace(",", "").isalpha() or not set(result) <= set(terms):
         layout.fail(f"unsupported equation '{equation}'; expected the form ab,bc->ac")
-    numbers = layout.binding.operands(operands)
-    if len(terms.split(",")) != len(numbers):
-        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(numbers)} tensors")
+    operand_indices = layout.binding.operands(operands)
+    if len(terms.split(",")) != len(operand_indices):
+        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(operand_indices)} tensors")
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)
     sizes: dict[str, int] = {}
-    for index, letters in zip(numbers, terms.split(","), strict=True):
+    for index, letters in zip(operand_indices, terms.split(","), strict=True):
         shape = layout.operands[index].shape
         if len(letters) != len(shape):
             layout.fail(
@@ -41,5 +41,5 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
         for letter, size in zip(letters, shape, strict=True):
             # Size 1 broadcasts against the other dimensions of its letter.
             sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
-    letters = terms.split(",")[numbers.index(layout.operand)]
+    letters = terms.split(",")[operand_indices.index(layout.operand)]
     return tuple((layout.letter(letter, sizes[letter], None if letter in result else argument),) for letter in letters)

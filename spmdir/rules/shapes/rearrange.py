@@ -42,35 +42,43 @@ def unsqueeze(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 def squeeze(layout: LayoutBuilder, operand: str, *argument: str) -> Dims:
     """Return the dimensions without those of size 1; with `argument`, only those that it lists are removed."""
     dims, shape = layout.dims(operand), layout.shape(operand)
-    chosen = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
-    return tuple(d for p, d in enumerate(dims) if not (p in chosen and shape[p] == 1))
+    listed_dims = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
+    return tuple(d for p, d in enumerate(dims) if not (p in listed_dims and shape[p] == 1))
 
 
 def expand(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     dims, shape = layout.dims(operand), layout.shape(operand)
-    wanted = layout.integers(argument)
-    lead = len(wanted) - len(shape)
-    out = []
-    for position, size in enumerate(wanted):
-        old = position - lead
-        if lead < 0 or size < -1 or (size == -1 if old < 0 else size not in (-1, shape[old]) and shape[old] != 1):
-            layout.fail(f"the shape {list(shape)} cannot be expanded to {list(wanted)}")
-        if old >= 0 and (size in (-1, shape[old])):
-            out.append(dims[old])
+    requested_shape = layout.integers(argument)
+    new_dim_count = len(requested_shape) - len(shape)
+    result_dims = []
+    for position, size in enumerate(requested_shape):
+        operand_dim = position - new_dim_count
+        if (
+            new_dim_count < 0
+            or size < -1
+            or (size == -1 if operand_dim < 0 else size not in (-1, shape[operand_dim]) and shape[operand_dim] != 1)
+        ):
+            layout.fail(f"the shape {list(shape)} cannot be expanded to {list(requested_shape)}")
+        if operand_dim >= 0 and (size in (-1, shape[operand_dim])):
+            result_dims.append(dims[operand_dim])
         else:
-            out.append((layout.factor(f"n{position}", size),))
-    return tuple(out)
+            result_dims.append((layout.factor(f"n{position}", size),))
+    return tuple(result_dims)
 
 
 def rotated(layout: LayoutBuilder, operand: str, times: str, argument: str) -> Dims:
-    """Return the dimensions after quarter turns: reversed dimensions are unsharded; an odd number swaps both."""
+    """Return the dimensions after `times` quarter turns in the plane of two dimensions, as `torch.rot90` does.
+
+    A turn may reverse a dimension, which is then unsharded. An odd number of turns swaps the two.
+    """
     dims = list(layout.dims(operand))
-    turned = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
-    if len(turned) != 2:
-        layout.fail(f"argument '{argument}' is {list(turned)}; expected two dimensions")
-    a, b = turned
+    turned_dims = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
+    if len(turned_dims) != 2:
+        layout.fail(f"argument '{argument}' is {list(turned_dims)}; expected two dimensions")
+    a, b = turned_dims
     quarters = layout.integers(times)[0] % 4
-    layout.keep_unsharded(f for p in ((), (b,), (a, b), (a,))[quarters] for f in dims[p])
+    reversed_dims = {0: (), 1: (b,), 2: (a, b), 3: (a,)}[quarters]
+    layout.keep_unsharded(f for dim in reversed_dims for f in dims[dim])
     if quarters % 2:
         dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)

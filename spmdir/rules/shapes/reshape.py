@@ -43,10 +43,13 @@ def unflatten(layout: LayoutBuilder, operand: str, dim: str, argument: str) -> D
     return dims
 
 
-def _reshape_to(layout: LayoutBuilder, operand: str, wanted: tuple[int, ...]) -> Dims:
-    """Return the dimensions after a reshape to `wanted`. Common major factors are shared, all others are unsharded."""
+def _reshape_to(layout: LayoutBuilder, operand: str, requested_shape: tuple[int, ...]) -> Dims:
+    """Return the dimensions after a reshape of `operand`, and split those of `operand` into the same factors.
+
+    Factors that are major on both sides are shared. All others are unsharded.
+    """
     source = layout.shape(operand)
-    target = _target(layout, source, wanted)
+    target = _target(layout, source, requested_shape)
     dims: tuple[list[list[int]], ...] = ([[] for _ in source], [[] for _ in target])
     if 0 in source:
         for side, shape in zip(dims, (source, target), strict=True):
@@ -58,67 +61,80 @@ def _reshape_to(layout: LayoutBuilder, operand: str, wanted: tuple[int, ...]) ->
     return tuple(map(tuple, dims[1]))
 
 
-def _target(layout: LayoutBuilder, shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes `wanted` with -1 replaced."""
-    if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
-        layout.fail(f"invalid shape {list(wanted)}; expected non-negative sizes, and at most one -1")
-    size = result_sizes(layout, wanted)
-    if -1 in size:
-        product = math.prod(s for s in size if s != -1)
-        size = tuple(math.prod(shape) // max(product, 1) if s == -1 else s for s in size)
-    if math.prod(size) != math.prod(shape):
-        layout.fail(f"{math.prod(shape)} elements cannot be viewed as shape {list(size)}")
-    return size
+def _target(layout: LayoutBuilder, shape: tuple[int, ...], requested_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return `requested_shape` with -1 replaced by the size that follows from `shape`."""
+    if requested_shape.count(-1) > 1 or any(sizes < -1 for sizes in requested_shape):
+        layout.fail(f"invalid shape {list(requested_shape)}; expected non-negative sizes, and at most one -1")
+    sizes = result_sizes(layout, requested_shape)
+    if -1 in sizes:
+        product = math.prod(s for s in sizes if s != -1)
+        sizes = tuple(math.prod(shape) // max(product, 1) if s == -1 else s for s in sizes)
+    if math.prod(sizes) != math.prod(shape):
+        layout.fail(f"{math.prod(shape)} elements cannot be viewed as shape {list(sizes)}")
+    return sizes
 
 
-def result_sizes(layout: LayoutBuilder, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of the result. They must match `wanted`; -1 matches any. To infer them, return `wanted`."""
+def result_sizes(layout: LayoutBuilder, requested_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the result, which must match the requested one, where -1 matches any size.
+
+    If the result is to be inferred, return `requested_shape` itself.
+    """
     result = layout.result_shape()
     if result is None:
-        return wanted
-    if len(result) != len(wanted) or any(w not in (-1, g) for w, g in zip(wanted, result, strict=True)):
-        layout.fail(f"the result has shape {list(result)}; expected {list(wanted)}, as the arguments specify")
+        return requested_shape
+    if len(result) != len(requested_shape) or any(
+        w not in (-1, g) for w, g in zip(requested_shape, result, strict=True)
+    ):
+        layout.fail(f"the result has shape {list(result)}; expected {list(requested_shape)}, as the arguments specify")
     return result
 
 
 def _common_factors(
     layout: LayoutBuilder, source: tuple[int, ...], target: tuple[int, ...], dims: tuple[list[list[int]], ...]
 ) -> None:
-    left = [list(source), list(target)]
+    """Divide the sizes of both shapes into common factors, major first, and append the factors to `dims`.
+
+    The next factor is the greatest common divisor of what remains of the first dimension on both sides.
+
+    Args:
+        dims: the factors of each dimension of `source`, and of `target`.
+    """
+    remaining_sizes = [list(source), list(target)]
     next_dims = [0, 0]
     while True:
         for side in (0, 1):
-            while next_dims[side] < len(left[side]) and left[side][next_dims[side]] == 1:
+            while next_dims[side] < len(remaining_sizes[side]) and remaining_sizes[side][next_dims[side]] == 1:
                 next_dims[side] += 1
         if next_dims[0] == len(source) or next_dims[1] == len(target):
             return
-        common = math.gcd(left[0][next_dims[0]], left[1][next_dims[1]])
+        common = math.gcd(remaining_sizes[0][next_dims[0]], remaining_sizes[1][next_dims[1]])
         if common == 1:
-            _unsharded_block(layout, left, next_dims, dims)
+            _unsharded_block(layout, remaining_sizes, next_dims, dims)
             return
         factor = layout.factor(_new_name(layout), common)
         for side in (0, 1):
             dims[side][next_dims[side]].append(factor)
-            left[side][next_dims[side]] //= common
+            remaining_sizes[side][next_dims[side]] //= common
 
 
 def _unsharded_block(
-    layout: LayoutBuilder, left: list[list[int]], next_dims: list[int], dims: tuple[list[list[int]], ...]
+    layout: LayoutBuilder, remaining_sizes: list[list[int]], next_dims: list[int], dims: tuple[list[list[int]], ...]
 ) -> None:
     """Skip dimensions without a common major factor until both sides have equally many elements; then continue."""
     products = [1, 1]
     ends = list(next_dims)
     while products[0] != products[1] or products[0] == 1:
         side = 0 if products[0] <= products[1] else 1
-        products[side] *= left[side][ends[side]]
+        products[side] *= remaining_sizes[side][ends[side]]
         ends[side] += 1
     for side in (0, 1):
         for dim in range(next_dims[side], ends[side]):
-            dims[side][dim].append(layout.factor(_new_name(layout), left[side][dim], unsharded=True))
-            left[side][dim] = 1
-    source, target = tuple(left[0]), tuple(left[1])
+            dims[side][dim].append(layout.factor(_new_name(layout), remaining_sizes[side][dim], unsharded=True))
+            remaining_sizes[side][dim] = 1
+    source, target = tuple(remaining_sizes[0]), tuple(remaining_sizes[1])
     _common_factors(layout, source, target, dims)
 
 
 def _new_name(layout: LayoutBuilder) -> str:
+    """Return the next unused name of a factor of a reshape: r0, r1, …"""
     return f"r{sum(name[0] == 'r' for name in layout.names)}"

@@ -39,13 +39,19 @@ def infer_shapes(rule: Rule, call: Call, binding: Binding) -> tuple[tuple[int, .
     """
     layout = _match_shapes(rule, call, binding, None)
     return tuple(
-        tuple(math.prod(layout.sizes[f] or 0 for f in made_of) for made_of in dims or ()) for dims in layout.result_dims
+        tuple(math.prod(layout.sizes[f] or 0 for f in dim_factors) for dim_factors in dims or ())
+        for dims in layout.result_dims
     )
 
 
 def _match_shapes(
     rule: Rule, call: Call, binding: Binding, results: tuple[TensorMeta | None, ...] | None
 ) -> LayoutBuilder:
+    """Match the patterns of `rule` to the shapes of `call`.
+
+    Args:
+        results: the types of the results; None if they are to be inferred.
+    """
     layout = LayoutBuilder(rule, call, binding, results, _extents(rule, call, binding))
     if rule.replicated is not None:
         _leave_without_factors(layout, rule.replicated)
@@ -74,6 +80,7 @@ def _list_parts(layout: LayoutBuilder, call: Call) -> Callable[[], Parts] | None
 
 
 def _match_patterns(layout: LayoutBuilder, list_parts: Callable[[], Parts] | None) -> None:
+    """Match the operands, then the results, because the sizes of inferred results follow from operands."""
     operands = [(index, p) for p in layout.rule.tensors for index in layout.binding.operands(p.name)]
     add_variadic(layout, operands)
     _fit_operands(layout, operands)
@@ -99,13 +106,13 @@ def _leave_without_factors(layout: LayoutBuilder, reason: str) -> None:
 
 def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
     """Match the operands. Those with a dimension map come last, because maps read the dimensions of the others."""
-    mapped = [(index, p) for index, p in operands if is_mapped(p.pattern)]
+    mapped_operands = [(index, p) for index, p in operands if is_mapped(p.pattern)]
     for index, parameter in operands:
         if not is_mapped(parameter.pattern):
             shape, description = layout.operands[index].shape, f"operand '{parameter.name}'"
             layout.operand_dims[index] = _match(layout, parameter.pattern or (), shape, description, operand=True)
     _solve_groups(layout)
-    for index, parameter in mapped:
+    for index, parameter in mapped_operands:
         assert parameter.pattern
         layout.operand = index
         dims, shape = _map(layout, parameter.pattern[0]), layout.operands[index].shape
@@ -118,6 +125,7 @@ def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) 
 
 
 def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
+    """Return the dimensions of result `index`, matched to its shape or inferred; None if the result is absent."""
     pattern, shape, description = layout.result_pattern(index), layout.result_shape(index), f"result {index}"
     if layout.results is not None and shape is None:
         return None
@@ -131,6 +139,7 @@ def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
 
 
 def _map(layout: LayoutBuilder, term: Term) -> Dims:
+    """Return the dimensions that the dimension map in `term` computes."""
     dims = MAPS[term.names[0]].build(layout, *term.names[1:])
     if MAPS[term.names[0]].sized:
         layout.shape_arguments.append(term.names[-1])
@@ -138,6 +147,12 @@ def _map(layout: LayoutBuilder, term: Term) -> Dims:
 
 
 def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], description: str, operand: bool) -> Dims:
+    """Match `pattern` to `shape`, and return the factors of each dimension.
+
+    Args:
+        description: the name of the tensor, for errors.
+        operand: whether the tensor is an operand, whose dimensions of size 1 broadcast.
+    """
     dims: list[tuple[int, ...]] = []
     for term, sizes in split_shape(layout, pattern, shape, description):
         if term.kind == "variadic":
@@ -171,18 +186,22 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
     dims: list[tuple[int, ...]] = []
     for term in pattern:
         if term.kind == "variadic":
-            base = layout.variadic.get(term.names[0])
-            if base is None:
+            variadic_factors = layout.variadic.get(term.names[0])
+            if variadic_factors is None:
                 layout.fail(f"the sizes of `{term}` cannot be inferred")
-            chosen = layout.positions(term.argument, len(base)) if term.modifier else ()
+            modified_positions = layout.positions(term.argument, len(variadic_factors)) if term.modifier else ()
             if term.modifier == "~" and part is None:
                 layout.fail(f"the size of `{term}` cannot be inferred")
             if term.modifier == "~" and part is not None:
-                separate = {p: layout.separate_factor(term.argument, p, part) for p in chosen}
-                dims += [(separate.get(p, f),) for p, f in enumerate(base)]
+                separate_factors = {p: layout.separate_factor(term.argument, p, part) for p in modified_positions}
+                dims += [(separate_factors.get(p, f),) for p, f in enumerate(variadic_factors)]
                 continue
-            keep = bool(layout.argument("keepdim"))
-            dims += [() if p in chosen else (f,) for p, f in enumerate(base) if p not in chosen or keep]
+            keeps_dims = bool(layout.argument("keepdim"))
+            dims += [
+                () if p in modified_positions else (f,)
+                for p, f in enumerate(variadic_factors)
+                if p not in modified_positions or keeps_dims
+            ]
         else:
             dims.append(tuple(layout.named_factor(n) for n in term.names) if term.kind != "one" else ())
     for factor in (f for d in dims for f in d):
@@ -192,6 +211,7 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
 
 
 def _solve_groups(layout: LayoutBuilder) -> None:
+    """Compute the unknown size of one factor in each group such as `(h g)`; raise RuleError if it does not fit."""
     for group, size, description in layout.open_groups:
         unknown = [f for f in group if layout.sizes[f] is None]
         product = math.prod(layout.sizes[f] or 0 for f in group if layout.sizes[f] is not None)

@@ -9,7 +9,10 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
-    """Return the dimensions; the sliced one is separate and replaced, unless the slice contains all of it."""
+    """Return the dimensions of a slice. A slice of all elements changes nothing.
+
+    Else the sliced dimension of `operand` is separate, and that of the result is unsharded.
+    """
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     dim = layout.dimension(argument, len(dims))
     step_size = layout.argument(step) or 1
@@ -42,35 +45,39 @@ def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, 
 
 
 def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions; padded ones are separate and replaced. `argument` lists pairs, last dimension first."""
+    """Return the dimensions after padding. Padded dimensions of `operand` are separate, those of the result unsharded.
+
+    Args:
+        argument: the argument with (before, after) for each padded dimension, last dimension first.
+    """
     dims, shape, pad = layout.dims(operand), layout.shape(operand), layout.integers(argument)
     if len(pad) % 2 or len(pad) > 2 * len(dims):
         layout.fail(f"argument '{argument}' is {list(pad)}; expected two numbers for each of the last dimensions")
-    out = list(dims)
-    for pair in reversed(range(len(pad) // 2)):
-        low, high = pad[2 * pair : 2 * pair + 2]
-        position = len(dims) - 1 - pair
+    result_dims = list(dims)
+    for pair_index in reversed(range(len(pad) // 2)):
+        low, high = pad[2 * pair_index : 2 * pair_index + 2]
+        position = len(dims) - 1 - pair_index
         if low or high:
             if low < 0 or high < 0:
                 layout.keep_unsharded(dims[position])
             else:
                 layout.separate(argument, position, dims[position])
-            out[position] = (layout.factor(f"w{position}", shape[position] + low + high, unsharded=True),)
-    return tuple(out)
+            result_dims[position] = (layout.factor(f"w{position}", shape[position] + low + high, unsharded=True),)
+    return tuple(result_dims)
 
 
 def keep_equal(layout: LayoutBuilder, operand: str) -> Dims:
-    """Return the dimensions of the result. Those whose size changes are unsharded, also in the operand."""
+    """Return the dimensions of a result of the same rank. Those whose size changes are unsharded in both tensors."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     result = layout.result_shape()
     if result is None:
         layout.fail("the shape of the result cannot be inferred")
     layout.same_rank(dims, result)
-    out = []
+    result_dims = []
     for position, size in enumerate(result):
         if size == shape[position]:
-            out.append(dims[position])
+            result_dims.append(dims[position])
         else:
             layout.keep_unsharded(dims[position])
-            out.append((layout.factor(f"w{position}", size, unsharded=True),))
-    return tuple(out)
+            result_dims.append((layout.factor(f"w{position}", size, unsharded=True),))
+    return tuple(result_dims)

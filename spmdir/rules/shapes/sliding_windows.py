@@ -22,10 +22,10 @@ def slide(
     layout.keep_unsharded((*_referred(layout, kernel), *sources))
     shapes = _window_shapes(layout, kernel, len(sources))
     slid_windows: list[Window | None] = [None] * len(sources)
-    ceil = bool(layout.argument("ceil_mode"))
+    rounds_up = bool(layout.argument("ceil_mode"))
     if condition and shapes and len(targets) == len(sources):
         slid_windows = [
-            window(len(sources) - d, layout.sizes[source] or 0, layout.sizes[target] or 0, shape, ceil)
+            window(len(sources) - d, layout.sizes[source] or 0, layout.sizes[target] or 0, shape, rounds_up)
             for d, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
         ]
     layout.paddings = tuple(shape.padding for shape in shapes or ())
@@ -33,17 +33,17 @@ def slide(
         layout.windows[target] = slid_window
         if slid_window is None:
             continue
-        made_of = (
+        input_factors = (
             (target, layout.factor("stride", slid_window.stride, unsharded=True))
             if slid_window.stride > 1
             else (target,)
         )
         layout.halo_bytes[target] = _halo_bytes(layout, source, slid_window)
-        layout.split(source, made_of)
+        layout.split(source, input_factors)
 
 
 def size_outcomes(layout: LayoutBuilder) -> None:
-    """Infer the sizes of outputs of windows."""
+    """Infer the sizes of the output dimensions of `slides` clauses from the input sizes and the window's arguments."""
     for clause in layout.rule.of_kind("slides"):
         kernel, over, to = clause.groups
         sources = _referred(layout, over)

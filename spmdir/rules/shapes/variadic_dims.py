@@ -44,9 +44,9 @@ def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> li
     sizes: list[int | None] = [None] * _rank(layout, matches)
     for match in matches:
         for position, size in _positioned_sizes(layout, match.term, match.sizes, len(sizes)):
-            separate = match.term.modifier == "~" and position in layout.positions(match.term.argument, len(sizes))
+            is_separate = match.term.modifier == "~" and position in layout.positions(match.term.argument, len(sizes))
             earlier_size = sizes[position]
-            if separate or (match.term.modifier != "" and earlier_size is not None):
+            if is_separate or (match.term.modifier != "" and earlier_size is not None):
                 continue
             if earlier_size is None or (earlier_size == 1 and not match.of_result):
                 sizes[position] = size
@@ -58,24 +58,32 @@ def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> li
 
 
 def _rank(layout: LayoutBuilder, matches: list[_Match]) -> int:
-    full = [match for match in matches if match.term.modifier != "-"]
-    if full:
-        operands = [match for match in full if not match.of_result]
-        return max(len(match.sizes) for match in operands or full)
-    value = layout.argument(matches[0].term.argument)
-    return len(matches[0].sizes) + (len(value) if isinstance(value, tuple) else 1)
+    """Return the number of variadic dimensions: the most among the operands, else that before a reduction."""
+    unreduced_matches = [match for match in matches if match.term.modifier != "-"]
+    if unreduced_matches:
+        operands = [match for match in unreduced_matches if not match.of_result]
+        return max(len(match.sizes) for match in operands or unreduced_matches)
+    reduced_dims = layout.argument(matches[0].term.argument)
+    return len(matches[0].sizes) + (len(reduced_dims) if isinstance(reduced_dims, tuple) else 1)
 
 
 def _positioned_sizes(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """Return (position among the variadic dimensions, size) of each that `term` matches, without kept reduced ones."""
+    """Return (position, size) of each variadic dimension that `term` matches.
+
+    Reduced dimensions that `keepdim` keeps with size 1 are left out.
+
+    Args:
+        shape: the sizes that `term` matches.
+        rank: the number of variadic dimensions.
+    """
     if len(shape) > rank:
         layout.fail(f"found {len(shape)} dimensions for `{term}`; expected at most {rank}")
     if term.modifier != "-":
         return list(enumerate(shape, rank - len(shape)))
-    dropped = layout.positions(term.argument, rank)
+    reduced_positions = layout.positions(term.argument, rank)
     if len(shape) == rank and layout.argument("keepdim"):
-        return [(p, size) for p, size in enumerate(shape) if p not in dropped]
-    kept_positions = [p for p in range(rank) if p not in dropped]
+        return [(p, size) for p, size in enumerate(shape) if p not in reduced_positions]
+    kept_positions = [p for p in range(rank) if p not in reduced_positions]
     if len(kept_positions) != len(shape):
         layout.fail(f"found {len(shape)} dimensions for `{term}`; expected {len(kept_positions)}")
     return list(zip(kept_positions, shape, strict=True))
@@ -84,19 +92,26 @@ def _positioned_sizes(layout: LayoutBuilder, term: Term, shape: tuple[int, ...],
 def match_variadic(
     layout: LayoutBuilder, term: Term, shape: tuple[int, ...], description: str, of_operand: bool
 ) -> list[tuple[int, ...]]:
-    base = layout.variadic[term.names[0]]
+    """Return the factors of each dimension that the variadic `term` matches.
+
+    Args:
+        shape: the sizes that `term` matches.
+    """
+    variadic_factors = layout.variadic[term.names[0]]
     if term.modifier == "-":
-        sizes = dict(_positioned_sizes(layout, term, shape, len(base)))
-        keeps_dims = len(shape) == len(base) and bool(layout.argument("keepdim"))
-        order = range(len(base)) if keeps_dims else sizes
-        return [check_dims(layout, (base[p],), sizes[p], description) if p in sizes else () for p in order]
-    if not of_operand and len(shape) != len(base):
-        layout.fail(f"{description} has {len(shape)} dimensions for `{term}`; expected {len(base)}")
+        sizes = dict(_positioned_sizes(layout, term, shape, len(variadic_factors)))
+        keeps_dims = len(shape) == len(variadic_factors) and bool(layout.argument("keepdim"))
+        positions = range(len(variadic_factors)) if keeps_dims else sizes
+        return [
+            check_dims(layout, (variadic_factors[p],), sizes[p], description) if p in sizes else () for p in positions
+        ]
+    if not of_operand and len(shape) != len(variadic_factors):
+        layout.fail(f"{description} has {len(shape)} dimensions for `{term}`; expected {len(variadic_factors)}")
     dims: list[tuple[int, ...]] = []
-    chosen = layout.positions(term.argument, len(base)) if term.modifier == "~" else ()
-    for position, size in _positioned_sizes(layout, term, shape, len(base)):
-        factor = base[position]
-        if position in chosen:
+    separate_positions = layout.positions(term.argument, len(variadic_factors)) if term.modifier == "~" else ()
+    for position, size in _positioned_sizes(layout, term, shape, len(variadic_factors)):
+        factor = variadic_factors[position]
+        if position in separate_positions:
             dims.append((layout.separate_factor(term.argument, position, size),))
         elif size == layout.sizes[factor]:
             dims.append((factor,))
@@ -114,15 +129,15 @@ def split_shape(
     layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], description: str
 ) -> list[tuple[Term, tuple[int, ...]]]:
     """Return each term of `pattern` with the sizes that it matches."""
-    free = len(shape) - sum(t.kind != "variadic" for t in pattern)
-    variadic = sum(t.kind == "variadic" for t in pattern)
-    if free < 0 or (free and not variadic):
+    variadic_length = len(shape) - sum(t.kind != "variadic" for t in pattern)
+    variadic_count = sum(t.kind == "variadic" for t in pattern)
+    if variadic_length < 0 or (variadic_length and not variadic_count):
         layout.fail(
             f"{description} has rank {len(shape)}; expected the dimensions `{' '.join(map(str, pattern)) or 'scalar'}`"
         )
     terms, start = [], 0
     for term in pattern:
-        length = free if term.kind == "variadic" else 1
+        length = variadic_length if term.kind == "variadic" else 1
         terms.append((term, shape[start : start + length]))
         start += length
     return terms
@@ -142,4 +157,5 @@ def check_dims(
 
 
 def is_mapped(pattern: Pattern | None) -> bool:
+    """Return whether a dimension map computes the dimensions of `pattern`."""
     return any(term.kind == "map" for term in pattern or ())

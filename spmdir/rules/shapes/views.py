@@ -61,20 +61,31 @@ def view_strides(rule: RuleInstance, strides: Strides) -> tuple[Strides, ...] | 
 def _strides(
     rule: RuleInstance, shape: Sequence[int], strides: Strides, sizes: Sequence[int], dims: Sequence[Sequence[int]]
 ) -> Strides | None:
-    """Return the strides of a result of shape `sizes` with factors `dims`; None if it is not a view."""
-    by_factor: dict[int, int] = {}
+    """Return the strides of a result of shape `sizes` with factors `dims`; None if it is not a view.
+
+    Each factor has one stride in the operand. The factors of a dimension of the result must be adjacent in memory.
+
+    Args:
+        shape, strides: the shape and strides of the operand.
+    """
+    stride_of_factor: dict[int, int] = {}
     for factors, stride in zip(rule.operand_dims[0], strides, strict=True):
         for factor in reversed(factors):
-            by_factor[factor] = stride
+            stride_of_factor[factor] = stride
             stride *= rule.factors[factor].size
     result_strides = []
     for dim, factors in enumerate(dims):
-        parts = [(f, by_factor[f]) for f in factors if f in by_factor and rule.factors[f].size > 1]
-        if any(major != minor * rule.factors[factor].size for (_, major), (factor, minor) in itertools.pairwise(parts)):
+        factor_strides = [
+            (f, stride_of_factor[f]) for f in factors if f in stride_of_factor and rule.factors[f].size > 1
+        ]
+        if any(
+            major != minor * rule.factors[factor].size
+            for (_, major), (factor, minor) in itertools.pairwise(factor_strides)
+        ):
             return None
-        if parts:
-            result_strides.append(parts[-1][1])
-        elif any(rule.factors[f].size > 1 for f in factors if f not in by_factor):
+        if factor_strides:
+            result_strides.append(factor_strides[-1][1])
+        elif any(rule.factors[f].size > 1 for f in factors if f not in stride_of_factor):
             # The factor is not in the operand: it is a slice of an operand's dimension, or an expanded dimension.
             source_dim = dim - len(sizes) + len(shape)
             result_strides.append(strides[source_dim] if source_dim >= 0 and shape[source_dim] > 1 else 0)

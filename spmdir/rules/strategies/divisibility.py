@@ -122,10 +122,10 @@ def text_conflict(
             return Obstacle("another axis shards '{}', which this strategy needs unsharded", (name,))
         if sharded_factor in factors or not rule.neighbours(sharded_factor).isdisjoint(factors):
             return Obstacle("another axis shards '{}' of the same dimension", (name,))
-        declared, rewrite = sharded.by_texts.get(sharded_factor), rule.factors[sharded_factor].rewrite
-        if declared is not None:
-            rewrite = "local" if declared.body else None
-            needs_range = any(needs_one_range(rule, declared.body, factor) for factor in factors)
+        other_text, rewrite = sharded.by_texts.get(sharded_factor), rule.factors[sharded_factor].rewrite
+        if other_text is not None:
+            rewrite = "local" if other_text.body else None
+            needs_range = any(needs_one_range(rule, other_text.body, factor) for factor in factors)
         else:
             needs_range = rewrite == "local" and not usable_clauses(rule, [sharded_factor], factors)
         if rewrite == "expand" or (rewrite and text.body):
@@ -148,12 +148,12 @@ def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, sca
     if not clauses and not scattered:
         return ""
     factors = {index, *(f for f in sharded.all_axes if f not in sharded.by_texts)}
-    numbers = usable_clauses(rule, factors, {*by_plugins, *((index,) if scattered else ())})
-    if numbers is None or (numbers and not clauses):
+    clause_indices = usable_clauses(rule, factors, {*by_plugins, *((index,) if scattered else ())})
+    if clause_indices is None or (clause_indices and not clauses):
         return ""
-    if not numbers:
+    if not clause_indices:
         return _clause_obstacle(rule, index, "local", "its local form requires shards of one range")
-    kind = rule.rule.clauses[numbers[-1]].kind
+    kind = rule.rule.clauses[clause_indices[-1]].kind
     if kind == "expand" and scattered and index in sharded.all_axes:
         return Obstacle("the op would expand, but another axis shards the factor too")
     if kind == "expand" and any(rule.factors[f].rewrite for f in by_plugins):
@@ -187,13 +187,13 @@ def shortage(
 
 def _lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
     """Return all shard lengths after nested (placement, ranks), major first; None if a placement rejects a length."""
-    extents = frozenset([size])
+    lengths = frozenset([size])
     for placement, count in nested:
         assert isinstance(placement, ShardPlacement)
-        if not all(can_shard(placement, extent, count) for extent in extents):
+        if not all(can_shard(placement, extent, count) for extent in lengths):
             return None
-        extents = frozenset(length for extent in extents for length in shard_lengths(((placement, count),), extent))
-    return extents
+        lengths = frozenset(length for extent in lengths for length in shard_lengths(((placement, count),), extent))
+    return lengths
 
 
 def _incompatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:

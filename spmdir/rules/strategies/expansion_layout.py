@@ -97,20 +97,22 @@ def lay_out(
     """
     labels: dict[Value, Dims] = {Value("operand", i): tensor_dims for i, tensor_dims in enumerate(dims)}
     placements: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
-    produced: dict[Value, Placement] = dict(placements)
+    produced_placements: dict[Value, Placement] = dict(placements)
     strategies: list[Strategy] = []
     reductions: list[InternalReduction] = []
-    for number, op in enumerate(expansion.ops):
-        inner = rule_of(op.call)
-        if inner is None:
+    for op_index, op in enumerate(expansion.ops):
+        inner_rule = rule_of(op.call)
+        if inner_rule is None:
             return None
         outer: dict[int, int] = {}
-        for value, inner_dims in zip(op.operands, inner.operand_dims, strict=True):
+        for value, inner_dims in zip(op.operands, inner_rule.operand_dims, strict=True):
             for inner_factors, outer_factors in zip(inner_dims, labels[value], strict=True):
                 outer.update(zip(inner_factors, outer_factors, strict=False))
         inner_sharded = sharded.for_inner_op(outer)
-        occurring = (*operands, *(placements[v] for v in op.operands))
-        strategy, reduced = _choose(inner.strategies(count, inner_sharded, occurring), op.operands, placements)
+        occurring_placements = (*operands, *(placements[v] for v in op.operands))
+        strategy, reduced = _choose(
+            inner_rule.strategies(count, inner_sharded, occurring_placements), op.operands, placements
+        )
         if strategy is None:
             return None
         for value in reduced:
@@ -120,14 +122,16 @@ def lay_out(
             reductions.append(InternalReduction(value, meta, placements[value].op or "", labels[value]))
             placements[value] = R
         if strategy.rewrite == "expand":
-            nested = inner.expansion_layout(strategy.factors[0], count, inner_sharded, strategy.operands)
-            reductions += [attrs.evolve(r, dims=_named(r.dims, outer)) for r in nested.reductions] if nested else []
+            nested = inner_rule.expansion_layout(strategy.factors[0], count, inner_sharded, strategy.operands)
+            reductions += (
+                [attrs.evolve(r, dims=_outer_dims(r.dims, outer)) for r in nested.reductions] if nested else []
+            )
         strategies.append(strategy)
         for result, placement in enumerate(strategy.results):
-            value = Value("op", number, result)
-            labels[value] = _named(inner.result_dims[result] or (), outer)
-            placements[value] = produced[value] = placement
-    results = tuple(R if v is None else produced[v] for v in expansion.results)
+            value = Value("op", op_index, result)
+            labels[value] = _outer_dims(inner_rule.result_dims[result] or (), outer)
+            placements[value] = produced_placements[value] = placement
+    results = tuple(R if v is None else produced_placements[v] for v in expansion.results)
     return ExpansionLayout(tuple(strategies), results, tuple(reductions))
 
 
@@ -144,18 +148,19 @@ def _choose(
     partial = [v for v in dict.fromkeys(reversed(operands)) if isinstance(placements[v], Partial)]
     for size in range(len(partial) + 1):
         for reduced in itertools.combinations(partial, size):
-            placed = tuple(R if v in reduced else placements[v] for v in operands)
+            operand_placements = tuple(R if v in reduced else placements[v] for v in operands)
             for matches in (operator.eq, _slices):
-                strategy = next((s for s in strategies if all(map(matches, placed, s.operands))), None)
+                strategy = next((s for s in strategies if all(map(matches, operand_placements, s.operands))), None)
                 if strategy is not None:
                     return strategy, reduced
     return None, ()
 
 
-def _slices(placed: Placement, wanted: Placement) -> bool:
-    return placed == wanted or (placed == R and isinstance(wanted, ShardPlacement))
+def _slices(placement: Placement, required_placement: Placement) -> bool:
+    """Return whether a value with `placement` has the required one, or gets it by slicing the replicated value."""
+    return placement == required_placement or (placement == R and isinstance(required_placement, ShardPlacement))
 
 
-def _named(dims: Dims, outer: Mapping[int, int]) -> Dims:
+def _outer_dims(dims: Dims, outer_factors: Mapping[int, int]) -> Dims:
     """Return the dimensions of an inner op as factors of the expanded op; factors that it lacks are dropped."""
-    return tuple(tuple(outer[f] for f in d if f in outer) for d in dims)
+    return tuple(tuple(outer_factors[f] for f in d if f in outer_factors) for d in dims)

@@ -100,11 +100,11 @@ def factor_strategy(
             return Obstacle("an op of its expansion has no such strategy", (), ClauseLocation(rule, ("expand",), index))
         return Strategy(operands, layout.results, (index,), "expand", factor_placements)
     results = tuple([_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims])
-    additive, number = rule.additive
+    additive, adds_number = rule.additive
     reduced = next((p for p in results if isinstance(p, Partial)), None)
     if None in results:
         return Obstacle("no placement of the result corresponds to this sharding")
-    if reduced and (number or (additive and reduced.op != "sum")):
+    if reduced and (adds_number or (additive and reduced.op != "sum")):
         return Obstacle("the result would be {}, but the op adds another operand or a number to it", (reduced,))
     for placement, meta in zip(results, rule.call.results, strict=True):
         if meta is not None and placement is not None and (reason := _unreducible(placement, meta.dtype)):
@@ -117,6 +117,7 @@ def factor_strategy(
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:
+    """Return S of the dimension with factor `index`; None if no dimension has it."""
     for dim, factors in enumerate(dims):
         if index in factors:
             return _cached_shard(dim)
@@ -129,6 +130,10 @@ def shard_operands(rule: RuleInstance, index: int) -> tuple[Placement, ...]:
 
 
 def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placement_of: PlacementOf) -> Placement | None:
+    """Return the placement of a result if factor `index` is sharded; None if no placement is sound.
+
+    A result with the factor is sharded. Else the kind of the factor decides whether it is partial or replicated.
+    """
     placement = R if dims is None else placement_of(dims)
     if placement is not None:
         return placement
@@ -199,14 +204,16 @@ def _blocking_number(rule: RuleInstance, clause: RuleClause, names: tuple[str, .
 def _passing(
     rule: RuleInstance, clause: RuleClause, indices: tuple[int, ...], candidates: Iterable[PartialPlacement]
 ) -> Iterator[tuple[PartialPlacement, Strategy | Obstacle]]:
-    """Yield a strategy or a reason for each of `candidates`: operands `indices` and the results that `clause` lists are
-    partial.
+    """Yield a strategy or a reason for each of `candidates` that `clause` may pass from operands to results.
+
+    Args:
+        indices: the operands that are partial together.
     """
     additive = rule.additive[0] if clause.kind == "linear" else ()
     partial_results = _partial_results(rule, clause, indices)
     operand_dtypes = [rule.call.operands[i].dtype for i in indices]
     result_dtypes = [meta.dtype for meta in partial_results]
-    inexact = next(((a, b) for a in operand_dtypes for b in result_dtypes if not sums_exactly(a, b)), None)
+    inexact_cast = next(((a, b) for a in operand_dtypes for b in result_dtypes if not sums_exactly(a, b)), None)
     dtypes = tuple(dict.fromkeys((*operand_dtypes, *result_dtypes)))
     obstacle = Obstacle(
         "this placement does not pass `{}`", (" ".join((clause.kind, *clause.reductions)),), clause.location
@@ -215,8 +222,8 @@ def _passing(
         unsupported = next((dtype for dtype in dtypes if not _can_be_partial(p, dtype)), None)
         if unsupported is not None:
             yield p, _unsupported(unsupported)
-        elif inexact and p.reduce not in ("max", "min"):
-            yield p, Obstacle("the sum of {} values differs from their sum as {}", inexact)
+        elif inexact_cast and p.reduce not in ("max", "min"):
+            yield p, Obstacle("the sum of {} values differs from their sum as {}", inexact_cast)
         elif (result := _passed_placement(clause, p)) is None:
             yield p, obstacle
         elif reason := next(
@@ -260,5 +267,6 @@ def _can_be_partial(placement: PartialPlacement, dtype: DType) -> bool:
 def _strategy(
     rule: RuleInstance, operands: Mapping[int, Placement], result: Placement, partial_results: tuple[TensorMeta, ...]
 ) -> Strategy:
+    """Return the strategy with these placements of `operands`, and `result` for `partial_results`; others are R."""
     placements = tuple(operands.get(i, R) for i in range(len(rule.call.operands)))
     return Strategy(placements, tuple(result if meta in partial_results else R for meta in rule.call.results))

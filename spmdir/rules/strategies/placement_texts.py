@@ -29,6 +29,7 @@ def texts_of(kind: type[Placement]) -> Records:
 
 
 def _file_texts(kind: type[Placement]) -> Records:
+    """Return the strategies in the .rules file next to the module of the placement class; empty if there is none."""
     path = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None), ".rules")
     if path is None:
         return {}
@@ -38,15 +39,19 @@ def _file_texts(kind: type[Placement]) -> Records:
 
 
 def _class_texts(kind: type[Placement]) -> Records:
+    """Return the strategies in the `rules` of a placement class, located in its file.
+
+    If `rules` is not a literal in the file, such as an f-string, each record is located by its first line.
+    """
     owner = next(base for base in kind.__mro__ if "rules" in vars(base))
     file, source, first_line = _source(owner)
-    start = source.find(kind.rules)
-    line = source.count("\n", 0, start) + 1 if start >= 0 else 1
+    rules_offset = source.find(kind.rules)
+    line = source.count("\n", 0, rules_offset) + 1 if rules_offset >= 0 else 1
     text = textwrap.dedent(kind.rules)
     indents = (len(a) - len(b) for a, b in zip(kind.rules.splitlines(), text.splitlines(), strict=True) if b)
     declared = read_strategies(text, file, line, next(indents, 0))
     rules = [record for records in read(text, file).values() for record in records]
-    if start < 0:
+    if rules_offset < 0:
         lines = source.splitlines()[first_line - 1 :]
         declared = {
             op: tuple(_located(record, lines, first_line) for record in records) for op, records in declared.items()

@@ -108,8 +108,8 @@ def _rewrite(
     rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement
 ) -> str | Obstacle:
     """Return the rewrite for the factor sharded by `placement`; see `compatible_rewrite`."""
-    single = index not in sharded.all_axes and is_contiguous(placement, rule.factors[index].size, count)
-    return compatible_rewrite(rule, index, sharded, scattered=not single)
+    is_single_range = index not in sharded.all_axes and is_contiguous(placement, rule.factors[index].size, count)
+    return compatible_rewrite(rule, index, sharded, scattered=not is_single_range)
 
 
 def _shortage(
@@ -170,6 +170,10 @@ def _substituted(
     lay_out: LayOutExpansion,
     rewrite: str,
 ) -> Strategy | Obstacle | None:
+    """Return the strategy that shards the factor by `placement`, if all dimensions with it have a placement for that.
+
+    Return a reason if one has none, and None if all would have S.
+    """
     size = rule.factors[index].size
     positions = _positions(rule, index, sharded)
     placements = {position: _implied_for_dimension(placement, position, size, count, shards) for position in positions}

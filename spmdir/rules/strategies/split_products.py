@@ -40,14 +40,14 @@ def split_strategies(
     """
     if not may_be_split(rule) or not 1 < count <= RING.most:
         return
-    plain = [
+    plain_strategies = [
         strategy for strategy in strategies if len(strategy.factors) == 1 and not strategy.rewrite and not strategy.text
     ]
-    plain = [strategy for strategy in plain if not strategy.factor_placements]
-    for blocks in plain:
+    plain_strategies = [strategy for strategy in plain_strategies if not strategy.factor_placements]
+    for blocks in plain_strategies:
         if not _has_blocks(rule, blocks, count, sharded):
             continue
-        for product in plain:
+        for product in plain_strategies:
             if product is not blocks and (split := _split_strategy(product, blocks)) is not None:
                 yield split
 

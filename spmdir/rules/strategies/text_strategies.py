@@ -62,6 +62,14 @@ def _has_any_shard(text: TextStrategy) -> bool:
 def _strategy(
     rule: RuleInstance, count: int, sharded: ShardCounts, text: TextStrategy, placement: ShardPlacement | None
 ) -> Strategy:
+    """Return the strategy `text` on the call of `rule`.
+
+    Args:
+        placement: the placement that `shard(…)` means; None if the text does not have it.
+
+    Raises:
+        NotApplicable: a condition does not hold, or a placement does not fit its tensor or the other axes.
+    """
     for condition in text.conditions:
         if not evaluate(condition, rule.scope):
             raise NotApplicable(
@@ -104,6 +112,7 @@ class _Reader:
         self.dimensions: dict[tuple[tuple[int, ...], int, Placement], None] = {}
 
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
+        """Return the placement that `term` denotes on a tensor, and record the factors that it shards."""
         placement = self._read(term, meta, dims)
         if not placement.supports(meta.dtype):
             raise NotApplicable("{} does not support {}", placement, meta.dtype)
@@ -133,12 +142,13 @@ class _Reader:
             assert isinstance(placement, ShardPlacement)
             if not can_shard(placement, size, self.count):
                 raise NotApplicable("the placement cannot shard {1} elements over {0} ranks", self.count, size)
-            outer = max(
-                map(sharded.of, factors), default=1
-            )  # the other axes may shard the dimension by another placement
-            outer_placement = placement if outer == 1 or can_shard(placement, size, outer) else Shard(placement.dim)
-            if not all(shard_lengths(((outer_placement, outer), (placement, self.count)), size)):
-                raise NotApplicable("{}", too_few_elements(size, self.count * outer, 1))
+            # The other axes may shard the dimension by another placement.
+            outer_count = max(map(sharded.of, factors), default=1)
+            outer_placement = (
+                placement if outer_count == 1 or can_shard(placement, size, outer_count) else Shard(placement.dim)
+            )
+            if not all(shard_lengths(((outer_placement, outer_count), (placement, self.count)), size)):
+                raise NotApplicable("{}", too_few_elements(size, self.count * outer_count, 1))
 
     def check_ring(self, ring: Statement, sharded: ShardCounts) -> None:
         """Raise RuleError if the factor of `ring` is not sharded, NotApplicable if the ring has too many ranks."""
@@ -160,13 +170,13 @@ class _Reader:
         if term.is_any_shard:
             assert self.any_shard is not None
             return with_dim(self.any_shard, self._dimension(term, term.fields[0], meta, dims))
-        kind = placement_type(term.name)
+        placement_class = placement_type(term.name)
         values = {}
-        for (name, field_type), field in zip(field_types(kind).items(), term.fields, strict=False):
-            is_dim = name == "dim" and issubclass(kind, ShardPlacement)
+        for (name, field_type), field in zip(field_types(placement_class).items(), term.fields, strict=False):
+            is_dim = name == "dim" and issubclass(placement_class, ShardPlacement)
             values[name] = self._dimension(term, field, meta, dims) if is_dim else self._value(term, field, field_type)
         try:
-            return kind(**values)
+            return placement_class(**values)
         except (TypeError, ValueError) as error:
             raise NotApplicable("{}", error.args[0] if error.args else error) from None
         except SpmdirError as error:
