@@ -95,34 +95,42 @@ def all_reduce_message(site: Site, x: Node) -> Message:
 def reduce_scatter_message(site: Site, x: Node) -> Message:
     reduction = reduction_of(site)
     partition = site.partition(site.target, site.dim)
-    local = site.local(site.target)
-    block = (*local[: partition.dim], partition.step, *local[partition.dim + 1 :])
+    local_shape_after = site.local(site.target)
+    block = (*local_shape_after[: partition.dim], partition.step, *local_shape_after[partition.dim + 1 :])
     x, (_, dtype) = reduction.before(x, (site.local(site.source), site.torch_dtype))
     padded = pad_chunks(site.emit, to_chunk_order(site.emit, x, partition), partition, site.ranks)
     x = split_even(site.emit, padded, partition, block)
-    length = local[partition.dim]
+    length = local_shape_after[partition.dim]
 
     def finish(result: Node) -> Node:
-        return reduction.after(narrow(site.emit, result, partition.dim, 0, length, partition.step), (local, dtype))
+        return reduction.after(
+            narrow(site.emit, result, partition.dim, 0, length, partition.step), (local_shape_after, dtype)
+        )
 
     return site.send(functional.reduce_scatter_tensor.default, x, reduction.name, partition.count, finish=finish)
 
 
 def all_to_all_message(site: Site, x: Node) -> Message:
-    leaving = site.partition(site.source, site.dim)
-    joining = site.partition(site.target, site.argument["to_dim"])
-    before, after = site.local(site.source), site.local(site.target)
-    per_index = math.prod(before) // before[joining.dim] if before[joining.dim] else 0
-    sends = [joining.chunks[number][1] * per_index for number in joining.by_rank]
-    per_index = math.prod(after) // after[leaving.dim] if after[leaving.dim] else 0
-    receives = [leaving.chunks[number][1] * per_index for number in leaving.by_rank]
-    flat = flat_chunks(site.emit, to_chunk_order(site.emit, x, joining), joining, before)
+    source_partition = site.partition(site.source, site.dim)
+    target_partition = site.partition(site.target, site.argument["to_dim"])
+    source_shape, target_shape = site.local(site.source), site.local(site.target)
+    per_index = (
+        math.prod(source_shape) // source_shape[target_partition.dim] if source_shape[target_partition.dim] else 0
+    )
+    sends = [target_partition.chunks[chunk_number][1] * per_index for chunk_number in target_partition.by_rank]
+    per_index = (
+        math.prod(target_shape) // target_shape[source_partition.dim] if target_shape[source_partition.dim] else 0
+    )
+    receives = [source_partition.chunks[chunk_number][1] * per_index for chunk_number in source_partition.by_rank]
+    flat = flat_chunks(site.emit, to_chunk_order(site.emit, x, target_partition), target_partition, source_shape)
     return site.move(
         functional.all_to_all_single.default,
         flat,
         receives,
         sends,
-        finish=lambda result: from_chunk_order(site.emit, from_flat_chunks(site.emit, result, leaving, after), leaving),
+        finish=lambda result: from_chunk_order(
+            site.emit, from_flat_chunks(site.emit, result, source_partition, target_shape), source_partition
+        ),
     )
 
 
@@ -131,10 +139,10 @@ def permute_message(site: Site, x: Node) -> Message:
     if not axes:
         return here(x)
     shape = site.local(site.target)
-    sender = permute_senders(site.source, site.target, site.mesh, site.shape, site.rank)
+    sender_of_rank = permute_senders(site.source, site.target, site.mesh, site.shape, site.rank)
     group = site.mesh.group(site.rank, [axis for axis in site.mesh.axis_names if axis in axes])
-    receives = [math.prod(shape) * (sender[site.rank] == member) for member in group]
-    sends = [math.prod(shape) * (sender[member] == site.rank) for member in group]
+    receives = [math.prod(shape) * (sender_of_rank[site.rank] == member) for member in group]
+    sends = [math.prod(shape) * (sender_of_rank[member] == site.rank) for member in group]
     flat = site.emit(aten.reshape.default, x, [-1])
     return site.move(
         functional.all_to_all_single.default,
@@ -154,21 +162,21 @@ def convert_message(site: Site, x: Node) -> Message:
     moved_axes = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
     source, target = site.source[moved_axes[0]], site.target[moved_axes[0]]
     axes = [axis for axis in moved_axes if site.mesh.sizes[axis] > 1]
-    after = site.local_type(site.target)
+    result_type = site.local_type(site.target)
     group = Group(
         site.group(axes) if axes else "",
         site.mesh.group_size(moved_axes),
         site.mesh.index(site.rank, moved_axes),
-        after.shape,
-        after.dtype,
+        result_type.shape,
+        result_type.dtype,
         None if target.dim is None else site.partition(site.target, target.dim, moved_axes),
     )
-    largest = local_shape(site.source, site.shape, site.mesh)
+    largest_shape = local_shape(site.source, site.shape, site.mesh)
     members = site.mesh.group(site.rank, moved_axes) if site.states else ()
     shapes = [site.source.local_shape(site.shape, site.mesh, site.mesh.coordinate(rank)) for rank in members]
-    group_largest = tuple(map(max, zip(*shapes, strict=True)))
-    code = EdgeCode(source, target, group, tuple(site.states), largest, group_largest)
+    largest_in_group = tuple(map(max, zip(*shapes, strict=True)))
+    code = EdgeCode(source, target, group, tuple(site.states), largest_shape, largest_in_group)
     tensors, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
     results, result_kinds = zip(*inline_all(site.emit, code, tensors, kinds), strict=True)
-    require_kinds(code, result_kinds, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))
+    require_kinds(code, result_kinds, ((result_type.shape, TORCH_DTYPES[result_type.dtype]), *kinds[1:]))
     return Message(x, lambda _: results[0], states=results[1:])

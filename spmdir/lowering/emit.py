@@ -137,7 +137,7 @@ def measured_step(before: Any, after: Any, number: int, member: int, group: str)
     """Measure the error of a lossy step. This function is a placeholder; the simulator implements it.
 
     Args:
-        held, made: the local tensor before and after the step.
+        before, after: the local tensor before and after the step.
         number: the position of the op in the program.
         member: the index of the tensor in its bucket.
         group: the name of the group of all ranks.
@@ -177,6 +177,7 @@ class _Emitter:
         self._device: Any = None
 
     def graph_module(self) -> fx.GraphModule:
+        """Emit all ops of the function, and return the graph with its constants as buffers."""
         for index, argument in enumerate(self.function.args):
             name = name_of(argument) or signature_name(self.function, "arg_attrs", index) or f"input_{index}"
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
@@ -203,6 +204,7 @@ class _Emitter:
         return LazyGraphModule(root, self.graph, class_name="RankProgram")
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Append a call to the graph. Index tensors and other tensors among its arguments become constants."""
         args = tuple(self.constant(arg) if isinstance(arg, (torch.Tensor, Indices)) else arg for arg in args)
         return self.append(target, args, kwargs)
 
@@ -246,6 +248,7 @@ class _Emitter:
         return sharding or Sharding((), self.mesh.name)
 
     def emit_op(self, op: ValueOp) -> None:
+        """Emit one op, and record the node of each result, or for a start the function that waits for it."""
         self.meta = _node_metadata(op)
         for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
@@ -256,6 +259,7 @@ class _Emitter:
                 node.meta[IS_COMPUTED] = not isinstance(op, (Collective, WaitOp))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
+        """Emit the torch call of an `aten` op. For several results, add a `getitem` for each."""
         operands, results = op.operands, op.results
         # Unused by-products may differ between kernels, as in embedding_bag in bf16, so they are not checked.
         result_types = tuple(self.local_meta(r) if r.uses or len(results) == 1 else None for r in results)
@@ -295,6 +299,7 @@ class _Emitter:
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
+        """Emit a collective; return the value of each member, or for a start the function that waits, then states."""
         operands = [self.node(value) for value, _ in op.pairs]
         if self.ignore_shardings:
             started = start_collective(self.call, [*map(here, operands)], self.shapes.of)
@@ -339,6 +344,7 @@ class _Emitter:
         return values
 
     def site(self, op: Any, index: int, step: Step, emit: Emit) -> Site:
+        """Return the site of member `index` of a collective, on the mesh refined to the sub-axes of its shardings."""
         meta = global_type(op.operands[index], self.mesh)
         assert meta is not None
         mesh = refinement(self.mesh, step.source, step.target, op.axes)
@@ -349,8 +355,8 @@ class _Emitter:
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
         """Return name → (edge state, kind) on this rank."""
-        state_operands = op.operands[len(op.pairs) :]
-        pairs = zip(op.states(self.mesh), state_operands, strict=True) if state_operands else ()
+        edge_state_operands = op.operands[len(op.pairs) :]
+        pairs = zip(op.states(self.mesh), edge_state_operands, strict=True) if edge_state_operands else ()
         return {
             state.name: (self.node(value), (self.local_shape(value), TORCH_DTYPES[state.meta.dtype]))
             for state, value in pairs
@@ -378,6 +384,7 @@ class _Emitter:
         return [assemble(self.call, self.mesh, self.rank, [*map(self.node, op.operands)], op)]
 
     def emit_choose(self, op: ValueOp) -> Sequence[Any]:
+        """Return the operand that this rank uses. The ops of the other operand are erased at the end."""
         when = op.argument["when"]
         assert isinstance(when, Local)  # verified
         new, old = map(self.node, op.operands)

@@ -105,9 +105,9 @@ class _Values:
             assert identity is not None  # an average is computed as a sum
             return identities(self.site, self.operand, shape, identity)
         # Only empty chunks need it for a placement without an identity.
-        outer = self.brackets.site
-        neutral = identities(outer, self.operand, shape, self.placement.identity or 0.0)
-        return self.brackets.prepare(neutral, (tuple(shape), outer.torch_dtype))[0]
+        operand_site = self.brackets.site
+        identity_tensor = identities(operand_site, self.operand, shape, self.placement.identity or 0.0)
+        return self.brackets.prepare(identity_tensor, (tuple(shape), operand_site.torch_dtype))[0]
 
 
 def _moved_placement(site: Site) -> PartialPlacement:
@@ -123,14 +123,14 @@ class _Round:
 
     Attributes:
         message: its message, with a flat result.
-        received: flat result → the parts that this rank receives or keeps, with their nodes.
+        unpack: flat result → the parts that this rank receives or keeps, with their nodes.
     """
 
     message: Message
     unpack: Callable[[Node], list[PartNode]]
 
     def finish_with(self, value_of: Callable[[list[PartNode]], Node]) -> Message:
-        """Return the message whose value is `value_of` of the parts."""
+        """Return the message of this round with another value: `value_of` the parts that this rank has after it."""
         finish = self.message.finish
         return attrs.evolve(self.message, finish=lambda result: value_of(self.unpack(finish(result))))
 
@@ -149,18 +149,18 @@ def _send_round(
     # All ranks of the mesh must agree on whether there is a collective, not only those of this group.
     if not loads:
         return _Round(here(x), lambda result: kept_parts)
-    ordered = [part for part in parts if part.sender != part.receiver]
+    moved_parts = [part for part in parts if part.sender != part.receiver]
     axes = [axis for axis in axes if site.mesh.sizes[axis] > 1]
     group = sorted(site.mesh.group(site.rank, axes))
-    outgoing = [[p for p in ordered if (p.sender, p.receiver) == (site.rank, member)] for member in group]
-    incoming = [[p for p in ordered if (p.sender, p.receiver) == (member, site.rank)] for member in group]
-    flat = [
+    outgoing = [[p for p in moved_parts if (p.sender, p.receiver) == (site.rank, member)] for member in group]
+    incoming = [[p for p in moved_parts if (p.sender, p.receiver) == (member, site.rank)] for member in group]
+    flat_chunks = [
         site.emit(aten.reshape.default, chunk_of(part), [-1])
         for parts_to_member in outgoing
         for part in parts_to_member
     ]
-    empty = [] if flat else [site.emit(aten.new_empty.default, x, [0])]
-    joined = flat[0] if len(flat) == 1 else site.emit(aten.cat.default, [*flat, *empty])
+    empty = [] if flat_chunks else [site.emit(aten.new_empty.default, x, [0])]
+    joined = flat_chunks[0] if len(flat_chunks) == 1 else site.emit(aten.cat.default, [*flat_chunks, *empty])
     receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
     message = site.move(
         functional.all_to_all_single.default, joined, receives, sends, axes=axes, finish=lambda result: result
@@ -179,8 +179,8 @@ def _send_round(
 
 def _select_grid(emit: Emit, x: Node, grid: Grid, source_grid: Grid) -> Node:
     """Return the elements of `grid`, in its order, from `x`, which has the elements of the grid `source_grid`."""
-    for dim, (wanted, source_ranges) in enumerate(zip(grid, source_grid, strict=True)):
-        x = take(emit, x, dim, positions(wanted, source_ranges), length(source_ranges))
+    for dim, (selected_ranges, source_ranges) in enumerate(zip(grid, source_grid, strict=True)):
+        x = take(emit, x, dim, positions(selected_ranges, source_ranges), length(source_ranges))
     return x
 
 
@@ -200,14 +200,15 @@ def _partials_of_grid(values: _Values, grid: Grid, parts: Sequence[PartNode]) ->
 def _reduce_parts(values: _Values, parts: Sequence[PartNode]) -> Node:
     """Return the result of the exchange on this rank, from all parts that it received or kept."""
     site = values.site
-    wanted = grid_of(site.target, site.shape, site.mesh, site.rank)
+    target_grid = grid_of(site.target, site.shape, site.mesh, site.rank)
     # Partial values of which the rank receives no part would only add identities.
     partials = [[(p, n) for p, n in parts if p.partial == partial] for partial in sorted({p.partial for p, _ in parts})]
-    result = _combine(values, [_join(values, wanted, of_partial) for of_partial in partials or [[]]])
+    result = _combine(values, [_join(values, target_grid, of_partial) for of_partial in partials or [[]]])
     return values.brackets.after(result, (site.local(site.target), site.torch_dtype))
 
 
 def _combine(values: _Values, partials: Sequence[Node]) -> Node:
+    """Return the reduction of the partial values, computed on this rank in the given order."""
     site, reduction = values.site, values.placement.reduce
     combine = functools.partial(site.emit, operator.attrgetter(REDUCTIONS[reduction].op)(aten))
     if len(partials) == 1 or not site.torch_dtype.is_complex or reduction == "product":
@@ -219,12 +220,15 @@ def _combine(values: _Values, partials: Sequence[Node]) -> Node:
 
 def _join(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
     """Return `grid` joined from `parts`. Elements in no part have the identity of the combination."""
-    ascending = tuple(map(union, grid))
-    return _select_grid(values.site.emit, _join_ascending(values, ascending, parts), grid, ascending)
+    sorted_grid = tuple(map(union, grid))
+    return _select_grid(values.site.emit, _join_ascending(values, sorted_grid, parts), grid, sorted_grid)
 
 
 def _join_ascending(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
-    """Return `_join` of a grid that ascends in every dimension. It is cut along a dimension that no part spans."""
+    """Return the elements of `grid`, which ascends in every dimension, joined from `parts`.
+
+    The grid is cut into slabs along a dimension that no part spans, and each slab is joined separately.
+    """
     if not parts:
         return values.identities([length(ranges) for ranges in grid])
     for part, node in parts:

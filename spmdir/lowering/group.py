@@ -97,6 +97,7 @@ class Group:
         return narrow(_call, x, partition.dim, 0, length, partition.step)  # type: ignore[return-value, arg-type]
 
     def _partition(self, method: str) -> DimPartition:
+        """Return the partition; raise SpmdirError with the name of `method` if the target shards no dimension."""
         if self.partition is None:
             raise SpmdirError(
                 f"group.{method} uses the sharding of the target, but the target shards no dimension; "
@@ -111,6 +112,7 @@ class Group:
             )
 
     def _reduce(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:
+        """Run a collective that reduces by `op`. Process groups reduce booleans as bytes."""
         if self.size == 1:
             return x
         check_reduced(op, x.dtype)
@@ -123,6 +125,7 @@ class Group:
         return self._run(collective, x.view(torch.uint8), name, *arguments).view(torch.bool)
 
     def _move(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
+        """Run a collective that only moves elements, as a view of a type that all backends can send."""
         sent, unpack = view_as_sendable(_call, x, x.dtype)  # type: ignore[arg-type]
         return unpack(self._run(collective, sent, *arguments))  # type: ignore[arg-type, return-value]
 
@@ -131,4 +134,5 @@ class Group:
 
 
 def _call(op: Any, *arguments: Any) -> Any:
+    """Call a torch op at once: the `Emit` of code that runs on tensors instead of building a graph."""
     return op(*(argument.tensor() if isinstance(argument, Indices) else argument for argument in arguments))

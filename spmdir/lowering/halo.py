@@ -36,14 +36,14 @@ class Line:
 def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName) -> Line:
     """Return the line of `rank` for a dimension that `axes` shard, outermost first."""
     axes = tuple(axis for axis in axes if mesh.sizes[axis] > 1)
-    order, fine = mesh.group(rank, axes), mesh.refine(axes)
-    parts = {part for axis in axes for part in fine.parts(axis)}
-    position = order.index(rank)
+    ranks_in_line, refined_mesh = mesh.group(rank, axes), mesh.refine(axes)
+    parts = {part for axis in axes for part in refined_mesh.parts(axis)}
+    position = ranks_in_line.index(rank)
     return Line(
-        tuple(sorted(order)),
-        order[position - 1] if position else None,
-        order[position + 1] if position + 1 < len(order) else None,
-        group_name(fine.merge(axis for axis in fine.axis_names if axis in parts)) if axes else "",
+        tuple(sorted(ranks_in_line)),
+        ranks_in_line[position - 1] if position else None,
+        ranks_in_line[position + 1] if position + 1 < len(ranks_in_line) else None,
+        group_name(refined_mesh.merge(axis for axis in refined_mesh.axis_names if axis in parts)) if axes else "",
     )
 
 
@@ -60,8 +60,8 @@ def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp
     ]
     x = _swap(emit, joined, op.dim)
     if any(missing):
-        last = emit(aten.transpose.int, x, op.dim, -1)
-        padded = emit(aten.constant_pad_nd.default, last, missing, FILLS[op.fill])
+        transposed = emit(aten.transpose.int, x, op.dim, -1)
+        padded = emit(aten.constant_pad_nd.default, transposed, missing, FILLS[op.fill])
         x = emit(aten.transpose.int, padded, op.dim, -1)
     return emit(aten.contiguous.default, x)
 
@@ -109,8 +109,9 @@ def _exchange(
     """Return the tensor from each neighbour, along dimension 0; None if there is no neighbour or it sends nothing.
 
     Args:
-        counts: lengths along dimension 0 to the previous and to the following rank. The opposite neighbour sends as
-            many.
+        sent: neighbour → the tensor to send to it; None to send nothing.
+        counts: the lengths along dimension 0 sent to the previous and to the following rank. All ranks send the same
+            lengths, so this rank receives the second from the previous rank, and the first from the following rank.
     """
     received_from: dict[int | None, Node | None] = {line.previous: None, line.following: None}
     if len(line.members) == 1:

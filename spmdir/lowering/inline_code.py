@@ -98,8 +98,8 @@ def _pad_end(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return `tensor` padded with zeros at the end of each dimension, to this shape."""
     if tensor.shape == torch.Size(shape):
         return tensor
-    behind = [(0, wanted - size) for size, wanted in zip(tensor.shape, shape, strict=True)]
-    return torch.nn.functional.pad(tensor, [number for pair in reversed(behind) for number in pair])
+    padding = [(0, padded_size - size) for size, padded_size in zip(tensor.shape, shape, strict=True)]
+    return torch.nn.functional.pad(tensor, [number for pair in reversed(padding) for number in pair])
 
 
 @attrs.frozen(cache_hash=True)
@@ -219,6 +219,7 @@ def _results(output: Node) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def _trace(code: Code, kinds: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[Kind, ...]]:
+    """Trace `code` on fake tensors of these kinds; return the program and the kinds of its results."""
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
     try:
@@ -287,4 +288,5 @@ def require_kind(code: Code, kind: Kind, expected: Kind) -> None:
 
 
 def _place(code: Code, error: BaseException | None) -> Location | None:
+    """Return the line of the plug-in that raised `error`, else that of the class that declares `code`."""
     return failing_line(code.declaring, error)

@@ -130,25 +130,30 @@ def _split_own_chunks(emit: Emit, x: Node, messages: Sequence[Message], shapes: 
 
 
 def _join_by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Concatenate, for each rank in turn, the splits of all members."""
-    (receives, sends), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
+    """Concatenate, for each rank in turn, the splits of all members, and add up the lengths of the splits.
+
+    A split counts rows. A row of a member has `width` elements, so the joined message counts elements.
+    """
+    (receives, sends), widths = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     parts = [
         _split(emit, emit(aten.reshape.default, message.x, [-1]), [size * width for size in splits])
-        for message, splits, width in zip(messages, sends, inner, strict=True)
+        for message, splits, width in zip(messages, sends, widths, strict=True)
     ]
     ordered = list(itertools.chain.from_iterable(zip(*parts, strict=True)))
-    totals = [[sum(map(operator.mul, sizes, inner)) for sizes in zip(*side, strict=True)] for side in (receives, sends)]
-    return _cat(emit, ordered), tuple(totals)
+    total_splits = [
+        [sum(map(operator.mul, sizes, widths)) for sizes in zip(*side, strict=True)] for side in (receives, sends)
+    ]
+    return _cat(emit, ordered), tuple(total_splits)
 
 
 def _split_by_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
     """Split a tensor with the splits of all members for each rank in turn, and concatenate those of each member."""
-    (receives, _), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
-    sizes = [size * width for row in zip(*receives, strict=True) for size, width in zip(row, inner, strict=True)]
+    (receives, _), widths = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
+    sizes = [size * width for row in zip(*receives, strict=True) for size, width in zip(row, widths, strict=True)]
     parts, results = _split(emit, x, sizes), []
-    for number, shape in enumerate(shapes):
-        joined = _cat(emit, parts[number :: len(shapes)])
-        results.append(emit(aten.reshape.default, joined, [sum(receives[number]), *shape[1:]]))
+    for member, shape in enumerate(shapes):
+        joined = _cat(emit, parts[member :: len(shapes)])
+        results.append(emit(aten.reshape.default, joined, [sum(receives[member]), *shape[1:]]))
     return results
 
 

@@ -30,15 +30,15 @@ class NodeShapes:
         """Return the shape and element type of `node`."""
         if (meta := self._type_of(node)) is not None:
             return meta.shape, TORCH_DTYPES[meta.dtype]
-        pending = [node]
-        while pending:  # chains of rings are too long for recursion
-            last = pending[-1]
-            if last in self._values or self._store_declared(last):
-                pending.pop()
-            elif missing := [operand for operand in last.all_input_nodes if operand not in self._values]:
-                pending += missing
+        stack = [node]
+        while stack:  # chains of rings are too long for recursion
+            next_node = stack[-1]
+            if next_node in self._values or self._store_declared(next_node):
+                stack.pop()
+            elif missing := [operand for operand in next_node.all_input_nodes if operand not in self._values]:
+                stack += missing
             else:
-                self._values[last] = self._run(last)
+                self._values[next_node] = self._run(next_node)
         value = self._values[node]
         return tuple(value.shape), value.dtype
 
@@ -52,6 +52,7 @@ class NodeShapes:
         return node in self._values
 
     def _run(self, node: fx.Node) -> Any:
+        """Return the fake tensor that `node` computes from the stored fake tensors of its operands."""
         args, kwargs = fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
         with torch.no_grad(), self._mode:
             return node.target(*args, **kwargs)  # type: ignore

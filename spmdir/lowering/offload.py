@@ -49,6 +49,7 @@ def _reload(x: Tensor, device: torch.device) -> Tensor:
 
 @torch.library.custom_op("spmdir::end_copy", mutates_args=("copied",), schema="(Tensor(a!) copied, Tensor x) -> ()")
 def _end_copy(copied: Tensor, x: Tensor) -> None:
+    """Let the current stream wait for the copy of `x` into `copied`."""
     device = x.device if x.device.type != "cpu" else copied.device
     if device.type == "cpu":
         return
@@ -61,7 +62,11 @@ def _end_copy(copied: Tensor, x: Tensor) -> None:
 
 
 def _start_copy(target: Tensor, x: Tensor, device: torch.device, to_host: bool) -> Tensor:
-    """Start a copy of `x` into `made` on the stream of its direction; return `made`."""
+    """Start a copy of `x` into `target` on the stream of this direction, and return `target`.
+
+    Args:
+        device: the accelerator; a CPU copies at once.
+    """
     if device.type == "cpu":
         return target.copy_(x)
     accelerator, stream = torch.get_device_module(device), _stream(device, to_host)

@@ -76,25 +76,28 @@ class DimPartition:
 
     @cached_property
     def by_rank(self) -> Shape:
-        """Return the number of the chunk of each rank of the group."""
-        numbers = []
-        for point in itertools.product(*(range(self.counts[position]) for position in self.order)):
-            nested = dict(zip(self.order, point, strict=True))
-            number = 0
-            for position, count in enumerate(self.counts):
-                number = number * count + nested[position]
-            numbers.append(number)
-        return tuple(numbers)
+        """Return the number of the chunk of each rank of the group, in mesh order of the ranks."""
+        chunk_numbers = []
+        for coordinates in itertools.product(*(range(self.counts[axis_position]) for axis_position in self.order)):
+            coordinate_of_axis = dict(zip(self.order, coordinates, strict=True))
+            chunk_number = 0
+            for axis_position, count in enumerate(self.counts):
+                chunk_number = chunk_number * count + coordinate_of_axis[axis_position]
+            chunk_numbers.append(chunk_number)
+        return tuple(chunk_numbers)
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (first chunk, offset, length) of each range that is contiguous after padding chunks to `step`."""
+        """Return (first chunk, offset, length) of each run of chunks that padding to `step` does not separate.
+
+        All chunks of a run but the last have `step` elements, so no padding occurs inside of the run.
+        """
         runs: list[tuple[int, int, int]] = []
-        for number, (offset, size) in enumerate(self.chunks):
-            if runs and runs[-1][0] * self.step + runs[-1][2] == number * self.step:
+        for chunk_number, (offset, size) in enumerate(self.chunks):
+            if runs and runs[-1][0] * self.step + runs[-1][2] == chunk_number * self.step:
                 runs[-1] = (*runs[-1][:2], runs[-1][2] + size)
             elif size or not runs:
-                runs.append((number, offset, size))
+                runs.append((chunk_number, offset, size))
         return tuple(runs)
 
 
@@ -104,8 +107,8 @@ def partition_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, m
     Args:
         size: the global length of the dimension.
     """
-    outer = Sharding([(a, p) for a, p in sharding.entries if a not in axes], sharding.mesh)
-    extent = length(outer.local_ranges(dim, size, mesh, mesh.coordinate(rank)))
+    outer_sharding = Sharding([(a, p) for a, p in sharding.entries if a not in axes], sharding.mesh)
+    extent = length(outer_sharding.local_ranges(dim, size, mesh, mesh.coordinate(rank)))
     counts = tuple(mesh.sizes[axis] for axis in axes)
     order = tuple(axes.index(axis) for axis in mesh.axis_names if axis in axes)
     placements = tuple((sharding[axis], mesh.sizes[axis]) for axis in axes)
@@ -180,35 +183,40 @@ def pad_chunks(emit: Emit, x: Node, partition: DimPartition, ndim: int) -> Node:
 
 def drop_padding(emit: Emit, x: Node, partition: DimPartition) -> Node:
     """Invert `pad_chunks`: drop the padding after each chunk."""
-    padded = partition.count * partition.step
+    padded_extent = partition.count * partition.step
     parts = [
-        narrow(emit, x, partition.dim, number * partition.step, size, padded) for number, _, size in partition.runs
+        narrow(emit, x, partition.dim, first_chunk * partition.step, size, padded_extent)
+        for first_chunk, _, size in partition.runs
     ]
     return parts[0] if len(parts) == 1 else emit(aten.cat.default, parts, partition.dim)
 
 
 def split_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
     """Return the even chunks of `x`, each of shape `block`, joined along dimension 0 in rank order."""
-    rank, nest = len(block), len(partition.counts)
+    ndim, axis_count = len(block), len(partition.counts)
     joined = [partition.count * block[0], *block[1:]]
     if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return x if partition.dim == 0 else emit(aten.reshape.default, x, joined)
     shape = [*block[: partition.dim], *partition.counts, *block[partition.dim :]]
-    front = [partition.dim + position for position in partition.order]
-    other_dims = [dim for dim in range(rank + nest) if dim not in front]
-    x = emit(aten.permute.default, emit(aten.reshape.default, x, shape), [*front, *other_dims])
+    chunk_dims = [partition.dim + position for position in partition.order]
+    other_dims = [dim for dim in range(ndim + axis_count) if dim not in chunk_dims]
+    x = emit(aten.permute.default, emit(aten.reshape.default, x, shape), [*chunk_dims, *other_dims])
     return emit(aten.reshape.default, x, joined)
 
 
 def join_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
     """Invert `split_even`, for `x` of any shape that has the chunks in rank order."""
-    rank, nest = len(block), len(partition.counts)
+    ndim, axis_count = len(block), len(partition.counts)
     shape = [*block[: partition.dim], partition.count * block[partition.dim], *block[partition.dim + 1 :]]
     if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return emit(aten.reshape.default, x, shape)
     x = emit(aten.reshape.default, x, [*(partition.counts[position] for position in partition.order), *block])
-    nested = [partition.order.index(position) for position in range(nest)]
-    dims = [*range(nest, nest + partition.dim), *nested, *range(nest + partition.dim, nest + rank)]
+    chunk_dims = [partition.order.index(position) for position in range(axis_count)]
+    dims = [
+        *range(axis_count, axis_count + partition.dim),
+        *chunk_dims,
+        *range(axis_count + partition.dim, axis_count + ndim),
+    ]
     return emit(aten.reshape.default, emit(aten.permute.default, x, dims), shape)
 
 
@@ -265,4 +273,5 @@ def from_flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape)
 
 
 def _with_size(shape: Shape, dim: int, size: int) -> Shape:
+    """Return `shape` with `size` in dimension `dim`."""
     return (*shape[:dim], size, *shape[dim + 1 :])

@@ -99,9 +99,9 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
         mesh: the mesh that `device_mesh` must equal.
         timeout: the timeout of the groups in seconds; None to keep it.
     """
-    named = {text: symbolic_axes(text) for text in group_names(program)}
+    axes_of_name = {text: symbolic_axes(text) for text in group_names(program)}
     group_name_of: dict[str, str] = {}
-    for name, axes in named.items():
+    for name, axes in axes_of_name.items():
         group = _group(mesh, device_mesh, axes or (), _symbolic_stream(name))
         if timeout is not None:
             set_timeout(group, timeout)
@@ -109,7 +109,7 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
     for node in program.graph.nodes:
         for text in node.args:
             if isinstance(text, str) and text in group_name_of:
-                node.meta[AXES] = named[text]
+                node.meta[AXES] = axes_of_name[text]
         node.args = tuple(group_name_of.get(text, text) if isinstance(text, str) else text for text in node.args)
     write_gathers(program, device_mesh)
     program.recompile()
@@ -137,6 +137,7 @@ def is_runnable(program: fx.GraphModule) -> bool:
 
 
 def _group_names(program: fx.GraphModule) -> Iterator[str]:
+    """Yield the symbolic name of the group of each collective, with repetitions."""
     texts = (text for node in program.graph.nodes for text in node.args if isinstance(text, str))
     return (text for text in texts if symbolic_axes(text) is not None)
 

@@ -113,19 +113,26 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
 
 
 def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> Node | None:
-    """Return the pattern as a permutation of split dimensions; None unless it contains all positions of `extent`."""
-    sizes = sorted(pattern.loops, key=lambda loop: -loop[1])
-    inner = [math.prod(count for count, _ in sizes[index + 1 :]) for index in range(len(sizes))]
-    if [stride for _, stride in sizes] != inner or math.prod(count for count, _ in sizes) != extent:
+    """Return the positions of `pattern` by splitting dimension `dim` and permuting the parts.
+
+    Return None unless the pattern has each position of the dimension once.
+    """
+    loops_by_stride = sorted(pattern.loops, key=lambda loop: -loop[1])
+    contiguous_strides = [
+        math.prod(count for count, _ in loops_by_stride[index + 1 :]) for index in range(len(loops_by_stride))
+    ]
+    if [stride for _, stride in loops_by_stride] != contiguous_strides or math.prod(
+        count for count, _ in loops_by_stride
+    ) != extent:
         return None
-    split = emit(aten.unflatten.int, x, dim, [count for count, _ in sizes])
-    sources = [dim + sizes.index(loop) for loop in pattern.loops]
-    moved = emit(aten.movedim.intlist, split, sources, [dim + index for index in range(len(sizes))])
-    return emit(aten.flatten.using_ints, moved, dim, dim + len(sizes) - 1)
+    split = emit(aten.unflatten.int, x, dim, [count for count, _ in loops_by_stride])
+    source_dims = [dim + loops_by_stride.index(loop) for loop in pattern.loops]
+    moved = emit(aten.movedim.intlist, split, source_dims, [dim + index for index in range(len(loops_by_stride))])
+    return emit(aten.flatten.using_ints, moved, dim, dim + len(loops_by_stride) - 1)
 
 
 def _strided(emit: Emit, x: Node, dim: int, pattern: Pattern) -> Node:
-    """Return a strided pattern as a view and one copy."""
+    """Return the positions of a strided pattern: a slice with a step, or windows that one copy flattens."""
     (count, stride), size = pattern.loops[0], pattern.loops[1][0] if len(pattern.loops) > 1 else 1
     end = pattern.start + (count - 1) * stride + size
     if size == 1:

@@ -52,11 +52,11 @@ class Brackets:
     def after(self, x: Node, kind: Kind) -> Node:
         """Return the value for the result `x` of the reduction, a tensor of `kind`."""
         x = divide(self.site, x, self.divisors[1])
-        wanted = kind[0], self.site.torch_dtype
+        expected_kind = kind[0], self.site.torch_dtype
         for code in self.afters:
             x, kind = inline(self.site.emit, code, x, kind)
         for code in self.afters[-1:] or self.befores[-1:]:
-            require_kind(code, kind, wanted)
+            require_kind(code, kind, expected_kind)
         return x
 
 
@@ -105,8 +105,8 @@ def reduction_of(site: Site) -> Reduction:
     Raises:
         UnsupportedError: process groups have no such reduction.
     """
-    partial = (site.source[axis] for axis in site.named)
-    first = next(placement for placement in partial if isinstance(placement, PartialPlacement))
+    placements = (site.source[axis] for axis in site.named)
+    first = next(placement for placement in placements if isinstance(placement, PartialPlacement))
     name = group_reduction(first.reduce, site.dtype.is_bool)
     if name is None:
         raise UnsupportedError(f"{first} cannot reduce booleans; expected P(any) or P(all)")
@@ -147,5 +147,6 @@ def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> No
 
 
 def _limit(kind: torch.dtype, value: float) -> int:
+    """Return the limit of an integer type that stands for the infinity `value`."""
     limits = torch.iinfo(kind)
     return limits.min if value < 0 else limits.max

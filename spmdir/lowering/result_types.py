@@ -37,10 +37,10 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
         declared: the type of each result in the IR; None is not checked.
     """
     text = repr((args, kwargs))  # part of the key, because 1, 1.0 and True are equal in Python
-    quick = _meta_results(target, args, kwargs, text)
-    if quick is not None and _find_difference([quick], declared) is None:
+    meta_results = _meta_results(target, args, kwargs, text)
+    if meta_results is not None and _find_difference([meta_results], declared) is None:
         return
-    answers: list[Results] = []
+    torch_results: list[Results] = []
     errors: list[UnsupportedError] = []
     for device in DEVICES:
         try:
@@ -50,30 +50,31 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
             continue
         if results is None:
             return
-        answers.append(results)
-        if _find_difference(answers, declared) is None:
+        torch_results.append(results)
+        if _find_difference(torch_results, declared) is None:
             return
-    if not answers:
+    if not torch_results:
         raise errors[0]
-    if [meta and meta.shape for meta in answers[0]] == [meta and meta.shape for meta in declared]:
-        answers += _computed_types(target, args, kwargs, answers[0])
-        if _find_difference(answers, declared) is None:
+    if [meta and meta.shape for meta in torch_results[0]] == [meta and meta.shape for meta in declared]:
+        torch_results += _computed_types(target, args, kwargs, torch_results[0])
+        if _find_difference(torch_results, declared) is None:
             return
-    if len(answers[0]) != len(declared):
-        raise UnsupportedError(f"has {len(declared)} results; torch returns {len(answers[0])}")
-    index = _find_difference(answers, declared)
+    if len(torch_results[0]) != len(declared):
+        raise UnsupportedError(f"has {len(declared)} results; torch returns {len(torch_results[0])}")
+    index = _find_difference(torch_results, declared)
     assert index is not None
     raise UnsupportedError(
-        f"result {index} has type tensor<{declared[index]}>; torch returns tensor<{answers[0][index]}> on this rank"
+        f"result {index} has type tensor<{declared[index]}>; torch returns tensor<{torch_results[0][index]}> on this "
+        "rank"
     )
 
 
-def _find_difference(answers: list[Results], declared: Results) -> int | None:
+def _find_difference(torch_results: list[Results], declared: Results) -> int | None:
     """Return the index of the first result whose type differs on all devices; None if there is none."""
-    if len(answers[0]) != len(declared):
+    if len(torch_results[0]) != len(declared):
         return 0
     for index, meta in enumerate(declared):
-        candidates = [answer[index] for answer in answers]
+        candidates = [results[index] for results in torch_results]
         if meta is not None and meta not in candidates and None not in candidates:
             return index
     return None
@@ -113,6 +114,7 @@ def _results(
 
 
 def _types(outputs: Any) -> Results:
+    """Return the type of each output of a torch op; None for an output that is not a tensor of a known type."""
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     return tuple(
         TensorMeta(tuple(output.shape), DTYPES_OF_TORCH[output.dtype])
@@ -156,12 +158,14 @@ def _computed_types(
 
 
 def _with_one_element(value: Any) -> Any:
+    """Return an argument with its tensor types cut to at most one element."""
     if isinstance(value, TensorMeta):
         return TensorMeta(tuple(min(size, 1) for size in value.shape), value.dtype)
     return tuple(map(_with_one_element, value)) if isinstance(value, tuple) else value
 
 
 def _tensors(value: Any, device: str) -> Any:
+    """Return an argument of torch: types become uninitialised tensors on `device`, and tuples become lists."""
     if isinstance(value, TensorMeta):
         return torch.empty(value.shape, dtype=TORCH_DTYPES[value.dtype], device=device)
     if isinstance(value, torch.device):

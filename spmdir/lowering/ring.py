@@ -28,14 +28,14 @@ def rotate(
 ) -> Arrive:
     """Send `x` to the rank `op.steps` after `rank` in its ring; return the wait for the tensor from as many before."""
     axes = tuple(axis for axis in op.axes if mesh.sizes.get(axis) != 1)
-    order = mesh.group(rank, axes)
-    position, steps = order.index(rank), op.steps % len(order)
+    ranks_in_ring = mesh.group(rank, axes)
+    position, steps = ranks_in_ring.index(rank), op.steps % len(ranks_in_ring)
     if not steps:
         return lambda: x
-    members, fine = sorted(order), mesh.refine(axes)
-    parts = {part for axis in axes for part in fine.parts(axis)}
-    group = group_name(fine.merge(axis for axis in fine.axis_names if axis in parts))
-    target, source = order[(position + steps) % len(order)], order[position - steps]
+    members, refined_mesh = sorted(ranks_in_ring), mesh.refine(axes)
+    parts = {part for axis in axes for part in refined_mesh.parts(axis)}
+    group = group_name(refined_mesh.merge(axis for axis in refined_mesh.axis_names if axis in parts))
+    target, source = ranks_in_ring[(position + steps) % len(ranks_in_ring)], ranks_in_ring[position - steps]
     sends, receives = ([int(member == peer) for member in members] for peer in (target, source))
     sent, unpack = view_as_sendable(emit, emit(aten.unsqueeze.default, x, 0), dtype)
     started = emit(functional.all_to_all_single.default, emit(aten.contiguous.default, sent), receives, sends, group)
@@ -49,7 +49,7 @@ def assemble(emit: Emit, mesh: Mesh, rank: int, blocks: Sequence[Node], op: Asse
         blocks: block n is from the rank n places before `rank` in the ring.
     """
     count, position = len(blocks), mesh.group(rank, op.axes).index(rank)
-    return emit(aten.cat.default, [blocks[(position - place) % count] for place in range(count)], op.dim)
+    return emit(aten.cat.default, [blocks[(position - block_index) % count] for block_index in range(count)], op.dim)
 
 
 def emit_state(

@@ -30,7 +30,11 @@ def emit_positions(emit: Emit, ranges: Ranges, device: object) -> Node:
 
 
 def emit_local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
-    """Return the local index of each global position in `index`, an int64 tensor; -1 if no range contains it."""
+    """Return the local index of each global position in `index`, an int64 tensor; -1 if no range contains it.
+
+    With several ranges, a table has the shift from global to local positions for each range and each gap. The shift of
+    a gap is so low that the result is clamped to -1.
+    """
     if not ranges:
         return emit(aten.full_like.default, index, -1)
     if len(ranges) == 1:
@@ -38,8 +42,8 @@ def emit_local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
         local = emit(aten.sub.Scalar, emit(aten.clamp.default, index, start - 1, end), start)
         return emit(aten.masked_fill.Scalar, local, emit(aten.eq.Scalar, local, end - start), -1)
     offsets = itertools.accumulate((end - start for start, end in ranges), initial=0)
-    by_position = sorted((start, end, offset - start) for (start, end), offset in zip(ranges, offsets, strict=False))
-    edges = Table(tuple(edge for start, end, _ in by_position for edge in (start, end)))
-    shifts = Table((FOREIGN, *(number for _, _, shift in by_position for number in (shift, FOREIGN))))
+    sorted_ranges = sorted((start, end, offset - start) for (start, end), offset in zip(ranges, offsets, strict=False))
+    edges = Table(tuple(edge for start, end, _ in sorted_ranges for edge in (start, end)))
+    shifts = Table((FOREIGN, *(number for _, _, shift in sorted_ranges for number in (shift, FOREIGN))))
     range_index = emit(aten.bucketize.Tensor, index, edges, right=True)
     return emit(aten.clamp.default, emit(aten.add.Tensor, index, emit(aten.index.Tensor, shifts, [range_index])), -1)

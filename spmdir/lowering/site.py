@@ -176,8 +176,8 @@ class Site:
     def partition(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> DimPartition:
         """Return the partition of `dim` by `axes` under `sharding`; by default, the axes that the op names."""
         axes = self.named if axes is None else axes
-        nested = [axis for axis in sharding.dim_axes(dim) if axis in axes]
-        return partition_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)
+        nested_axes = [axis for axis in sharding.dim_axes(dim) if axis in axes]
+        return partition_of(sharding, dim, nested_axes, self.shape[dim], self.mesh, self.rank)
 
     def own_ranges(self, partition: DimPartition) -> Ranges:
         """Return the positions of this rank's chunk in the block."""

@@ -85,6 +85,7 @@ class TorchCalls:
         return self._calls[key]
 
     def _read(self, op: ValueOp) -> TorchCall:
+        """Return the torch call of `op`, without a check of its types."""
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
         args, kwargs = self._arguments(op, target)
         returns = schema_of(target).returns
@@ -95,10 +96,10 @@ class TorchCalls:
         """Return positional and keyword arguments by the schema: literals by name, operands in order."""
         literals, structure = op.argument, op.structure.data if op.structure else None
         slots = iter(slots_of(structure, len(op.tensors)))
-        named = schema(torch_op(op.name))
+        parameters = schema(torch_op(op.name))
         positional: list[tuple[bool, Any]] = []
         kwargs: dict[str, Any] = {}
-        for name, type_, keyword_only in named:
+        for name, type_, keyword_only in parameters:
             value, is_given = None, False
             if "Tensor" in type_ and not (structure is None and name in literals):
                 slot = next(slots, None)
@@ -115,7 +116,7 @@ class TorchCalls:
                 positional.append((is_given, value))
         if literals:
             raise UnsupportedError(
-                f"the op has no argument '{next(iter(literals))}'; expected {', '.join(n for n, _, _ in named)}"
+                f"the op has no argument '{next(iter(literals))}'; expected {', '.join(n for n, _, _ in parameters)}"
             )
         positions = schema_of(target).arguments
         while positional and not positional[-1][0] and positions[len(positional) - 1].has_default_value():

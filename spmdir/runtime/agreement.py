@@ -111,11 +111,11 @@ class RankGroup:
     @classmethod
     def join(cls, members: Sequence[int]) -> RankGroup:
         """Return the group of the global ranks `members`. Each of them calls this, in the same order of calls."""
-        members, me = tuple(members), dist.get_rank()
+        members, own_rank = tuple(members), dist.get_rank()
         store = default_store()
         store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
-        count = store.add(f"groups of {me}", 1)
-        return cls(members, members.index(me), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
+        count = store.add(f"groups of {own_rank}", 1)
+        return cls(members, members.index(own_rank), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
     def part(self, numbers: Sequence[int]) -> RankGroup:
         """Return the group of the members with these numbers. Each of them calls this, in the same order of calls."""
@@ -225,6 +225,7 @@ class RankGroup:
 
     @contextmanager
     def _reaching_store(self, operation: str) -> Iterator[None]:
+        """Turn an error of the store in the body into a SpmdirError with the name of `operation`."""
         try:
             yield
         except RuntimeError as error:
@@ -249,14 +250,16 @@ class RankGroup:
             return {"message": f"the ranks cannot be compared at {operation}: {_encode_error(error)['message']}"}
 
     def _verdict(self, statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the error or difference in the statuses of the members; empty if there is none."""
         return verdict_of(statuses, self.numbers)
 
     def _missing_verdict(self, store: Any, operation: str) -> dict[str, Any]:
-        absent = [index for index in range(len(self.members)) if not store.check([str(index)])] or [0]
-        missing = [str(self.numbers[index]) for index in absent]
+        """Return the error that some ranks have not written a status within the timeout."""
+        missing_indices = [index for index in range(len(self.members)) if not store.check([str(index)])] or [0]
+        missing_numbers = [str(self.numbers[index]) for index in missing_indices]
         message = (
-            f"{self.reported_errors()}rank {', '.join(missing)} has not reached {operation} within {self.timeout:g} s, "
-            f"the timeout of the process group; it has ended, hangs, or is in another call"
+            f"{self.reported_errors()}rank {', '.join(missing_numbers)} has not reached {operation} within "
+            f"{self.timeout:g} s, the timeout of the process group; it has ended, hangs, or is in another call"
         )
         return {"message": message, "missing": True}
 
@@ -265,11 +268,11 @@ class RankGroup:
         return min(LINGER, self.timeout)
 
     @staticmethod
-    def _await(ready: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `ready` returns True; return False after `timeout` seconds."""
-        begin = time.monotonic()
-        while not ready():
-            waited = time.monotonic() - begin
+    def _await(is_ready: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `is_ready` returns True; return False after `timeout` seconds."""
+        begin_time = time.monotonic()
+        while not is_ready():
+            waited = time.monotonic() - begin_time
             if waited > timeout:
                 return False
             # Poll rarely in a long wait, to leave the processor to other ranks.
@@ -328,7 +331,10 @@ def _sizes(sizes: Mapping[str, int] | None) -> str:
 
 
 def _lengths(a: Mapping[str, int], b: Mapping[str, int]) -> str:
-    return ", ".join(f"{size} and {b[where]} in {where}" for where, size in a.items() if size != b[where])
+    """Return the differing sizes of two ranks as text: `3 and 4 in dimension 0 of 'x'`."""
+    return ", ".join(
+        f"{size} and {b[dimension]} in {dimension}" for dimension, size in a.items() if size != b[dimension]
+    )
 
 
 def _pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:
@@ -338,4 +344,5 @@ def _pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:
 
 
 def _first_difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+    """Return the first name whose value differs between two ranks, or that one of them lacks."""
     return next(name for name in {**a, **b} if a.get(name) != b.get(name))

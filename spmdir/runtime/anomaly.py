@@ -18,7 +18,7 @@ def support_anomaly_detection() -> None:
     """
 
     def shardings(x: Any) -> Any:
-        of_shards = [([Partial("sum")], [Shard(dim)]) for dim in range(x.ndim)]
-        return [([Replicate()], [Replicate()]), *of_shards]
+        sharded = [([Partial("sum")], [Shard(dim)]) for dim in range(x.ndim)]
+        return [([Replicate()], [Replicate()]), *sharded]
 
     register_sharding(torch.ops.aten._is_any_true.default)(shardings)

@@ -100,14 +100,14 @@ class Partitioned:
                 "spmdir.shard_module(model, mesh, …) or spmdir.training_step(model, loss, …)"
             )
 
-        def step(state: Any, named: Mapping[str, Any]) -> tuple[Sequence[Tensor], Any]:
-            return self.graph(*named.values()), state
+        def step(state: Any, argument_of_name: Mapping[str, Any]) -> tuple[Sequence[Tensor], Any]:
+            return self.graph(*argument_of_name.values()), state
 
-        named = dict(zip(input_names(self.graph), args, strict=True))
+        argument_of_name = dict(zip(input_names(self.graph), args, strict=True))
         key = tuple((arg.shape, arg.dtype) if isinstance(arg, Tensor) else arg for arg in args)
         if key not in self._programs:
-            self._programs[key] = parallelize(step, self.mesh, self.plan, (named,), state={}, **self.options)
-        return self._programs[key](named)
+            self._programs[key] = parallelize(step, self.mesh, self.plan, (argument_of_name,), state={}, **self.options)
+        return self._programs[key](argument_of_name)
 
 
 def input_names(graph: fx.GraphModule) -> list[str]:
@@ -117,9 +117,10 @@ def input_names(graph: fx.GraphModule) -> list[str]:
     they are prefixed with the module.
     """
     paths = [_path(node) for node in graph.graph.nodes if node.op == "placeholder"]
-    short = [".".join(keys[is_of_module:]) for keys, is_of_module in paths]
-    count = Counter(short)
-    return [name if count[name] == 1 else ".".join(keys) for name, (keys, _) in zip(short, paths, strict=True)]
+    # The first key of a parameter or buffer is the name of its module in the function.
+    short_names = [".".join(keys[1:] if is_of_module else keys) for keys, is_of_module in paths]
+    count = Counter(short_names)
+    return [name if count[name] == 1 else ".".join(keys) for name, (keys, _) in zip(short_names, paths, strict=True)]
 
 
 def _path(node: fx.Node) -> tuple[list[str], bool]:

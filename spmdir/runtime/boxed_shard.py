@@ -64,11 +64,13 @@ class BoxedShard(Tensor):
         }
         args, kwargs = pytree.tree_map_only(BoxedShard, lambda leaf: leaf.shard, (args, kwargs or {}))
 
-        def wrap_result(result: Tensor, row: Sequence[Tensor]) -> Tensor:
+        def wrap_result(result: Tensor, operands_of_result: Sequence[Tensor]) -> Tensor:
             if id(result) in boxed_of_shard:
                 return boxed_of_shard[id(result)]
-            like = next((t for t in row if isinstance(t, BoxedShard) and t.shape == result.shape), None)
-            return result if like is None else BoxedShard(result, like.boxes, like.is_partition)
+            operand = next(
+                (t for t in operands_of_result if isinstance(t, BoxedShard) and t.shape == result.shape), None
+            )
+            return result if operand is None else BoxedShard(result, operand.boxes, operand.is_partition)
 
         returned = func(*args, **kwargs)
         if len(rows) > 1:

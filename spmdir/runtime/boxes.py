@@ -41,6 +41,7 @@ class Box:
 
 
 def _view(tensor: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """Return the view of the block of `tensor` that starts at `offsets` and has the shape `sizes`."""
     for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
         tensor = tensor.narrow(dim, offset, size)
     return tensor
@@ -67,7 +68,7 @@ def held_boxes(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) 
 
 
 def _place_ranges(ranges: Ranges) -> list[tuple[int, int, int]]:
-    """Return (start, size, local start) of each range."""
+    """Return (start in the dimension, size, start in the local shard) of each range. Empty ranges are left out."""
     sizes = [end - start for start, end in ranges]
     local = itertools.accumulate(sizes, initial=0)
     return [

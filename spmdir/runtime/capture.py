@@ -102,7 +102,7 @@ class Capture:
         program: the program for `import_fx`. Its user inputs are the leaves of the state, then those of the arguments.
         convention: the calling convention.
         state: the leaves of the state of a step; empty for a model, whose state is its parameters and buffers.
-        own: parameters, buffers and constants of the program by name.
+        tensors: name → parameter, buffer or constant of the program.
         outputs: the leaves of the output: fx nodes and numbers. In the program, the leaves of the new state follow.
         rehearsal: the state that the traced code reads and assigns; None for a part of another capture.
     """
@@ -126,12 +126,12 @@ class Capture:
                 f"out_shardings has {len(entries)} entries; the program returns {len(self.outputs)} values: "
                 "give one for each value, None for a replicated one"
             )
-        users = [
+        output_entries = [
             "" if entry is None and _is_tensor(leaf) else entry
             for entry, leaf in zip(entries, self.outputs, strict=True)
         ]
-        renewed = [f"{LIKE}input:{index}" if _is_tensor(leaf) else None for index, leaf in enumerate(self.state)]
-        return [*users, *renewed]
+        state_entries = [f"{LIKE}input:{index}" if _is_tensor(leaf) else None for index, leaf in enumerate(self.state)]
+        return [*output_entries, *state_entries]
 
 
 def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
@@ -153,18 +153,20 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     leaves, in_spec = pytree.tree_flatten(example_inputs)
     convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
     tensors: dict[str, Any] = {**program.constants, **program.state_dict}
-    meta: dict[int, Any] = {id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)}
-    tensors = {name: meta.get(id(value), value) for name, value in tensors.items()}
+    meta_tensors: dict[int, Any] = {
+        id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)
+    }
+    tensors = {name: meta_tensors.get(id(value), value) for name, value in tensors.items()}
     return Capture(program, convention, [], tensors, outputs, rehearsal)
 
 
 def _distinct(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the inputs with a copy for each repetition of a tensor, which torch.export would take for one argument."""
-    seen: set[int] = set()
+    earlier_ids: set[int] = set()
 
     def copy_repetition(leaf: Any) -> Any:
-        if not _is_tensor(leaf) or id(leaf) not in seen:
-            seen.add(id(leaf))
+        if not _is_tensor(leaf) or id(leaf) not in earlier_ids:
+            earlier_ids.add(id(leaf))
             return leaf
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
@@ -213,34 +215,35 @@ def capture_step(
         specs.append(pytree.tree_structure(result))
         return result
 
-    dynamic = dynamic_shapes is not None
-    environment = ShapeEnv(duck_shape=False) if dynamic else None
+    is_dynamic = dynamic_shapes is not None
+    environment = ShapeEnv(duck_shape=False) if is_dynamic else None
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
         fake = pytree.tree_map_only(Tensor, lambda tensor: _empty_on(tensor, device), (state, *example_inputs))
-        if dynamic:
+        if is_dynamic:
             fake = (fake[0], *open_dynamic_sizes(fake[1:], dynamic_shapes, mode))
     # Outside the fake mode, a factory function would use the example as the size.
-    with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext(), without_onednn():
-        program = make_fx(recording_step, tracing_mode="real" if dynamic else "fake")(*fake)
-    old, state_spec = pytree.tree_flatten(state)
-    parts = specs[0].children() if specs[0].type is tuple else []
-    if len(parts) != 2 or parts[1] != state_spec:
+    with torch_errors("the step cannot be traced"), mode if is_dynamic else nullcontext(), without_onednn():
+        program = make_fx(recording_step, tracing_mode="real" if is_dynamic else "fake")(*fake)
+    old_state, state_spec = pytree.tree_flatten(state)
+    part_specs = specs[0].children() if specs[0].type is tuple else []
+    if len(part_specs) != 2 or part_specs[1] != state_spec:
         raise UnsupportedError(
             f"the step returns {specs[0]}; expected (outputs, new_state), where new_state has the structure of state, "
             f"{state_spec}"
         )
     returned = pytree.tree_leaves(_graph_outputs(program.graph))
-    outputs, new = returned[: parts[0].num_leaves], returned[parts[0].num_leaves :]
-    _check_numbers(old, new)
+    outputs, new_state = returned[: part_specs[0].num_leaves], returned[part_specs[0].num_leaves :]
+    _check_numbers(old_state, new_state)
     leaves, in_spec = pytree.tree_flatten(example_inputs)
-    convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, parts[0], state_spec)
+    convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, part_specs[0], state_spec)
     tensors = {name: value for name, value in vars(program).items() if isinstance(value, Tensor)}
-    return Capture(program, convention, old, {**tensors, **program.state_dict(keep_vars=True)}, outputs)
+    return Capture(program, convention, old_state, {**tensors, **program.state_dict(keep_vars=True)}, outputs)
 
 
 def _empty_on(tensor: Tensor, device: torch.device) -> Tensor:
-    placed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-    return placed.requires_grad_(tensor.requires_grad)
+    """Return an uninitialised tensor on `device` with the type, strides and gradient flag of `tensor`."""
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return empty.requires_grad_(tensor.requires_grad)
 
 
 def _graph_outputs(graph: fx.Graph) -> Any:
@@ -262,4 +265,5 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 def _constant_or_mark(leaf: Any) -> Any:
+    """Return a number, which is a constant of the program, unchanged; `_TENSOR` for each tensor."""
     return _TENSOR if _is_tensor(leaf) else leaf

@@ -132,8 +132,8 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         entries = _group_by_state_key(values, paths)
         entries |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
     with check_agreement("the beginning of a checkpoint"):
-        place = prepare_directory(directory, step) if rank == 0 else None
-    place, unfinished = broadcast_from_first(place)
+        checkpoint_path = prepare_directory(directory, step) if rank == 0 else None
+    checkpoint_path, unfinished = broadcast_from_first(checkpoint_path)
     with _torch_errors("the checkpoint cannot be saved"):
         save_shards(
             entries, checkpoint_id=str(unfinished), planner=ProgressSavePlanner(), no_dist=not dist.is_initialized()
@@ -143,11 +143,11 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
     digests = {name: digest for value in gather_from_all(digests) for name, digest in value.items()}
     with check_agreement("the end of a checkpoint"):
         if rank == 0:
-            publish(unfinished, place, digests)
-            older_paths = [path for _, path in sorted(list_complete(directory).items()) if path != place]
-            for old in older_paths[: max(0, len(older_paths) - keep + 1)] if keep else []:
-                shutil.rmtree(old)
-    return place
+            publish(unfinished, checkpoint_path, digests)
+            older_paths = [path for _, path in sorted(list_complete(directory).items()) if path != checkpoint_path]
+            for older_path in older_paths[: max(0, len(older_paths) - keep + 1)] if keep else []:
+                shutil.rmtree(older_path)
+    return checkpoint_path
 
 
 @accepts(directory=PATH, step=_STEP)
@@ -221,6 +221,7 @@ def _trees(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
+    """Return the tensors and plain values of one entry of the state, as a tree of dicts and lists."""
     if isinstance(value, Parallel):
         return dict(value.state)
     if isinstance(value, nn.Module):
@@ -248,9 +249,9 @@ def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None
 
 def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
     """Return the module of `state` that has the parameters of the optimizer; its names are those in the checkpoint."""
-    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    parameter_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for module in state.values():
-        if isinstance(module, nn.Module) and owned <= {id(parameter) for parameter in module.parameters()}:
+        if isinstance(module, nn.Module) and parameter_ids <= {id(parameter) for parameter in module.parameters()}:
             return module
     raise UnsupportedError(
         f"'{name}' is an optimizer whose parameters belong to no module of the state; give the module too, as in "
@@ -328,8 +329,10 @@ def _set_generator(kind: str, state: Tensor) -> None:
 
 
 def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, state: Mapping[str, Any]) -> None:
-    """Raise SpmdirError unless the checkpoint has exactly the names, shapes and types of `values` for keys of "
-    "`state`."""
+    """Raise SpmdirError unless the checkpoint has the names, shapes and types of `values`, and no others.
+
+    Saved names that belong to no key of `state` are ignored.
+    """
     saved = metadata.state_dict_metadata
     keys = {name: path[0] for name, path in (metadata.planner_data or {}).items()}
     saved_keys = {keys.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}

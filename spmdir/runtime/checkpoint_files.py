@@ -35,17 +35,17 @@ def prepare_directory(directory: Path, step: int | None) -> tuple[Path, Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpmdirError(f"cannot make the directory '{directory}' of checkpoints: {error.strerror}") from None
-    place = directory / f"step-{max(list_complete(directory), default=-1) + 1 if step is None else step:08d}"
-    if place.exists():
-        raise SpmdirError(f"there is a checkpoint '{place}'; give another step, or remove it first")
+    path = directory / f"step-{max(list_complete(directory), default=-1) + 1 if step is None else step:08d}"
+    if path.exists():
+        raise SpmdirError(f"there is a checkpoint '{path}'; give another step, or remove it first")
     for leftover in directory.glob(".unfinished-step-*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
-    unfinished = directory / f".unfinished-{place.name}"
+    unfinished = directory / f".unfinished-{path.name}"
     unfinished.mkdir()
-    return place, unfinished
+    return path, unfinished
 
 
 def publish(unfinished: Path, place: Path, digests: Mapping[str, Any]) -> None:
@@ -106,6 +106,12 @@ def _is_digest(name: str, digest: Any) -> bool:
 
 
 def _damaged_error(place: Path, name: str, problem: str) -> SpmdirError:
+    """Return the error of a damaged checkpoint, with the advice to load the last other one.
+
+    Args:
+        name: the damaged file.
+        problem: the verb and object of the sentence about the file, such as "is missing".
+    """
     older = sorted(step for step, path in list_complete(place.parent).items() if path != place)
     advice = f"load another checkpoint, such as step={older[-1]}" if older else "no other checkpoint exists"
     return SpmdirError(f"the checkpoint '{place}' is damaged: '{name}' {problem}; {advice}")

@@ -30,6 +30,11 @@ def copy_model(model: Model, memo: MutableMapping[int, Any]) -> Model:
 
 
 def _copy_function(function: types.FunctionType, memo: MutableMapping[int, Any]) -> types.FunctionType:
+    """Return a copy of a function whose closure has copies of modules, methods and functions with closures.
+
+    Args:
+        memo: as for `copy.deepcopy`: id of an object → its copy.
+    """
     if id(function) in memo:
         return memo[id(function)]
     cells = [types.CellType() for _ in function.__closure__ or ()]
@@ -39,9 +44,9 @@ def _copy_function(function: types.FunctionType, memo: MutableMapping[int, Any])
     memo[id(function)] = result
     result.__kwdefaults__, result.__dict__ = function.__kwdefaults__, dict(vars(function))
     result.__module__, result.__qualname__ = function.__module__, function.__qualname__
-    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+    for cell, old_cell in zip(cells, function.__closure__ or (), strict=True):
         try:
-            content = old.cell_contents
+            content = old_cell.cell_contents
         except ValueError:  # a variable that is not set yet
             continue
         if isinstance(content, types.FunctionType):
@@ -62,7 +67,7 @@ def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None = Non
     """Return a fake tensor like another one, a parameter for a parameter."""
     meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     # Quicker than `torch.empty` in the mode, by a factor of four.
-    like = FakeTensor(mode, meta, torch.device(device or tensor.device))
+    fake_tensor = FakeTensor(mode, meta, torch.device(device or tensor.device))
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(like, tensor.requires_grad)
-    return like.requires_grad_(tensor.requires_grad)
+        return nn.Parameter(fake_tensor, tensor.requires_grad)
+    return fake_tensor.requires_grad_(tensor.requires_grad)

@@ -36,8 +36,10 @@ _CHUNK = 1 << 22
 def package_digest() -> str:
     """Return the digest of the files of this package. Unlike a version, it changes with each edit of a checkout."""
     files = sorted(Path(__file__).parents[1].rglob("*"))
-    read = [file.read_bytes() for file in files if file.suffix in (".py", ".rules", ".rewrites", ".parsed", ".lark")]
-    return hashlib.sha256(b"\0".join(read)).hexdigest()
+    contents = [
+        file.read_bytes() for file in files if file.suffix in (".py", ".rules", ".rewrites", ".parsed", ".lark")
+    ]
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
 def text_digest(text: str) -> str:
@@ -98,9 +100,9 @@ def hash_bits(bits: Tensor, start: int) -> int:
     total = torch.full((), start, dtype=torch.int64, device=bits.device)
     for chunk_start in range(0, len(bits), _CHUNK):
         chunk = bits[chunk_start : chunk_start + _CHUNK]
-        places = torch.arange(chunk_start, chunk_start + len(chunk), dtype=torch.int64, device=bits.device)
-        mixed = places.mul_(_ODD).add_(chunk).mul_(_ODD)  # wraps around
-        total += mixed.bitwise_xor_(mixed >> 32).mul_(_ODD).sum()
+        indices = torch.arange(chunk_start, chunk_start + len(chunk), dtype=torch.int64, device=bits.device)
+        hashes = indices.mul_(_ODD).add_(chunk).mul_(_ODD)  # wraps around
+        total += hashes.bitwise_xor_(hashes >> 32).mul_(_ODD).sum()
     return total.item()  # type: ignore  # an integer
 
 

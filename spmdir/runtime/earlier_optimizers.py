@@ -18,7 +18,7 @@ def warn_of_earlier_optimizers(model: nn.Module) -> None:
     """
     parameters = {id(parameter) for parameter in model.parameters()}
     # `isinstance` reads `__class__`, which runs arbitrary code in proxies, so use the type.
-    optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+    optimizers = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), Optimizer)]
     for optimizer in optimizers:
         groups = getattr(optimizer, "param_groups", ())
         if any(id(parameter) in parameters for group in groups for parameter in group["params"]):

@@ -162,20 +162,26 @@ def attribute_names(code: CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=65536)
 def _reads_all(code: CodeType) -> bool:
-    names = not _READS_ALL.isdisjoint(code.co_names)
-    return names or any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code))
+    """Return whether a code object may read any attribute, because the names in it do not show which ones."""
+    calls_reader = not _READS_ALL.isdisjoint(code.co_names)
+    return calls_reader or any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code))
 
 
 def _imports(code: CodeType, package: str) -> Iterator[str]:
+    """Yield the Python modules that a code object imports, their packages, and names that may be modules.
+
+    Args:
+        package: the package of the code, for relative imports.
+    """
     instructions = list(dis.get_instructions(code)) if any(op == _IMPORT for op in code.co_code[::2]) else []
-    for place, instruction in enumerate(instructions):
+    for position, instruction in enumerate(instructions):
         if instruction.opcode == _IMPORT:
-            level, items = instructions[place - 2].argval, instructions[place - 1].argval or ()
+            level, items = instructions[position - 2].argval, instructions[position - 1].argval or ()
             name = (
                 importlib.util.resolve_name("." * level + instruction.argval, package) if level else instruction.argval
             )
-            parts = name.split(".")
-            yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
+            name_parts = name.split(".")
+            yield from (".".join(name_parts[: end + 1]) for end in range(len(name_parts)))
             yield from (f"{name}.{item}" for item in items)
 
 
@@ -190,7 +196,7 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
     inserted into the globals of the code that refers to them.
     """
     replaced: list[tuple[dict[str, Any], str]] = []
-    seen: set[CodeType] = set()
+    recorded_codes: set[CodeType] = set()
     accessors = {name: _record_names(function, code.names) for name, function in _ACCESSORS.items()}
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
@@ -199,9 +205,9 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
             code.variables.add(str(frame.f_locals["key"]))
         elif frame_code is _READS_VARIABLES:
             code.variables.add(EVERY)
-        if frame_code in seen:
+        if frame_code in recorded_codes:
             return
-        seen.add(frame_code)
+        recorded_codes.add(frame_code)
         if str(values.get("__name__")).startswith("spmdir."):
             return
         code.add(frame_code, values)
@@ -210,12 +216,12 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
                 values[name] = accessors[name]
                 replaced.append((values, name))
 
-    before = sys.gettrace()
+    previous_trace = sys.gettrace()
     sys.settrace(record)
     try:
         yield
     finally:
-        sys.settrace(before)
+        sys.settrace(previous_trace)
         for values, name in replaced:
             values.pop(name, None)
 
@@ -223,12 +229,12 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
 @contextmanager
 def pause_recording() -> Iterator[Any]:
     """Record no code inside; yields the argument of `record_again`."""
-    before = sys.gettrace()
+    previous_trace = sys.gettrace()
     sys.settrace(None)
     try:
-        yield before
+        yield previous_trace
     finally:
-        sys.settrace(before)
+        sys.settrace(previous_trace)
 
 
 @contextmanager
@@ -242,6 +248,8 @@ def record_again(before: Any) -> Iterator[None]:
 
 
 def _record_names(function: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
+    """Return an accessor such as `getattr` that adds the names that it is called with to `names`."""
+
     @functools.wraps(function)
     def access(value: Any, name: str, *default: Any) -> Any:
         names.add(name)

@@ -84,16 +84,18 @@ def _local_state(
     source: ExportedProgram, shardings: Mapping[str, Sharding], mesh: Mesh, rank: int
 ) -> dict[str, Tensor]:
     """Return the state dict of `rank`; tied entries stay tied."""
-    full: dict[str, Any] = source.state_dict
-    by_tensor = {id(full[name]): sharding for name, sharding in shardings.items() if name in full}
+    global_state: dict[str, Any] = source.state_dict
+    sharding_of_tensor = {
+        id(global_state[name]): sharding for name, sharding in shardings.items() if name in global_state
+    }
     shards: dict[tuple[int, Sharding], Any] = {}
     state = {}
-    for name, tensor in full.items():
-        sharding = shardings.get(name) or by_tensor.get(id(tensor)) or Sharding()
+    for name, tensor in global_state.items():
+        sharding = shardings.get(name) or sharding_of_tensor.get(id(tensor)) or Sharding()
         key = id(tensor), sharding
         if key not in shards:
-            replicated = isinstance(tensor, nn.Parameter) and not sharding.entries
-            shards[key] = tensor if replicated else copy_shard(tensor, sharding, mesh, rank, tensor.device)
+            is_replicated_parameter = isinstance(tensor, nn.Parameter) and not sharding.entries
+            shards[key] = tensor if is_replicated_parameter else copy_shard(tensor, sharding, mesh, rank, tensor.device)
         state[name] = shards[key]
     return state
 
@@ -122,27 +124,27 @@ class _RankGraph:
             names: the names of the placeholders of the rank's graph in the IR.
         """
         nodes = self.local.graph.nodes
-        places = dict(zip(names, (node for node in nodes if node.op == "placeholder"), strict=True))
+        node_of_name = dict(zip(names, (node for node in nodes if node.op == "placeholder"), strict=True))
         values = {node.name: node.meta.get("val") for node in self.source.graph.nodes if node.op == "placeholder"}
         specs = self.source.graph_signature.input_specs
-        user = [spec for spec in specs if spec.kind == InputKind.USER_INPUT]
-        state_specs = [spec for spec in specs if spec not in user and spec.target in places]
-        names_in_use = {spec.arg.name for spec in (*state_specs, *user)}
-        placed: list[InputSpec] = []
+        user_specs = [spec for spec in specs if spec.kind == InputKind.USER_INPUT]
+        state_specs = [spec for spec in specs if spec not in user_specs and spec.target in node_of_name]
+        names_in_use = {spec.arg.name for spec in (*state_specs, *user_specs)}
+        input_specs: list[InputSpec] = []
         for spec in state_specs:
             name = str(spec.target)
             if name not in self.state:
                 self.constants[name] = self.source.constants[name]
             value: Any = self.state[name] if name in self.state else self.constants[name]
-            placed.append(self._place(spec, self._fake(value), places[name]))
+            input_specs.append(self._place(spec, self._fake(value), node_of_name[name]))
         for node in nodes:
             if node.op == "get_attr":
-                placed.append(self._lift(node, self.local.get_buffer(str(node.target)), names_in_use))
-        for spec in user:
+                input_specs.append(self._lift(node, self.local.get_buffer(str(node.target)), names_in_use))
+        for spec in user_specs:
             value = values[spec.arg.name]
             value = self._fake(value) if isinstance(value, Tensor) else value
-            placed.append(self._place(spec, value, places.get(spec.target or spec.arg.name)))
-        return placed
+            input_specs.append(self._place(spec, value, node_of_name.get(spec.target or spec.arg.name)))
+        return input_specs
 
     def add_body(self) -> list[fx.Node]:
         """Add the ops of the rank's graph, and return its results."""
@@ -170,6 +172,7 @@ class _RankGraph:
         return dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=placeholder.name))
 
     def _lift(self, node: fx.Node, value: Tensor, names_in_use: set[str]) -> InputSpec:
+        """Turn a constant of the rank's graph into an input with a new name, and return the spec of the input."""
         names = itertools.chain([node.name], (f"{node.name}_{number}" for number in itertools.count(1)))
         name = next(name for name in names if name not in names_in_use and name not in self.constants)
         self.constants[name] = value
@@ -187,21 +190,22 @@ def _outputs(
     """Return (spec, value) of each output, in the order of the source."""
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes instead of tensors
     count = len(user_outputs(signature))
-    mutated = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
-    mutated_names = [signature_name(function, "res_attrs", index) for index in mutated]
-    users, mutations = iter(arranged[:count]), dict(zip(mutated_names, arranged[count:], strict=True))
+    mutation_indices = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
+    mutated_names = [signature_name(function, "res_attrs", index) for index in mutation_indices]
+    user_values, mutation_values = iter(arranged[:count]), dict(zip(mutated_names, arranged[count:], strict=True))
     outputs = []
     for spec in signature.output_specs:
-        value = next(users) if spec.kind in _USER else mutations[str(spec.target)]
+        value = next(user_values) if spec.kind in _USER else mutation_values[str(spec.target)]
         if isinstance(value, fx.Node) and any(value is previous for _, previous in outputs):
             value = _copy(graph.graph, value)  # a signature identifies outputs by their nodes
         arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
-        written = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
-        outputs.append((dataclasses.replace(spec, arg=arg, target=written), value))
+        target = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
+        outputs.append((dataclasses.replace(spec, arg=arg, target=target), value))
     return outputs
 
 
 def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """Return a new node with a copy of the value of `node`."""
     copy = graph.call_function(torch.ops.aten.clone.default, (node,))
     copy.meta["val"] = node.meta["val"]
     return copy

@@ -89,11 +89,11 @@ class FollowPass(LocalPass):
         units = {_unit_key(unit): unit for _, unit in units_of(function.body.block)}
         keys = list(map(_unit_key, reference_units))
         if len(units) != len(keys) or units.keys() != set(keys):
-            differing = next((unit for key, unit in units.items() if key not in set(keys)), [function])
+            differing_unit = next((unit for key, unit in units.items() if key not in set(keys)), [function])
             raise UnsupportedError(
                 "the program for these sizes has other ops or messages than the program for the examples, so ranks "
                 "of different sizes cannot run together; give all ranks inputs of one size",
-                location_of(differing[0]),
+                location_of(differing_unit[0]),
             )
         set_order(function.body.block, [units[key] for key in keys])
 
@@ -104,6 +104,7 @@ def _is_synchronous(op: Operation) -> bool:
 
 
 def _unit_key(unit: Unit) -> Key:
+    """Return the key by which units of two programs correspond; "start" precedes the names of a start."""
     op = unit[0]
     if isinstance(op, (Collective, RotationOp, HostCopyOp)) and op.IS_START:
         waits = (use.operation for result in op.results for use in result.uses)
@@ -130,6 +131,7 @@ class RankMessage:
 
 
 def _is_returned(op: Operation) -> bool:
+    """Return whether the program only returns the results of `op`, if it is a start after its wait."""
     users = [use.operation for result in op.results for use in result.uses]
     return all(isinstance(user, ReturnOp) or (isinstance(user, WaitOp) and _is_returned(user)) for user in users)
 

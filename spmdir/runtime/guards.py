@@ -74,8 +74,9 @@ def setting_facts(code: ExecutedCode, device: torch.device) -> dict[str, str]:
 
 
 def _settings(code: ExecutedCode, device: torch.device) -> dict[str, Any]:
+    """Return setting of the process → present value, for the settings that a program of `code` depends on."""
     names = _ALWAYS | code.users_names
-    return {name: read(device) for name, (used, read) in _SETTINGS.items() if used & names}
+    return {name: read(device) for name, (readers, read) in _SETTINGS.items() if readers & names}
 
 
 def _variable_change(name: str, before: Any, value_now: Any) -> str:
@@ -122,12 +123,14 @@ class Guards:
                 constants |= {f"s{number}": _SETTINGS[name][1], f"e{number}": value}
                 guards.append(Guard(name, text_of(value), f"n{number}", f"s{number}(device)", f"x != e{number}"))
         for number, name in enumerate(sorted(code.variables if device else ())):
-            read = os.environ.get if name != EVERY else lambda name: dict(os.environ)
-            constants |= {f"r{number}": read, f"w{number}": read(name)}
-            explain = functools.partial(_variable_change, name, read(name))
-            path, get = f"os.environ[{name!r}]", f"r{number}({name!r})"
+            read_variable = os.environ.get if name != EVERY else lambda name: dict(os.environ)
+            constants |= {f"r{number}": read_variable, f"w{number}": read_variable(name)}
+            explain = functools.partial(_variable_change, name, read_variable(name))
+            path, expression = f"os.environ[{name!r}]", f"r{number}({name!r})"
             # Variables such as RANK differ between ranks.
-            guards.append(Guard(path, "a variable", f"m{number}", get, f"x != w{number}", explain, is_shared=False))
+            guards.append(
+                Guard(path, "a variable", f"m{number}", expression, f"x != w{number}", explain, is_shared=False)
+            )
         return cls([*guards, *walk.guards], len(guards) + walk.of_globals, constants, list(roots))
 
     @cached_property
@@ -137,6 +140,7 @@ class Guards:
 
     @cached_property
     def _check(self) -> Callable[..., tuple[int, Any] | None]:
+        """The generated function from the roots to (index, present value) of the first guard that fails, or None."""
         lines = [f"def check({', '.join(self._roots)}):"]
         for number, guard in enumerate(self.guards):
             if number == self.of_globals:
@@ -165,6 +169,10 @@ class Guards:
         return None if failure is None else self.guards[failure[0]].change_to(failure[1])
 
     def _guard_at(self, line: int) -> int:
+        """Return the index of the guard at a line of the generated function.
+
+        Line 1 is the `def`, and each guard has two lines. One line for a missing root precedes the guards of the roots.
+        """
         number = (line - 2) // 2
         return number if number < self.of_globals else (line - 3) // 2
 

@@ -41,8 +41,8 @@ class InitialState:
         for argument in self.arguments:
             original = self.originals[argument.name]
             if not original.is_meta:
-                whole = values_of_first_rank(argument.name, original, self.buffer, ranks)
-                shard = local_tensor(whole, argument.sharding, ranks.mesh, ranks.index)
+                values = values_of_first_rank(argument.name, original, self.buffer, ranks)
+                shard = local_tensor(values, argument.sharding, ranks.mesh, ranks.index)
                 self.shards[argument.name].detach().copy_(shard)
 
 
@@ -67,9 +67,9 @@ def initial_state(
 
 def values_of_first_rank(name: str, tensor: Tensor, buffer: Tensor, ranks: Ranks) -> Tensor:
     """Return the first rank's values of `tensor`, in the memory of `buffer`, without an allocation that could fail."""
-    whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    values = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
     if ranks.index == 0:
-        whole.copy_(tensor.detach())
+        values.copy_(tensor.detach())
     if tensor.nbytes:
         broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", ranks)
-    return whole
+    return values

@@ -158,12 +158,12 @@ def capture_joint(
                 f"the module writes to its input '{output.names[0]}'; expected inputs that do not change"
             )
     returned = [output for output in program.outputs if output.kind == "output"]
-    of_inputs = [output for output in returned if output.like is not None]
-    gradients = tuple(output.like for output in of_inputs if output.like)
-    late = [output for output in mutations if kinds[output.names[0]] == "late_buffer"]
+    gradient_outputs = [output for output in returned if output.like is not None]
+    gradients = tuple(output.like for output in gradient_outputs if output.like)
+    late_mutations = [output for output in mutations if kinds[output.names[0]] == "late_buffer"]
     convention = Convention(_leaf_constants(leaves), in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])
-    sources = tuple(output.sources for output in (*of_inputs, *late))
+    sources = tuple(output.sources for output in (*gradient_outputs, *late_mutations))
     call = JointCall(len(returned), len(returned) - len(gradients), gradients, sources, convention)
     return JointCapture(program, capture, call)
 
@@ -217,15 +217,15 @@ def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
 def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
     """Return the names of the leaves of a call: the parameter of the forward, and the keys inside the argument."""
     bound = _bound(model, args, kwargs)
-    by_name: dict[str, Any] = {}
+    argument_of_parameter: dict[str, Any] = {}
     for name, value in list(bound.arguments.items())[1:]:
         kind = bound.signature.parameters[name].kind
-        by_name |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        argument_of_parameter |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     paths = []
-    for name, value in by_name.items():
+    for name, value in argument_of_parameter.items():
         for path, _ in pytree.tree_flatten_with_path(value)[0]:
-            inner = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
-            paths.append("_".join([name, *inner]))
+            keys = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+            paths.append("_".join([name, *keys]))
     return paths
 
 

@@ -50,8 +50,8 @@ class JointParts:
         """
         with pipeline.rules:
             signature = read_signature(ir.main_function(module), call.returned)
-            local = localize(module)
-            function = ir.main_function(local)
+            rank_module = localize(module)
+            function = ir.main_function(rank_module)
             if any(signature_kind(function, "arg_attrs", argument.index) == "state" for argument in function.args):
                 raise UnsupportedError(
                     "the program keeps a state between steps, which shard_module does not support; use parallelize "
@@ -59,9 +59,11 @@ class JointParts:
                     location_of(function),
                 )
             output_count = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
-            late = [result.index for argument, result in signature.updates if argument.buffer is not None]
-            split = split_backward(local, [*range(output_count, output_count + len(call.gradients)), *late])
-        return cls(outline(module), split.forward, split.backward, split.saved)
+            late_results = [result.index for argument, result in signature.updates if argument.buffer is not None]
+            parts = split_backward(
+                rank_module, [*range(output_count, output_count + len(call.gradients)), *late_results]
+            )
+        return cls(outline(module), parts.forward, parts.backward, parts.saved)
 
     def signature(self, call: JointCall) -> Signature:
         """Return the signature of both parts together."""
@@ -88,9 +90,9 @@ def outline(module: ModuleOp) -> ModuleOp:
     function = ir.main_function(module)
     body = Block(arg_types=[argument.type for argument in function.args])
     body.add_op(ReturnOp())
-    bare = FuncOp(function.sym_name.data, function.function_type, Region(body), function.sym_visibility)
-    bare.properties = dict(function.properties)
-    bare.attributes = dict(function.attributes)
+    declaration = FuncOp(function.sym_name.data, function.function_type, Region(body), function.sym_visibility)
+    declaration.properties = dict(function.properties)
+    declaration.attributes = dict(function.attributes)
     for new, old in zip(body.args, function.args, strict=True):
         copy_name(new, old)
     results = []
@@ -99,6 +101,6 @@ def outline(module: ModuleOp) -> ModuleOp:
         if signature_kind(function, "res_attrs", index) == "mutation":
             attributes["spmd.name"] = StringAttr(signature_name(function, "res_attrs", index))
         results.append(DictionaryAttr(attributes))
-    bare.res_attrs = ArrayAttr(results)
+    declaration.res_attrs = ArrayAttr(results)
     declarations = [op.clone() for op in module.body.block.ops if not isinstance(op, FuncOp)]
-    return ModuleOp([*declarations, bare])
+    return ModuleOp([*declarations, declaration])

@@ -90,8 +90,8 @@ class JointProgram:
     @cached_property
     def buffer_updates(self) -> list[tuple[Argument, int]]:
         """(buffer, index of the result of the forward that is its new value)."""
-        early = [(argument, result) for argument, result in self.signature.updates if argument.buffer is None]
-        return [(argument, result.index - len(self.gradients)) for argument, result in early]
+        forward_updates = [(argument, result) for argument, result in self.signature.updates if argument.buffer is None]
+        return [(argument, result.index - len(self.gradients)) for argument, result in forward_updates]
 
     @cached_property
     def late(self) -> list[str]:
@@ -106,8 +106,10 @@ class JointProgram:
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
         """(index of an output among the leaves, argument of the backward that is its gradient)."""
-        named = [(argument.name.rpartition("."), argument) for argument in self.late_arguments if not argument.buffer]
-        return [(int(number), argument) for (_, _, number), argument in named]
+        split_names = [
+            (argument.name.rpartition("."), argument) for argument in self.late_arguments if not argument.buffer
+        ]
+        return [(int(number), argument) for (_, _, number), argument in split_names]
 
     @cached_property
     def forward_arguments(self) -> list[Argument]:
@@ -205,11 +207,11 @@ def _lay_out_late_buffers(module: ModuleOp) -> None:
     """Give a buffer one sharding in the forward and the backward: its annotation, or replicated."""
     function = ir.main_function(module)
     attributes = [function_attrs(function, "arg_attrs", value.index) for value in function.args]
-    places = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}
-    whole = sharding_attr(Sharding((), ir.mesh(module).name))
-    for place, buffer in late_buffers(function).items():
-        layout = attributes[places[buffer]].get("spmd.sharding", whole)
-        for index in (places[buffer], place):
+    argument_index = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}
+    replicated = sharding_attr(Sharding((), ir.mesh(module).name))
+    for late_index, buffer in late_buffers(function).items():
+        layout = attributes[argument_index[buffer]].get("spmd.sharding", replicated)
+        for index in (argument_index[buffer], late_index):
             attributes[index] = {**attributes[index], "spmd.sharding": layout}
     function.arg_attrs = ArrayAttr(map(DictionaryAttr, attributes))
 

@@ -66,16 +66,16 @@ def as_dtensor(
     The result for a parameter is a parameter. If the shard is not one of torch.chunk, the DTensor contains a
     `BoxedShard`. If it does not consist of elements of the tensor, the result is a LocalShard.
     """
-    placements, local = dtensor_placements(sharding, shape, mesh), tensor.detach()
+    placements, shard = dtensor_placements(sharding, shape, mesh), tensor.detach()
     if placements is None:
         try:
             boxes = held_boxes(sharding, shape, mesh, device_rank(device_mesh))
         except UnsupportedError as error:
             return LocalShard(name, tensor, sharding, shape, error.message)
         placements, is_partition = _sharded_axes(sharding, shape, mesh)
-        local = BoxedShard(local, boxes, is_partition)
-    shared = dtensor_of_shard(local, shape, device_mesh, placements)
-    return nn.Parameter(shared, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shared
+        shard = BoxedShard(shard, boxes, is_partition)
+    dtensor = dtensor_of_shard(shard, shape, device_mesh, placements)
+    return nn.Parameter(dtensor, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else dtensor
 
 
 def dtensor_of_shard(local: Tensor, shape: Sequence[int], device_mesh: Any, placements: Sequence[Any]) -> DTensor:
@@ -100,22 +100,22 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
     strides. So `local` is copied if its elements have another order in memory. `DTensor.from_local` is not used: its
     checks cost as much as the update of a small parameter. Tensors of one layout may share their spec, a constant.
     """
-    like: Any = inner_tensor(tensor)
-    if isinstance(like, BoxedShard):
-        local = BoxedShard(with_strides(local, like.shard), like.boxes, like.is_partition)
+    reference: Any = inner_tensor(tensor)
+    if isinstance(reference, BoxedShard):
+        local = BoxedShard(with_strides(local, reference.shard), reference.boxes, reference.is_partition)
     else:
-        local = with_strides(local, like)
+        local = with_strides(local, reference)
     return on_shard(local, dtensor_spec(tensor))
 
 
 def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
     """Return `tensor` with the strides of `like`, a dense tensor of equal shape; a view if the memory orders agree."""
-    expected = like.stride()
-    if tensor.stride() == expected:
+    strides = like.stride()
+    if tensor.stride() == strides:
         return tensor
-    sizes = zip(tensor.shape, tensor.stride(), expected, strict=True)
+    sizes = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if not tensor.numel() or all(size == 1 or stride == expected_stride for size, stride, expected_stride in sizes):
-        return tensor.as_strided(like.shape, expected)
+        return tensor.as_strided(like.shape, strides)
     return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
@@ -158,8 +158,8 @@ def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, 
     if isinstance(tensor, DTensor):
         boxed: Any = inner_tensor(checkpointable(name, tensor))
         return boxed.boxes, boxed.shard
-    nowhere = (0,) * tensor.dim()
-    return (Box(nowhere, tuple(tensor.shape), nowhere),), tensor.detach()
+    origin = (0,) * tensor.dim()
+    return (Box(origin, tuple(tensor.shape), origin),), tensor.detach()
 
 
 def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:
@@ -168,15 +168,15 @@ def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tup
     The placements contain the dimension that each mesh axis shards, but not the form of its shards.
     """
     dims: dict[str, int] = {}
-    ranks: dict[str, int] = {}
+    shard_counts: dict[str, int] = {}
     for axis, placement in sharding.entries:
         for dim in placement.held_ranges(shape, mesh.sizes[axis], 0) or ():
             root = mesh.root_axis(axis)
             dims.setdefault(root, dim)
-            ranks[root] = ranks.get(root, 1) * mesh.sizes[axis]
-    whole = all(ranks[axis] == mesh.sizes[axis] for axis in ranks)
+            shard_counts[root] = shard_counts.get(root, 1) * mesh.sizes[axis]
+    shards_whole_axes = all(shard_counts[axis] == mesh.sizes[axis] for axis in shard_counts)
     placements = [Shard(dims[axis]) if axis in dims else Replicate() for axis in mesh.axis_names]
-    return placements, whole and not sharding.has_own_type
+    return placements, shards_whole_axes and not sharding.has_own_type
 
 
 def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[Any] | None:
@@ -187,13 +187,13 @@ def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -
     """
     if any(type(placement) is not S or axis not in mesh.axis_names for axis, placement in sharding.entries):
         return None
-    order = {axis: position for position, axis in enumerate(mesh.axis_names)}
-    placements: list[Any] = [Replicate()] * len(order)
+    mesh_position = {axis: position for position, axis in enumerate(mesh.axis_names)}
+    placements: list[Any] = [Replicate()] * len(mesh_position)
     for dim, size in enumerate(shape):
         axes = sharding.dim_axes(dim)
         for position, axis in enumerate(axes):
-            inner_sizes = [mesh.sizes[major] for major in axes[:position] if order[major] > order[axis]]
-            placements[order[axis]] = (
+            inner_sizes = [mesh.sizes[major] for major in axes[:position] if mesh_position[major] > mesh_position[axis]]
+            placements[mesh_position[axis]] = (
                 StridedShard(dim, split_factor=math.prod(inner_sizes)) if inner_sizes else Shard(dim)
             )
             if inner_sizes and size % mesh.group_size(axes):

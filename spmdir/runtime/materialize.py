@@ -90,13 +90,13 @@ def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | Loca
 
 def _places(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
     """Return name in the model → name in the state, for the tensors of the state in `unset`."""
-    names_in_state = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
+    state_name_of = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
     named_tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return {
-        name: names_in_state[known_name]
+        name: state_name_of[known_name]
         for tied in tied_names(named_tensors)
         for known_name in tied
-        if known_name in names_in_state
+        if known_name in state_name_of
         for name in tied
     }
 
@@ -106,6 +106,7 @@ def _is_of_model(sharded: Parallel | nn.Module, name: str) -> bool:
 
 
 def _begin_at_zero(name: str, shard: Tensor) -> None:
+    """Set a shard of optimizer state to zeros; raise UnsupportedError for a scalar, such as a count of steps."""
     if not shard.dim():
         raise UnsupportedError(
             f"'{name}' of the state is on the meta device, and is not a tensor of the model; give it a value before "
@@ -152,6 +153,7 @@ def _blank(tensor: Any, device: torch.device) -> Tensor:
 
 
 def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
+    """Call the function `init` on a module, or the method of this name of the module."""
     if not isinstance(init, str):
         init(module)
     elif hasattr(module, init):

@@ -49,6 +49,7 @@ class OpRecord:
         self.locations.append(current_user_line())
 
     def _result(self, value: Any) -> str:
+        """Return the text of a result. A tensor gets the next number, unless the op has written to an older tensor."""
         if not isinstance(value, Tensor):
             return str(value)
         if value in self._names:  # the op has written to it
@@ -56,12 +57,14 @@ class OpRecord:
         return f"{self._number(value)}: {type_text(value)}"
 
     def _text(self, leaf: Any) -> str:
+        """Return the text of a leaf of the arguments."""
         if not isinstance(leaf, Tensor):
             return str(leaf) if isinstance(leaf, (torch.device, torch.dtype)) else f"{type(leaf).__name__} {leaf}"
         name = self._names.get(leaf) or f"{self._number(leaf)}: {type_text(leaf)}{_digest_text(leaf)}"
         return f"{name} learns" if leaf.requires_grad else name
 
     def _number(self, tensor: Tensor) -> str:
+        """Give a tensor the next number, and return its name, such as `%3`."""
         name = self._names[tensor] = f"%{self._count}"
         self._count += 1
         return name

@@ -106,6 +106,7 @@ def check_dims(dynamic_shapes: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _check_dims(sizes: Any, value: Any, name: str) -> None:
+    """Check the entry `sizes` of `dynamic_shapes` for one argument: for a container, each of its items."""
     if not isinstance(value, Tensor):
         for key, (part, item) in _parts(sizes, value).items():
             _check_dims(part, item, f"{name}_{key}")
@@ -133,6 +134,7 @@ def open_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Op
 
 
 def _dims(sizes: Any, value: Any, name: str) -> Iterator[OpenDim]:
+    """Yield the open dimensions of one argument; in a container, those of its tensors."""
     if isinstance(value, Tensor):
         for dim, spec in _by_dimension(sizes).items():
             if is_open(spec) and isinstance(dim, int) and dim < value.dim():
@@ -148,19 +150,19 @@ def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
     Raises:
         ShardingError: a size is out of its range, or dimensions of one Dim have different sizes, one of them 0 or 1.
     """
-    listed = list(dims)
-    special: dict[object, OpenDim] = {}
-    for dim in listed:
+    all_dims = list(dims)
+    fixed_dim_of_symbol: dict[object, OpenDim] = {}
+    for dim in all_dims:
         dim.check_range()
         if dim.value in SPECIAL or dim.size in SPECIAL:
-            special.setdefault(dim.symbol, dim)
-    for dim in listed:
-        reference = special.get(dim.symbol, dim)
+            fixed_dim_of_symbol.setdefault(dim.symbol, dim)
+    for dim in all_dims:
+        reference = fixed_dim_of_symbol.get(dim.symbol, dim)
         if dim.value != reference.value:
             raise ShardingError(
                 f"{dim} is {dim.size} where {reference} is {reference.size}; expected one size for one Dim"
             )
-    return tuple((dim.argument, dim.dim, dim.size) for dim in listed if dim.symbol in special)
+    return tuple((dim.argument, dim.dim, dim.size) for dim in all_dims if dim.symbol in fixed_dim_of_symbol)
 
 
 def drop_fixed_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixed: Fixed) -> dict[str, Any] | None:
@@ -171,18 +173,20 @@ def drop_fixed_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixe
         arguments: the arguments of a call. Their structure may differ from that in `sizes`.
         fixed: the dimensions to leave out.
     """
-    numbers = {(argument, dim) for argument, dim, _ in fixed}
-    if all((dim_of_call.argument, dim_of_call.dim) in numbers for dim_of_call in open_dims(sizes, arguments)):
+    fixed_keys = {(argument, dim) for argument, dim, _ in fixed}
+    if all((dim_of_call.argument, dim_of_call.dim) in fixed_keys for dim_of_call in open_dims(sizes, arguments)):
         return None
-    return {name: _drop_fixed(sizes.get(name), value, name, numbers) for name, value in arguments.items()}
+    return {name: _drop_fixed(sizes.get(name), value, name, fixed_keys) for name, value in arguments.items()}
 
 
-def _drop_fixed(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]]) -> Any:
+def _drop_fixed(sizes: Any, value: Any, name: str, fixed_keys: set[tuple[str, int]]) -> Any:
     if isinstance(value, Tensor):
         specs = _by_dimension(sizes)
-        return {dim: spec for dim, spec in specs.items() if (name, dim) not in numbers} if sizes is not None else None
+        return (
+            {dim: spec for dim, spec in specs.items() if (name, dim) not in fixed_keys} if sizes is not None else None
+        )
     parts = {
-        key: _drop_fixed(part, item, f"{name}_{key}", numbers) for key, (part, item) in _parts(sizes, value).items()
+        key: _drop_fixed(part, item, f"{name}_{key}", fixed_keys) for key, (part, item) in _parts(sizes, value).items()
     }
     if isinstance(value, Mapping):
         return parts
@@ -191,6 +195,7 @@ def _drop_fixed(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]]
 
 
 def _by_dimension(sizes: Any) -> dict[Any, Any]:
+    """Return dimension → its entry, from the dict or list that `dynamic_shapes` has for a tensor."""
     return dict(sizes) if isinstance(sizes, Mapping) else dict(enumerate(sizes or ()))
 
 

@@ -67,10 +67,10 @@ class Updates:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups, options = {}, {}
         for index, group in enumerate(optimizer.param_groups):
-            for place, parameter in enumerate(group["params"]):
+            for position, parameter in enumerate(group["params"]):
                 if id(parameter) not in names:
                     raise UnsupportedError(
-                        f"parameter {place} of group {index} of the optimizer, of shape {list(parameter.shape)}, is "
+                        f"parameter {position} of group {index} of the optimizer, of shape {list(parameter.shape)}, is "
                         "not a parameter of the model; make the optimizer with model.parameters()"
                     )
             trained = tuple(names[id(parameter)] for parameter in group["params"] if parameter.requires_grad)
@@ -158,22 +158,24 @@ class Updates:
 
     def _entries_of_first_update(self, value: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries that `_init_group` of the optimizer creates for a parameter with this value."""
-        begin = getattr(type(self.optimizer), INIT_GROUP, None)
-        if begin is None:
+        init_group = getattr(type(self.optimizer), INIT_GROUP, None)
+        if init_group is None:
             raise UnsupportedError(
                 f"{_name(self.optimizer)} has no state, and no _init_group that creates it; load a state, or "
                 "derive the optimizer from one of torch.optim"
             )
         parameter = value.detach().requires_grad_()
         parameter.grad = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
-        single = {"foreach": False, "fused": False, "params": [parameter]}
-        replica = self._replica([{**group, **{key: single[key] for key in single if key in group}}], {})
+        single_tensor_options = {"foreach": False, "fused": False, "params": [parameter]}
+        replica = self._replica(
+            [{**group, **{key: single_tensor_options[key] for key in single_tensor_options if key in group}}], {}
+        )
 
-        def begun(*args: Any, **kwargs: Any) -> None:
-            begin(replica, *args, **kwargs)
+        def init_and_stop(*args: Any, **kwargs: Any) -> None:
+            init_group(replica, *args, **kwargs)
             raise _Begun
 
-        setattr(replica, INIT_GROUP, begun)
+        setattr(replica, INIT_GROUP, init_and_stop)
         with suppress(_Begun):
             inspect.unwrap(type(replica).step)(replica)  # type: ignore
         return replica.state[parameter]
@@ -192,18 +194,19 @@ class Updates:
         return dispatch_functionalize(self._update)(parameters, dict(gradients), state)
 
     def _update(self, parameters: Tensors, gradients: Tensors, state: OptimizerState) -> tuple[Tensors, OptimizerState]:
-        new, new_state = dict(parameters), {key: dict(entries) for key, entries in state.items()}
+        """Run the step of a replica on these tensors, in place, and return the new parameters and state."""
+        new_parameters, new_state = dict(parameters), {key: dict(entries) for key, entries in state.items()}
         groups, states = [], {}
         for index, names in self.groups.items():
             trained = [name for name in names if name in gradients]
             for name in trained:
-                new[name].grad = gradients[name]
-                states[new[name]] = {
-                    key: entry.clone() if entry_of == index else entry
-                    for key, entry, entry_of in _entries(state, name, index)
+                new_parameters[name].grad = gradients[name]
+                states[new_parameters[name]] = {
+                    key: entry.clone() if owner == index else entry
+                    for key, entry, owner in _entries(state, name, index)
                 }
             group = self.optimizer.param_groups[int(index)]
-            group_options = {**self.options[index], "params": [new[name] for name in trained]}
+            group_options = {**self.options[index], "params": [new_parameters[name] for name in trained]}
             group_options |= {key: value for key, value in _TRACEABLE.items() if key in group}
             groups.append(group_options | ({"lr": state["lr"][index]} if index in state["lr"] else {}))
         replica = self._replica(groups, states)
@@ -212,9 +215,9 @@ class Updates:
             _with_limits(step)(replica)
         for index, names in self.groups.items():
             for name in names:
-                for key, _, place in _entries(state, name, index) if name in gradients else ():
-                    new_state[key][place] = replica.state[new[name]][key]
-        return new, new_state
+                for key, _, owner in _entries(state, name, index) if name in gradients else ():
+                    new_state[key][owner] = replica.state[new_parameters[name]][key]
+        return new_parameters, new_state
 
 
 class _Begun(Exception):
@@ -282,23 +285,24 @@ def _limit(builtin: Callable[..., Any], bound: Literal["min", "max"]) -> Callabl
 def _entries(state: OptimizerState, name: str, index: str) -> Iterator[tuple[str, Tensor, str]]:
     """Yield (key, tensor, parameter or group index) of each entry of a parameter of a group."""
     for key, entries in state.items():
-        place = name if name in entries else index
-        if key != "lr" and place in entries:
-            yield key, entries[place], place
+        owner = name if name in entries else index
+        if key != "lr" and owner in entries:
+            yield key, entries[owner], owner
 
 
 def _common(key: str, values: Mapping[str, Tensor]) -> Tensor | None:
     """Return the value of a count that is equal for all parameters of a group; None if it is not shared."""
-    reference, *remaining = values.values()
+    first_value, *other_values = values.values()
     is_shared = key in _SHARED and not any(value.is_meta for value in values.values())
     return (
-        reference
-        if is_shared and all(torch.equal(reference, remaining_value) for remaining_value in remaining)
+        first_value
+        if is_shared and all(torch.equal(first_value, other_value) for other_value in other_values)
         else None
     )
 
 
 def _check(optimizer: Optimizer) -> None:
+    """Raise UnsupportedError for an optimizer, a hook or an option that cannot be traced."""
     for refused, reason in _UNSUPPORTED.items():
         if isinstance(optimizer, refused):
             raise UnsupportedError(
@@ -322,6 +326,7 @@ def _options(group: Mapping[str, Any]) -> list[str]:
 
 
 def _device(value: Tensor) -> torch.device:
+    """Return the device for the state of a parameter: the CPU if the parameter is on the meta device."""
     return torch.device("cpu") if value.is_meta else value.device
 
 

@@ -88,6 +88,7 @@ class OwnSizes:
         )
 
     def _shards(self, argument: Argument, dim: int) -> int:
+        """Return the number of shards of a dimension of an argument."""
         return self.ranks.mesh.group_size(argument.sharding.dim_axes(dim))
 
     def localize(self, module: ModuleOp) -> ModuleOp:
@@ -99,11 +100,11 @@ class OwnSizes:
         program = self._make_separate(module)
         follow(program, self.reference, self.pipeline)
         dependent = self._dependent
-        for place, (reference_message, message) in enumerate(
+        for index, (reference_message, message) in enumerate(
             zip(messages(self.reference), messages(program), strict=False)
         ):
             if message != reference_message and (
-                place not in dependent or message.description != reference_message.description
+                index not in dependent or message.description != reference_message.description
             ):
                 raise UnsupportedError(
                     f"{message.description} depends on the local sizes, but not for the example inputs; give all ranks "
@@ -155,8 +156,10 @@ class OwnSizes:
     def _examples(self) -> dict[str, int]:
         """The sizes of the example arguments, rounded up to multiples of the numbers of shards."""
         declared = open_sizes(self.module)
-        even = {name: -(-size // self._counts[name]) * self._counts[name] for name, size in declared.hints.items()}
-        return even if _are_admitted(declared, even) else declared.hints
+        rounded_sizes = {
+            name: -(-size // self._counts[name]) * self._counts[name] for name, size in declared.hints.items()
+        }
+        return rounded_sizes if _are_admitted(declared, rounded_sizes) else declared.hints
 
     @cached_property
     def _counts(self) -> dict[str, int]:
@@ -194,12 +197,17 @@ class OwnSizes:
         """
         if self._batch_sizes is None:
             return ()
-        plain = messages(self._local(self._bind_sizes(self._examples)))
-        places = self._find_dependent(plain, self._local)
-        needed = {axis for place in places if not plain[place].is_returned for axis in plain[place].axes}
+        plain_messages = messages(self._local(self._bind_sizes(self._examples)))
+        dependent_indices = self._find_dependent(plain_messages, self._local)
+        shared_axes = {
+            axis
+            for index in dependent_indices
+            if not plain_messages[index].is_returned
+            for axis in plain_messages[index].axes
+        }
         sized_arguments = [argument for argument in self.inputs if any(map(is_symbolic, argument.sizes))]
         axes = dict.fromkeys(axis for argument in sized_arguments for axis in argument.sharding.dim_axes(0))
-        return tuple(axis for axis in axes if axis not in needed)
+        return tuple(axis for axis in axes if axis not in shared_axes)
 
     def _make_separate(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank, before scheduling, that computes with the values of a separate batch."""
@@ -212,8 +220,8 @@ class OwnSizes:
     @cached_property
     def _batch_sizes(self) -> BatchSizes | None:
         """The values of a rank's program that depend on the size of the batch; None if the size cannot vary."""
-        batch = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
-        names = {name for size in batch for name in symbols(size)}
+        batch_sizes = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
+        names = {name for size in batch_sizes for name in symbols(size)}
         if not names:
             return BatchSizes({})
         other_program = next(self._try_other_sizes([*names], self._local), None)
@@ -261,15 +269,15 @@ class OwnSizes:
             if program_of_all
             else [next(self._try_other_sizes([name], localize), None) for name in names]
         )
-        places: set[int] = set()
+        dependent_indices: set[int] = set()
         for module in programs:
             other_messages = messages(module) if module is not None else []
             if [message.description for message in other_messages] != [message.description for message in expected]:
                 return frozenset(range(len(expected)))
-            places.update(
-                place for place, pair in enumerate(zip(expected, other_messages, strict=True)) if pair[0] != pair[1]
+            dependent_indices.update(
+                index for index, pair in enumerate(zip(expected, other_messages, strict=True)) if pair[0] != pair[1]
             )
-        return frozenset(places)
+        return frozenset(dependent_indices)
 
     def _try_other_sizes(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
         """Yield programs in which the sizes of these names differ from the examples."""
@@ -304,6 +312,7 @@ def _tensors(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], Attribute
 
 
 def _are_admitted(declared: Sizes, sizes: Mapping[str, int]) -> bool:
+    """Return whether `sizes` satisfy the ranges and conditions of the declared symbolic sizes."""
     try:
         declared.check(sizes)
     except SpmdirError:

@@ -139,8 +139,8 @@ class Parallel:
             *earlier, last_batch = self._step.split_batch(args)
         for name in filter(self._step.is_sum, self._state.shards):
             self._state.shards[name].zero_()
-        for micro in earlier:
-            self._run_once(micro, records_gradients, is_last=False)
+        for micro_batch in earlier:
+            self._run_once(micro_batch, records_gradients, is_last=False)
         return self._run_once(last_batch, records_gradients)
 
     def _run_once(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
@@ -153,14 +153,14 @@ class Parallel:
             self.check_values()
             fixed = self._traces.fixed(args)
         with torch.set_grad_enabled(records_gradients):  # a trace depends on the mode of the caller
-            traced = self._traces.of(fixed, args)
-            if traced is not self._traces.first:  # `__call__` has checked the guards of the first trace
+            trace = self._traces.of(fixed, args)
+            if trace is not self._traces.first:  # `__call__` has checked the guards of the first trace
                 with self._ranks.group.report_errors():
-                    traced.guards.check()
-        signature, programs = traced.signature, traced.programs
-        state_tensors, edge_states = {**self._state.shards, **traced.constants}, self._state.edge_states
+                    trace.guards.check()
+        signature, programs = trace.signature, trace.programs
+        state_tensors, edge_states = {**self._state.shards, **trace.constants}, self._state.edge_states
         with self._ranks.group.report_errors():
-            tensors = traced.convention.tensors(args)
+            tensors = trace.convention.tensors(args)
             inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
             check_memory(inputs, (a.name for a, _ in signature.updates if not a.is_state))
         sizes = programs.sizes(tensors)
@@ -179,18 +179,21 @@ class Parallel:
             graph = program.part({result.index for _, result in updates})
         tensors = [*shards, *(edge_state.tensor for edge_state in edge_states.values())]
         returned = run_rank(graph, tensors, self._ranks, draws=programs.draws)
-        returned, new = returned[: len(returned) - len(edge_states)], returned[len(returned) - len(edge_states) :]
+        returned, new_edge_states = (
+            returned[: len(returned) - len(edge_states)],
+            returned[len(returned) - len(edge_states) :],
+        )
         indices_in_place = {r.index for a, r in updates if a.is_state and returned[r.index] is state_tensors[a.name]}
         results = copy_overwritten(returned, state_tensors.values(), indices_in_place)
         for argument, result in updates:
             if result.index not in indices_in_place:
                 (state_tensors if argument.is_state else inputs)[argument.name].copy_(results[result.index])
-        for edge_state, tensor in zip(edge_states.values(), new, strict=True):
+        for edge_state, tensor in zip(edge_states.values(), new_edge_states, strict=True):
             edge_state.tensor.copy_(tensor)
-        flat = [
+        leaves = [
             results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes) for leaf in signature.outputs
         ]
-        return pytree.tree_unflatten(flat, traced.convention.out_spec)
+        return pytree.tree_unflatten(leaves, trace.convention.out_spec)
 
     @cached_property
     def state(self) -> dict[str, Tensor | LocalShard]:
@@ -231,8 +234,8 @@ class Parallel:
             for argument in self._traces.first.signature.state_arguments
         }
         gathered = copy_overwritten(run_rank(self._gather, [*shards.values()], self._ranks), shards.values())
-        full = dict(zip(shards, gathered, strict=True))
-        return {**full, **{further: full[name] for further, name in self._tied.items()}}
+        whole_tensors = dict(zip(shards, gathered, strict=True))
+        return {**whole_tensors, **{alias: whole_tensors[name] for alias, name in self._tied.items()}}
 
     def gather_state(self) -> Any:
         """Return the whole state of a step in its structure, or of a model as `state_dict`; all ranks must call it.
@@ -243,11 +246,12 @@ class Parallel:
         Example:
             >>> loss, state = step(parallel.gather_state(), x, target)
         """
-        full, spec = self.state_dict(), self._traces.first.convention.state_spec
+        whole_tensors, spec = self.state_dict(), self._traces.first.convention.state_spec
         if spec is None:
-            return full
+            return whole_tensors
         leaves = [
-            full[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._traces.first.signature.state
+            whole_tensors[leaf.name] if isinstance(leaf, Argument) else leaf
+            for leaf in self._traces.first.signature.state
         ]
         return pytree.tree_unflatten(leaves, spec)
 

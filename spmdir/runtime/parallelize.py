@@ -89,10 +89,10 @@ def parallelize(
         if isinstance(model, nn.Module):
             check_initialized(model)
             check_forward_call(model, tuple(example_inputs), {})
-        micro = step.split_batch(tuple(example_inputs))[0] if step else tuple(example_inputs)
-        tracing.check_dims(traceable, micro)
-        fixed = tracing.find_fixed_dims(traceable, micro)
-    decided = tracing.trace("the capture of the program", traceable, micro, fixed)
+        micro_batch = step.split_batch(tuple(example_inputs))[0] if step else tuple(example_inputs)
+        tracing.check_dims(traceable, micro_batch)
+        fixed = tracing.find_fixed_dims(traceable, micro_batch)
+    decided = tracing.trace("the capture of the program", traceable, micro_batch, fixed)
     with setup.group.check_agreement("lowering") as status:
         signature, program = decided.lower_examples()
         status |= program.agreement
@@ -217,9 +217,10 @@ def _check_arguments(arguments: Mapping[str, Any], state: Any) -> None:
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
     """Return name → unsharded tensor, for the arguments that ranks keep between calls."""
     leaves = zip(signature.state, capture.state, strict=True)
-    of_state = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
+    tensor_of_leaf = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
     return {
-        a.name: of_state[a.name] if a.name in of_state else capture.tensors[a.name] for a in signature.state_arguments
+        a.name: tensor_of_leaf[a.name] if a.name in tensor_of_leaf else capture.tensors[a.name]
+        for a in signature.state_arguments
     }
 
 

@@ -101,8 +101,8 @@ def _shape_advice(tensor: Any, whole: Sequence[int], local: Sequence[int]) -> st
         return ""
     if shape == tuple(whole):
         example = [
-            size * (all_ // size_here if size_here else 1)
-            for size, all_, size_here in zip(shape, whole, local, strict=True)
+            size * (global_size // local_size if local_size else 1)
+            for size, global_size, local_size in zip(shape, whole, local, strict=True)
         ]
         return (
             f": with local_inputs=True the example inputs have global shapes; if {list(shape)} is the shard of one "
@@ -180,13 +180,13 @@ def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
     Raises:
         SpmdirError: another rank does not call this; with the error that it reported.
     """
-    flags = torch.tensor([number in used for number in range(count)], dtype=torch.int32, device=ranks.device)
+    flags = torch.tensor([index in used for index in range(count)], dtype=torch.int32, device=ranks.device)
     _run_on_all_ranks(
         lambda group: dist.all_reduce(flags, dist.ReduceOp.MAX, group=group),
         "the exchange of the outputs that losses use",
         ranks,
     )
-    return {number for number, flag in enumerate(flags.tolist()) if flag}
+    return {index for index, flag in enumerate(flags.tolist()) if flag}
 
 
 def broadcast_first(values: Tensor, subject: str, ranks: Ranks) -> None:

@@ -150,10 +150,10 @@ class RankPrograms(Generic[Lowered]):
     def _places(self) -> dict[str, str]:
         """Size → text of a dimension of an input that has it, with the name of its Dim."""
         names_of_dims = {(dim.argument, dim.dim): str(dim) for dim in self.dims}
-        places = size_places((argument.name, argument.sizes) for argument in self.inputs)
+        first_dims = size_places((argument.name, argument.sizes) for argument in self.inputs)
         return {
-            size: names_of_dims.get(place, f"dimension {place[1]} of argument '{place[0]}'")
-            for size, place in places.items()
+            size: names_of_dims.get(dimension, f"dimension {dimension[1]} of argument '{dimension[0]}'")
+            for size, dimension in first_dims.items()
         }
 
     def _special_size_error(self, name: str, size: int) -> str:
@@ -210,6 +210,7 @@ class RankPrograms(Generic[Lowered]):
         return self._programs[key]
 
     def _lower_for_sizes(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
+        """Lower the decided program with numbers in place of its symbolic sizes."""
         with self.pipeline.rules:
             return self._lower(bind_sizes(self.module, sizes, self.pipeline), localize)
 

@@ -82,6 +82,7 @@ def allocate_meta(shards: Mapping[str, Tensor], device: torch.device) -> dict[st
 
 
 def _allocate(shard: Tensor, device: torch.device) -> Tensor:
+    """Return an uninitialised tensor like `shard` on `device`; a parameter for a parameter."""
     allocated = torch.empty_like(shard, device=device)
     return nn.Parameter(allocated, shard.requires_grad) if isinstance(shard, nn.Parameter) else allocated
 
@@ -89,12 +90,12 @@ def _allocate(shard: Tensor, device: torch.device) -> Tensor:
 def initial_edge_states(program: ModuleOp, mesh: Mesh, rank: int, device: torch.device) -> dict[str, EdgeStateShard]:
     """Return name → initial edge state of `rank`, for the edges of a program with collectives."""
     function = main_function(program)
-    initial, edge_states = initial_states(function, mesh), {}
+    initial_tensors, edge_states = initial_states(function, mesh), {}
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
-        if name in initial and signature_kind(function, "arg_attrs", value.index) == "state":
-            sharding, whole = sharding_of(value) or Sharding((), mesh.name), initial[name]
+        if name in initial_tensors and signature_kind(function, "arg_attrs", value.index) == "state":
+            sharding, global_tensor = sharding_of(value) or Sharding((), mesh.name), initial_tensors[name]
             edge_states[name] = EdgeStateShard(
-                copy_shard(whole, sharding, mesh, rank, device), sharding, tuple(whole.shape)
+                copy_shard(global_tensor, sharding, mesh, rank, device), sharding, tuple(global_tensor.shape)
             )
     return edge_states

@@ -54,6 +54,7 @@ class Ranks:
         return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in parts]))
 
     def _parts(self, axes: Set[str]) -> tuple[Mesh, Set[str]]:
+        """Return the mesh refined to the sub-axes in `axes`, and the axes of this refined mesh that make up `axes`."""
         mesh = self.mesh.refine(axes)
         return mesh, {part for axis in axes for part in mesh.parts(axis)}
 

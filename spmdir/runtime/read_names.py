@@ -48,6 +48,7 @@ class NamesRead:
         return sorted(name for name in table if isinstance(name, str) and self._reads(name, table[name]))
 
     def _reads(self, name: str, value: Any) -> bool:
+        """Return whether the code may read the attribute `name`, which has this value."""
         if self.is_class:
             is_read = name.startswith("__") or name in self.names or executes(value, self.code)
             return (is_read or self.reads_every) and name not in _DOCUMENTATION
@@ -77,8 +78,11 @@ def names_change(
 def values_change(path: str, names: list[str], before: tuple[Any, ...], values_now: tuple[Any, ...]) -> str:
     """Return a text for the first replaced value of a namespace."""
     pairs = zip(names, before, values_now, strict=True)
-    name, old, new = next((pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], values_now[0]))
-    return f"{path}.{name} was {text_of(old)} and is {'another one' if text_of(old) == text_of(new) else text_of(new)}"
+    name, old_value, new_value = next(
+        (pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], values_now[0])
+    )
+    old_text, new_text = text_of(old_value), text_of(new_value)
+    return f"{path}.{name} was {old_text} and is {'another one' if old_text == new_text else new_text}"
 
 
 def is_library_class(kind: type) -> bool:
@@ -130,6 +134,7 @@ def base_in_c(kind: type) -> type:
 
 
 def _has_own_new(owner: type) -> bool:
+    """Return whether a class defines `__new__` in C, and does not inherit it."""
     new = vars(owner).get("__new__")
     return isinstance(new, types.BuiltinFunctionType) and new.__self__ is owner
 

@@ -83,18 +83,18 @@ def rehearse(
             cannot be compared.
     """
     tensors, code = _tensors(model), ExecutedCode()
-    ops, ended = _run(run, data(), code, record)
+    ops, run_ended = _run(run, data(), code, record)
     assigned = _find_assigned(model, *tensors)
     code_size, walk = code.size, StateWalk(code, roots)
     guards = Guards.of(walk, code, roots)
     facts, is_complete = guards.facts, not is_repeated
     try:
         while not is_complete:
-            before, ended_before = ops, ended
-            ops, ended = _run(run, data(), code)
+            earlier_ops, earlier_run_ended = ops, run_ended
+            ops, run_ended = _run(run, data(), code)
             if change := guards.change(*roots.values()):
                 raise _state_change_error(change)
-            if ended and ended_before and ops != before:
+            if run_ended and earlier_run_ended and ops != earlier_ops:
                 raise UnsupportedError(
                     "the second call of the forward runs other ops, so the forward changes Python state and depends on "
                     "it; keep that state in buffers, or set it before the model is traced"
@@ -130,25 +130,25 @@ def rehearse_module(
     """
     say("running {} on fake tensors", type(model).__name__)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    copied = fake_copy(model, mode, device)
+    model_copy = fake_copy(model, mode, device)
     args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (args, dict(kwargs)))
     inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
     outputs: list[Any] = [None]
-    buffers, parameters = _tensors(copied)
-    named = {**parameters, **buffers, **{f"input {place}": tensor for place, tensor in enumerate(inputs)}}
-    record = OpRecord(named) if is_recorded else None
+    buffers, parameters = _tensors(model_copy)
+    tensor_of_name = {**parameters, **buffers, **{f"input {index}": tensor for index, tensor in enumerate(inputs)}}
+    record = OpRecord(tensor_of_name) if is_recorded else None
 
     def run() -> Any:
         with mode:
-            outputs[:] = [copied(*args, **kwargs)]
+            outputs[:] = [model_copy(*args, **kwargs)]
         return outputs[0]
 
     def data() -> list[Tensor]:
-        return [*inputs, *copied.parameters()]
+        return [*inputs, *model_copy.parameters()]
 
-    with _name_object_argument(copied, args, kwargs):
-        rehearsal = rehearse({"model": copied}, copied, run, data, record=record, is_repeated=is_repeated)
+    with _name_object_argument(model_copy, args, kwargs):
+        rehearsal = rehearse({"model": model_copy}, model_copy, run, data, record=record, is_repeated=is_repeated)
     return attrs.evolve(rehearsal, output=outputs[0])
 
 
@@ -195,15 +195,15 @@ def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, .
         UnsupportedError: as `rehearse`.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    copied = fake_copy(model, mode, device)
+    model_copy = fake_copy(model, mode, device)
     args = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), args)
     inputs = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
 
     def run() -> Any:
         with mode, torch.enable_grad():
-            return loss(copied, *args)
+            return loss(model_copy, *args)
 
-    return rehearse({"model": copied, "loss": loss}, copied, run, lambda: [*inputs, *copied.parameters()])
+    return rehearse({"model": model_copy, "loss": loss}, model_copy, run, lambda: [*inputs, *model_copy.parameters()])
 
 
 @contextmanager
@@ -212,19 +212,19 @@ def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
     if not names:
         yield
         return
-    places = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
-    before: list[Tensor] = []
+    owners_and_names = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
+    old_values: list[Tensor] = []
 
     def replace(*_: Any) -> None:
-        before[:] = [getattr(owner, buffer_name) for owner, buffer_name in places]
-        for (owner, last), old_value in zip(places, before, strict=True):
-            setattr(owner, last, old_value.clone())  # outputs that alias the old value keep it
+        old_values[:] = [getattr(owner, buffer_name) for owner, buffer_name in owners_and_names]
+        for (owner, buffer_name), old_value in zip(owners_and_names, old_values, strict=True):
+            setattr(owner, buffer_name, old_value.clone())  # outputs that alias the old value keep it
 
     def write(*_: Any) -> None:
-        for (owner, last), old in zip(places, before, strict=True):
+        for (owner, buffer_name), old_value in zip(owners_and_names, old_values, strict=True):
             with torch.no_grad():
-                old.copy_(getattr(owner, last))
-            setattr(owner, last, old)
+                old_value.copy_(getattr(owner, buffer_name))
+            setattr(owner, buffer_name, old_value)
 
     hooks = [model.register_forward_pre_hook(replace), model.register_forward_hook(write)]
     try:
@@ -235,6 +235,7 @@ def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _state_change_error(change: str) -> UnsupportedError:
+    """Return the error of a forward that changes Python state; `change` is a text of `Guards.change`."""
     path, _, values = change.partition(" was ")
     name = path.rpartition(".")[2]
     if values.startswith("a tensor"):
@@ -305,9 +306,9 @@ def _run(
     """
     ops: list[Any] = []
     is_finished = False
-    caches = torch.is_autocast_cache_enabled()
+    cache_was_enabled = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the second run would find the weights that the first one casts
-    generators = [read() for read, _ in _GENERATORS.values()]
+    generators = [get_state() for get_state, _ in _GENERATORS.values()]
     try:
         # The trace raises the same error, for the user.
         with suppress(Exception), compiling():
@@ -318,10 +319,10 @@ def _run(
                     _backward(output, data)
             is_finished = True
     finally:
-        torch.set_autocast_cache_enabled(caches)
-    for before, (name, (read, restore)) in zip(generators, _GENERATORS.items(), strict=True):
-        if read() != before:
-            restore(before)
+        torch.set_autocast_cache_enabled(cache_was_enabled)
+    for state_before, (name, (get_state, set_state)) in zip(generators, _GENERATORS.items(), strict=True):
+        if get_state() != state_before:
+            set_state(state_before)
             raise _state_change_error(f"the generator of {name} drew numbers")
     return ops, is_finished
 
@@ -345,6 +346,7 @@ _BACKWARD = frozenset({
 
 
 def _backward(output: Any, data: list[Tensor]) -> None:
+    """Run the backward from all tensors of an output to the parameters and inputs in `data`."""
     returned = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     inputs = [tensor for tensor in data if tensor.requires_grad and tensor.is_leaf]
     if returned and inputs:
@@ -386,12 +388,14 @@ class _DataOpRecorder(TorchDispatchMode):
         return result
 
     def _note(self, values: list[Any]) -> None:
+        """Treat the memory of the tensors in `values` as data from now on."""
         for value in values:
             if isinstance(value, Tensor) and has_storage(value):
                 storage = value.untyped_storage()
                 self._storages[storage_key(storage)] = storage  # a reference, so that no address is reused
 
     def _is_data(self, value: Tensor) -> bool:
+        """Return whether a tensor shares memory with data, or with values computed from data."""
         return has_storage(value) and storage_key(value.untyped_storage()) in self._storages
 
 

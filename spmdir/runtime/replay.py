@@ -72,6 +72,7 @@ class _ValueNumbers:
         self._numbers = WeakTensorKeyDictionary()
 
     def number(self, value: Tensor) -> int:
+        """Return the number of a tensor; a new one if it has none, or if its memory was written to since."""
         number, writes = self._numbers.get(value) or (-1, -1)
         if writes != self._writes_to(value):
             number = next(self._fresh)
@@ -95,7 +96,7 @@ class _ValueNumbers:
                 self._set_number(leaf, fresh if call is None else self._by_call.setdefault((call, index), fresh))
 
     def share_number(self, tensor: Tensor, source: Tensor) -> None:
-        """Give `tensor` the number of `other`."""
+        """Give `tensor` the number of `source`, which has equal elements."""
         self._set_number(tensor, self.number(source))
 
     def _set_number(self, value: Tensor, number: int) -> None:

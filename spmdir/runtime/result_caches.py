@@ -39,7 +39,8 @@ class Caches:
 
 
 def _holds_fakes(values: Sequence[Any], depth: int) -> bool:
-    inner = [value for value in values if isinstance(value, (dict, list, tuple, set))] if depth else []
+    """Return whether there is a fake tensor among `values`, or in containers among them up to `depth` levels deep."""
+    containers = [value for value in values if isinstance(value, (dict, list, tuple, set))] if depth else []
     return any(isinstance(value, FakeTensor) for value in values) or (
-        bool(inner) and _holds_fakes(gc.get_referents(*inner), depth - 1)
+        bool(containers) and _holds_fakes(gc.get_referents(*containers), depth - 1)
     )

@@ -45,20 +45,21 @@ def memory_for_meta(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     The tensor objects stay the same, so ties and optimizers remain valid. If the body raises, they are on the meta
     device again.
     """
-    missing = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
-    filled_tensors = [(tensor, _allocate(tensor)) for tensor in missing.values()]
-    for tensor, filled in filled_tensors:
-        swap_tensors(tensor, filled)
+    meta_tensors = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
+    allocations = [(tensor, _allocate(tensor)) for tensor in meta_tensors.values()]
+    for tensor, allocated in allocations:
+        swap_tensors(tensor, allocated)
     try:
         yield
     except Exception:
-        for tensor, filled in filled_tensors:
-            swap_tensors(tensor, filled)
+        for tensor, allocated in allocations:
+            swap_tensors(tensor, allocated)
         raise
 
 
 @torch.no_grad()
 def _allocate(tensor: DTensor) -> DTensor | nn.Parameter:
+    """Return an uninitialised DTensor like `tensor` on the device of its mesh; a parameter for a parameter."""
     local = torch.empty_like(local_shard(tensor), device=tensor.device_mesh.device_type)
-    filled = like_shard(tensor, local)
-    return nn.Parameter(filled, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else filled
+    allocated = like_shard(tensor, local)
+    return nn.Parameter(allocated, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else allocated

@@ -73,25 +73,29 @@ class _Run(torch.autograd.Function):
     ) -> Any:
         """Return the tensors among the outputs; gradients flow to `tensors`, whose local shards are `shards`."""
         results = run_rank(program.forward.graph, shards, ranks, draws=program.forward.draws)
-        by_name = {argument.name: shard for argument, shard in zip(program.forward_arguments, shards, strict=True)}
-        updates = [(by_name[argument.name], results[index]) for argument, index in program.buffer_updates]
+        shard_of_argument = {
+            argument.name: shard for argument, shard in zip(program.forward_arguments, shards, strict=True)
+        }
+        updates = [(shard_of_argument[argument.name], results[index]) for argument, index in program.buffer_updates]
         outputs = copy_overwritten(results[: len(program.tensors)], shards)
-        saved = copy_overwritten(results[len(results) - program.saved :], [old for old, _ in updates])
-        for old, new in updates:
-            old.copy_(new)
+        saved = copy_overwritten(results[len(results) - program.saved :], [buffer for buffer, _ in updates])
+        for buffer, new_value in updates:
+            buffer.copy_(new_value)
         ctx.program, ctx.ranks, ctx.finish_gradients, ctx.module_tensors = (
             program,
             ranks,
             finish_gradients,
             module_tensors,
         )
-        ctx.late = [by_name[name] for name in program.late]
+        ctx.late = [shard_of_argument[name] for name in program.late]
         ctx.save_for_backward(*saved)
-        ctx.versions = _versions(module_tensors, by_name, saved) if any(ctx.needs_input_grad) else []
+        ctx.versions = _versions(module_tensors, shard_of_argument, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
-        with_gradient = {number for number, _ in program.tangents}
+        differentiable_outputs = {output_index for output_index, _ in program.tangents}
         pairs = zip(program.tensors, outputs, strict=True)
-        ctx.mark_non_differentiable(*(output for number, output in pairs if number not in with_gradient))
+        ctx.mark_non_differentiable(
+            *(output for output_index, output in pairs if output_index not in differentiable_outputs)
+        )
         return tuple(outputs)
 
     @staticmethod
@@ -138,29 +142,29 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
                 "first, or the forward again"
             )
     gradient_of_output = dict(zip(program.tensors, gradients, strict=True))
-    used = {number for number, gradient in gradient_of_output.items() if gradient is not None}
+    used_outputs = {output for output, gradient in gradient_of_output.items() if gradient is not None}
     if program.agrees_on_outputs:
-        used = used_anywhere(used, program.outputs, ranks)
-    computed = program.results_to_compute(used)
+        used_outputs = used_anywhere(used_outputs, program.outputs, ranks)
+    computed_results = program.results_to_compute(used_outputs)
     tangents = {
-        a.name: _tangent(program, ranks, number, a, gradient_of_output[number]) for number, a in program.tangents
+        a.name: _tangent(program, ranks, output, a, gradient_of_output[output]) for output, a in program.tangents
     }
     buffers = dict(zip(program.late, ctx.late, strict=True))
     late_values = [tangents[a.name] if a.buffer is None else buffers[a.buffer] for a in program.late_arguments]
     arguments = [*ctx.saved_tensors, *late_values]
-    graph = program.backward_graph(computed, ranks)
-    returned = run_rank(graph, arguments, ranks, draws=program.backward.draws)
-    for place, buffer in enumerate(ctx.late, len(program.gradients)):
-        if place in computed:
-            buffer.copy_(returned[place])
-    places = [place for place in sorted(computed) if place < len(program.gradients)]
-    owned_gradients = copy_shared([returned[place] for place in places], arguments)
-    finished = ctx.finish_gradients(
-        {program.gradients[place]: gradient for place, gradient in zip(places, owned_gradients, strict=True)}
+    graph = program.backward_graph(computed_results, ranks)
+    results = run_rank(graph, arguments, ranks, draws=program.backward.draws)
+    for index, buffer in enumerate(ctx.late, len(program.gradients)):
+        if index in computed_results:
+            buffer.copy_(results[index])
+    gradient_indices = [index for index in sorted(computed_results) if index < len(program.gradients)]
+    owned_gradients = copy_shared([results[index] for index in gradient_indices], arguments)
+    returned_gradients = ctx.finish_gradients(
+        {program.gradients[index]: gradient for index, gradient in zip(gradient_indices, owned_gradients, strict=True)}
     )
     return {
         name: like_shard(ctx.module_tensors[name], local) if name in ctx.module_tensors else local
-        for name, local in finished.items()
+        for name, local in returned_gradients.items()
     }
 
 
@@ -184,9 +188,9 @@ def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argumen
     """Return the local gradient of output `number` for the backward; zeros if no loss depends on the output."""
     output = program.shardings[number]
     if gradient is None:
-        whole = TensorMeta(argument.shape(), argument.meta.dtype)
-        local = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.index))
-        return torch.zeros(local.shape, dtype=TORCH_DTYPES[local.dtype], device=ranks.device)
+        global_type = TensorMeta(argument.shape(), argument.meta.dtype)
+        local_type = argument.sharding.local_type(global_type, ranks.mesh, ranks.mesh.coordinate(ranks.index))
+        return torch.zeros(local_type.shape, dtype=TORCH_DTYPES[local_type.dtype], device=ranks.device)
     if output is None or not output.entries:
         return input_shard(argument, gradient.detach(), ranks, is_local=False)
     return input_shard(argument, gradient.detach(), ranks, is_local=True) / _count_losses(program, ranks, output)

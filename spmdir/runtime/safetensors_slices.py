@@ -131,31 +131,32 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
         headers = {entry.names[0]: _header(entry) for entry in entries}
         if rank == 0:
             directory.mkdir(parents=True, exist_ok=True)
-            if present := sorted(directory.glob("*.safetensors*")):
+            if existing_files := sorted(directory.glob("*.safetensors*")):
                 raise SpmdirError(
-                    f"'{directory}' already contains '{present[0].name}'; choose another directory, or delete that file"
+                    f"'{directory}' already contains '{existing_files[0].name}'; choose another directory, or delete "
+                    "that file"
                 )
     boxes_of_ranks = gather_from_all([boxes for boxes, _ in parts])
-    writer, failed = _write(directory, _files(headers, file_bytes)), None
+    writer, write_error = _write(directory, _files(headers, file_bytes)), None
     for index, entry in enumerate(entries):
-        whole = _gather_whole(entry, *parts[index], [boxes[index] for boxes in boxes_of_ranks], rank)
+        tensor = _gather_whole(entry, *parts[index], [boxes[index] for boxes in boxes_of_ranks], rank)
         try:
-            if whole is not None and failed is None:
+            if tensor is not None and write_error is None:
                 if not index:
                     next(writer)
-                writer.send(whole)
+                writer.send(tensor)
         except StopIteration:
             pass
         except OSError as error:  # the other ranks continue to send, and raise at the end
-            failed = error
+            write_error = error
     with check_agreement("the files of save_safetensors"):
-        if failed is not None:
-            raise SpmdirError(f"'{directory}' cannot be written: {failed}") from failed
+        if write_error is not None:
+            raise SpmdirError(f"'{directory}' cannot be written: {write_error}") from write_error
 
 
 def _entries(state: Any, names: Names) -> list[Entry]:
     """Return the tensors of the state that have a name in the files."""
-    tied: dict[int, tuple[str, list[str], Tensor]] = {}
+    entry_of_tensor: dict[int, tuple[str, list[str], Tensor]] = {}
     for name, tensor in _tensors(state):
         if not isinstance(tensor, (Tensor, LocalShard)):
             continue
@@ -164,8 +165,11 @@ def _entries(state: Any, names: Names) -> list[Entry]:
         else:
             file_name = (names if callable(names) else _default_names(state))(name)
         if file_name is not None:
-            tied.setdefault(id(tensor), (name, [], tensor))[1].append(file_name)
-    return [Entry(place, tuple(called), tensor) for place, called, tensor in tied.values()]
+            entry_of_tensor.setdefault(id(tensor), (name, [], tensor))[1].append(file_name)
+    return [
+        Entry(name_in_state, tuple(file_names), tensor)
+        for name_in_state, file_names, tensor in entry_of_tensor.values()
+    ]
 
 
 def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
@@ -244,6 +248,7 @@ Header: TypeAlias = dict[str, Any]
 
 
 def _header(entry: Entry) -> Header:
+    """Return the type, shape and number of bytes of a tensor; raise UnsupportedError for an unsupported type."""
     tensor = entry.tensor
     if tensor.dtype not in TYPE_NAMES:
         raise UnsupportedError(
@@ -269,28 +274,30 @@ def _files(headers: Mapping[str, Header], max_bytes: int) -> dict[str, dict[str,
 def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Generator[None, Tensor, None]:
     """Write the tensors sent to this generator, in order. Rename each complete file, and write the index last."""
     for file, headers in files.items():
-        with open(directory / f".unfinished-{file}", "wb") as out:
-            out.write(_head(headers))
+        with open(directory / f".unfinished-{file}", "wb") as stream:
+            stream.write(_head(headers))
             for _ in headers:
                 tensor = yield
-                out.write(flat_bytes(tensor).numpy().data)
-            out.flush()
-            os.fsync(out.fileno())
+                stream.write(flat_bytes(tensor).numpy().data)
+            stream.flush()
+            os.fsync(stream.fileno())
         os.replace(directory / f".unfinished-{file}", directory / file)
     if len(files) > 1:
         total = sum(header["bytes"] for headers in files.values() for header in headers.values())
-        places = {name: file for file, headers in files.items() for name in headers}
-        (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
+        file_of_name = {name: file for file, headers in files.items() for name in headers}
+        (directory / INDEX).write_text(
+            json.dumps({"metadata": {"total_size": total}, "weight_map": file_of_name}, indent=2)
+        )
 
 
 def _head(headers: Mapping[str, Header]) -> bytes:
     """Return the length and the header of a file, padded to a multiple of eight bytes."""
     ends = [*itertools.accumulate((header["bytes"] for header in headers.values()), initial=0)]
-    described = {
+    entries = {
         name: {"dtype": header["dtype"], "shape": header["shape"], "data_offsets": [start, end]}
         for (name, header), start, end in zip(headers.items(), ends, ends[1:], strict=False)
     }
-    text = json.dumps({"__metadata__": {"format": "pt"}, **described}).encode()
+    text = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -298,23 +305,30 @@ def _head(headers: Mapping[str, Header]) -> bytes:
 def _gather_whole(
     entry: Entry, boxes: Sequence[Box], shard: Tensor, boxes_of_ranks: Sequence[Sequence[Box]], rank: int
 ) -> Tensor | None:
-    """Return the whole tensor in host memory on the first rank, None on others; the first rank with a box sends it."""
-    senders: dict[Box, int] = {}
+    """Gather a tensor in host memory on the first rank, and return it there; return None on the other ranks.
+
+    If several ranks have the same box, the first of them sends it.
+
+    Args:
+        boxes, shard: the boxes of this rank, and its local shard.
+        boxes_of_ranks: the boxes of each rank.
+    """
+    sender_of_box: dict[Box, int] = {}
     for sender, boxes_of_sender in enumerate(boxes_of_ranks):
         for box in boxes_of_sender:
-            senders.setdefault(attrs.evolve(box, local=()), sender)
+            sender_of_box.setdefault(attrs.evolve(box, local=()), sender)
     if rank:
         for box in boxes:
-            if senders[attrs.evolve(box, local=())] == rank:
+            if sender_of_box[attrs.evolve(box, local=())] == rank:
                 dist.send(box.of_local(shard).contiguous(), 0)
         return None
-    box_here = {attrs.evolve(box, local=()): box for box in boxes}
-    whole = torch.empty(entry.tensor.shape, dtype=entry.tensor.dtype)
-    for box, sender in senders.items():
+    local_box = {attrs.evolve(box, local=()): box for box in boxes}
+    tensor = torch.empty(entry.tensor.shape, dtype=entry.tensor.dtype)
+    for box, sender in sender_of_box.items():
         if sender:
-            part = torch.empty(box.sizes, dtype=whole.dtype, device=shard.device)
+            part = torch.empty(box.sizes, dtype=tensor.dtype, device=shard.device)
             dist.recv(part, sender)
         else:
-            part = box_here[box].of_local(shard)
-        box.of(whole).copy_(part)
-    return whole
+            part = local_box[box].of_local(shard)
+        box.of(tensor).copy_(part)
+    return tensor

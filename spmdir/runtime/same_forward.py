@@ -105,8 +105,8 @@ def _tensors(model: nn.Module) -> dict[str, str]:
     first_names: dict[int, str] = {}
     facts = {}
     groups = {"parameter": model.named_parameters, "buffer": model.named_buffers}
-    for kind, named in groups.items():
-        for name, tensor in named(remove_duplicate=False):
+    for kind, list_named in groups.items():
+        for name, tensor in list_named(remove_duplicate=False):
             text = f"{type_text(tensor)}{' (trainable)' if tensor.requires_grad else ''}"
             first_name = first_names.setdefault(id(tensor), name)
             facts[f"the {kind} '{name}'"] = text if first_name == name else f"the same as '{first_name}'"
@@ -114,9 +114,10 @@ def _tensors(model: nn.Module) -> dict[str, str]:
 
 
 def _arguments(call: tuple[Any, Any]) -> dict[str, str]:
+    """Return the structure of the arguments of a call and each leaf as facts: subject → text."""
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
     texts = [type_text(leaf) if isinstance(leaf, Tensor) else text_of(leaf) for leaf in leaves]
-    return {"the arguments": str(spec), **{f"argument {place}": text for place, text in enumerate(texts)}}
+    return {"the arguments": str(spec), **{f"argument {index}": text for index, text in enumerate(texts)}}
 
 
 def _plan_lines(plan: str) -> dict[str, str]:

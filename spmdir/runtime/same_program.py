@@ -31,7 +31,7 @@ def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
     function, model = ir.main_function(decided), ir.main_function(imported)
     _check_declared(decided, imported)
     _check_signature(function, model)
-    places: list[tuple[Operation, Operation]] = [(ir.mesh_op(decided), ir.mesh_op(imported)), (function, model)]
+    pairs: list[tuple[Operation, Operation]] = [(ir.mesh_op(decided), ir.mesh_op(imported)), (function, model)]
     values: dict[SSAValue, SSAValue] = dict(zip(function.args, model.args, strict=True))
     for op, expected in zip_longest(_computing_ops(function, values), model.body.block.ops):
         if op is None or expected is None or _computation(op) != _computation(expected):
@@ -43,8 +43,8 @@ def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
                 name_of(result) or op.name, sharding_of(result), sharding_of(expected_result), location_of(op)
             )
         values.update(zip(op.results, expected.results, strict=True))
-        places.append((op, expected))
-    for op, expected in places:
+        pairs.append((op, expected))
+    for op, expected in pairs:
         op.location = expected.location
 
 
@@ -64,8 +64,11 @@ def _computation(op: Operation) -> tuple[Any, ...]:
 
 
 def _difference(op: Operation | None, expected: Operation | None, function: FuncOp) -> SpmdirError:
-    here, wanted = ("the end" if each is None else f"`{_text(each)}`" for each in (op, expected))
-    return SpmdirError(f"found {here} where the model has {wanted}", location_of(op or function))
+    """Return the error for an op of the decided program that differs from the model's; None is the end of either."""
+    found, expected_text = (
+        "the end" if op_or_none is None else f"`{_text(op_or_none)}`" for op_or_none in (op, expected)
+    )
+    return SpmdirError(f"found {found} where the model has {expected_text}", location_of(op or function))
 
 
 def _text(op: Operation) -> str:
@@ -73,6 +76,7 @@ def _text(op: Operation) -> str:
 
 
 def _check_declared(decided: ModuleOp, imported: ModuleOp) -> None:
+    """Raise SpmdirError unless both programs declare the same mesh and symbolic sizes."""
     if ir.mesh(decided) != ir.mesh(imported):
         message = f"the program is for the mesh {ir.mesh(decided)}; expected {ir.mesh(imported)}"
         raise SpmdirError(message, location_of(ir.mesh_op(decided)))
@@ -86,19 +90,25 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
     location = location_of(function)
     if function.function_type != model.function_type:
         raise SpmdirError("the arguments or results have other types than in the model", location)
-    likes = layout_sources(model)
-    for which, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
+    layout_source_of = layout_sources(model)
+    for attrs_name, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
         for index in range(len(values)):
-            here, wanted = (dict(function_attrs(each_function, which, index)) for each_function in (function, model))
-            shardings = [attrs.pop("spmd.sharding", None) for attrs in (here, wanted)]
-            wanted.pop("spmd.like", None)  # a decided program has equal shardings instead
-            subject = f"{'argument' if which == 'arg_attrs' else 'result'} {index}"
-            if here != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
+            attributes, model_attributes = (
+                dict(function_attrs(each_function, attrs_name, index)) for each_function in (function, model)
+            )
+            shardings = [attrs.pop("spmd.sharding", None) for attrs in (attributes, model_attributes)]
+            model_attributes.pop("spmd.like", None)  # a decided program has equal shardings instead
+            subject = f"{'argument' if attrs_name == 'arg_attrs' else 'result'} {index}"
+            if attributes != model_attributes or (
+                attrs_name == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])
+            ):
                 raise SpmdirError(f"{subject} differs in name or kind from the model; restore it", location)
             _check_sharding(subject, shardings[0] and shardings[0].data, shardings[1] and shardings[1].data, location)
-            like = likes.get(index) if which == "res_attrs" else None
-            if like is not None and shardings[0] != function_attrs(function, "arg_attrs", like).get("spmd.sharding"):
-                name = signature_name(function, "arg_attrs", like)
+            argument_index = layout_source_of.get(index) if attrs_name == "res_attrs" else None
+            if argument_index is not None and shardings[0] != function_attrs(function, "arg_attrs", argument_index).get(
+                "spmd.sharding"
+            ):
+                name = signature_name(function, "arg_attrs", argument_index)
                 raise ShardingError(
                     f"{subject} and '{name}' have different shardings; give both the same one", location
                 )

@@ -112,8 +112,9 @@ class Runner:
         variant = self.variants.find(module, structure, is_unreduced, differentiated)
         if variant is None:
             with self.ranks.group.report_errors():
-                for existing in self.variants.of_structure(structure)[:1]:
-                    existing.programs.solve_sizes(inputs)  # inputs that no program of this structure accepts
+                for variant_of_structure in self.variants.of_structure(structure)[:1]:
+                    # Raises for inputs that no program of this structure accepts.
+                    variant_of_structure.programs.solve_sizes(inputs)
                 self.variants.check_limits(module, structure, is_unreduced, leaf_names(module, *call))
             variant = self.variants.add(self.compile(module, structure, is_unreduced, differentiated, call))
         programs = variant.programs
@@ -164,11 +165,11 @@ class ShardedModule:
     def no_sync(self: Any) -> Iterator[None]:
         """Sum the gradients of calls inside on each rank; the next backward outside reduces the sums."""
         sums = self.__dict__[SUMS]
-        before, sums.is_adding = sums.is_adding, True
+        was_adding, sums.is_adding = sums.is_adding, True
         try:
             yield
         finally:
-            sums.is_adding = before
+            sums.is_adding = was_adding
 
     def set_requires_gradient_sync(self: Any, requires_gradient_sync: bool) -> None:
         """Set whether the backwards of later calls reduce gradients, as in FSDP2."""
@@ -217,7 +218,7 @@ def rank_programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
 
 def places_requiring_grad(leaves: Sequence[Any]) -> Places:
     """Return the indices of the tensors that require a gradient."""
-    return frozenset(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad)
+    return frozenset(index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad)
 
 
 def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner) -> nn.Module:
@@ -247,12 +248,12 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
     for tensor in (*sharded.parameters(), *sharded.buffers()):
         meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
-    plain = copy_model(sharded, memo)
-    del plain.__dict__[RUNNER], plain.__dict__[SUMS]
-    leave_inner_modules(plain)
-    plain.__dict__.pop("forward", None)  # a wrapper of the sharded forward is not part of the program
-    plain.__class__ = type(sharded).__bases__[1]
-    return plain
+    model = copy_model(sharded, memo)
+    del model.__dict__[RUNNER], model.__dict__[SUMS]
+    leave_inner_modules(model)
+    model.__dict__.pop("forward", None)  # a wrapper of the sharded forward is not part of the program
+    model.__class__ = type(sharded).__bases__[1]
+    return model
 
 
 def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) -> Guards:

@@ -100,7 +100,7 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
         state_leaves: the leaves of the state of a step; empty for a model.
     """
     tensors = sum(isinstance(leaf, Tensor) for leaf in state_leaves)
-    arguments, of_state, late = [], [], late_buffers(function)
+    arguments, state_arguments, late_buffer_names = [], [], late_buffers(function)
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
         is_user_argument = is_call_input(function, value.index)
@@ -111,49 +111,53 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
                 f"'{name}' has no sharding after the pipeline; expected `propagate` in it, as in "
                 "'propagate,insert-reshard,lower-reshard'"
             )
-        is_step_state = is_user_argument and len(of_state) < tensors
-        tangent, buffer = is_backward_input(function, value.index), late.get(value.index)
+        is_step_state = is_user_argument and len(state_arguments) < tensors
+        tangent, buffer = is_backward_input(function, value.index), late_buffer_names.get(value.index)
         arguments.append(
             Argument(name, meta, sizes_of(value.type), sharding, is_step_state or not is_user_argument, tangent, buffer)
         )
         if is_step_state:
-            of_state.append(arguments[-1])
+            state_arguments.append(arguments[-1])
     count = len(function.function_type.outputs.data)
-    flat: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
-    end = returned + len(state_leaves)
-    remaining = iter(of_state)
+    results: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
+    state_end = returned + len(state_leaves)
+    remaining = iter(state_arguments)
     state = tuple(next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in state_leaves)
-    new = dict(_mutations(function, arguments, flat[end:]))
+    new_values = dict(_mutations(function, arguments, results[state_end:]))
     # The returned state takes precedence over in-place changes of the old one.
-    new.update(pair for pair in zip(state, flat[returned:end], strict=True) if pair[0] in of_state)
-    renewed = tuple(new.items())
-    outputs = tuple(map(_leaf, flat[:returned]))
-    return Signature(tuple(arguments), outputs, state, renewed)
+    new_values.update(
+        pair for pair in zip(state, results[returned:state_end], strict=True) if pair[0] in state_arguments
+    )
+    updates = tuple(new_values.items())
+    outputs = tuple(map(_leaf, results[:returned]))
+    return Signature(tuple(arguments), outputs, state, updates)
 
 
 def _leaf(value: Any) -> Any:
+    """Return a leaf of the output: the number or size of a text such as `=2*s0`, or a result unchanged."""
     return parse_number(value[1:]) if isinstance(value, str) and value.startswith("=") else value
 
 
 def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result]) -> Iterator[tuple[Argument, Result]]:
-    by_name = {argument.name: argument for argument in arguments}
+    """Yield (argument, result that is its new value) for results that in-place changes of arguments add."""
+    argument_of_name = {argument.name: argument for argument in arguments}
     for result in results:
-        yield by_name[signature_name(function, "res_attrs", result.index)], result
+        yield argument_of_name[signature_name(function, "res_attrs", result.index)], result
 
 
 def return_whole(module: ModuleOp, capture: Capture) -> None:
     """Annotate the new values of inputs as replicated, before shardings are decided."""
-    function, whole = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
+    function, replicated = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
     kinds = [signature_kind(function, "arg_attrs", value.index) for value in function.args]
-    users = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]
+    input_indices = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]
     state_tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
-    input_names = {signature_name(function, "arg_attrs", index) for index in users[state_tensors:]}
+    input_names = {signature_name(function, "arg_attrs", index) for index in input_indices[state_tensors:]}
     attributes = []
     for index in range(len(function.function_type.outputs)):
         attributes_of_result = function_attrs(function, "res_attrs", index)
         is_mutation = signature_kind(function, "res_attrs", index) == "mutation"
         if is_mutation and signature_name(function, "res_attrs", index) in input_names:
-            attributes_of_result = {**attributes_of_result, "spmd.sharding": whole}
+            attributes_of_result = {**attributes_of_result, "spmd.sharding": replicated}
             attributes_of_result.pop("spmd.like", None)
         attributes.append(DictionaryAttr(attributes_of_result))
     function.res_attrs = ArrayAttr(attributes)

@@ -155,14 +155,15 @@ class StateWalk:
         )
 
     def _visit_globals(self, code: ExecutedCode) -> None:
-        done: set[tuple[int, str]] = set()
-        for each, values in sorted(code.globals.items(), key=lambda item: _code_position(item[0])):
-            for name in sorted(global_names(each)):
-                if (id(values), name) not in done and name in values:
+        """Visit the globals that executed code reads, then the Python modules that functions import."""
+        visited: set[tuple[int, str]] = set()
+        for code_object, values in sorted(code.globals.items(), key=lambda item: _code_position(item[0])):
+            for name in sorted(global_names(code_object)):
+                if (id(values), name) not in visited and name in values:
                     self.visit(
                         values[name], f"{self._constant_name(values)}[{name!r}]", f"{values.get('__name__')}.{name}"
                     )
-                done.add((id(values), name))
+                visited.add((id(values), name))
         for name in sorted(code.modules & sys.modules.keys()):
             self.visit(sys.modules[name], f"{self._constant_name(sys.modules)}[{name!r}]", name)
 
@@ -227,16 +228,19 @@ class StateWalk:
         return variable
 
     def _guard_identity(self, value: Any, read: str, path: str) -> str:
+        """Add a guard that the value is the same object, and return the variable of the value."""
         self.library_values[id(value)] = value
         return self._add_guard(path, text_of(value), read, f"x is not {self._constant_name(value)}")
 
     def _type_differs(self, value: Any) -> str:
+        """Return an expression that is true if the present value has another type than `value`."""
         return f"type(x) is not {self._constant_name(type(value))}"
 
     def _guard_plain(self, value: Any, read: str, path: str) -> None:
+        """Add a guard that a plain value has the same type and content. Identity is compared first, as it is cheap."""
         if is_simple(value):
-            same = self._constant_name(value)
-            fails = f"x is not {same} and (type(x) is not {self._constant_name(type(value))} or x != {same})"
+            constant = self._constant_name(value)
+            fails = f"x is not {constant} and (type(x) is not {self._constant_name(type(value))} or x != {constant})"
         else:
             fails = f"content(x) != {self._constant_name(content(value))}"
         variable = self._add_guard(path, text_of(value), read, fails)
@@ -244,6 +248,7 @@ class StateWalk:
             self._visit_attributes(value, variable, path)
 
     def _guard_tensor(self, value: Tensor, read: str, path: str) -> None:
+        """Add the guard of a tensor: it is the same object without writes, unless it is state of a module."""
         text = text_of(value)
         if id(value) in self._registered:  # a program runs on the tensor that the name has
             text = f"{text} {'with' if value.requires_grad else 'without'} a gradient"
@@ -283,14 +288,15 @@ class StateWalk:
             names.remove(name)
         if names:
             values = tuple(table[name] for name in names)
-            get = self._constant_name(lambda table: tuple(map(table.__getitem__, names)))
+            get_values = self._constant_name(lambda table: tuple(map(table.__getitem__, names)))
             explain = functools.partial(values_change, path, names, values)
             self._add_guard(
-                f"{path}.__dict__", str(names), f"{get}({read})", f"x != {self._constant_name(values)}", explain
+                f"{path}.__dict__", str(names), f"{get_values}({read})", f"x != {self._constant_name(values)}", explain
             )
         self._is_shared = is_shared
 
     def _visit_function(self, value: types.FunctionType, read: str, path: str) -> None:
+        """Guard the code of a function; if the code is executed, visit its defaults and its closure."""
         if is_library_file(value.__code__.co_filename) and not (value.__closure__ and value.__code__ in self._called):
             self._guard_identity(value, read, path)
             return
@@ -313,32 +319,33 @@ class StateWalk:
             )
 
     def _visit_container(self, value: Any, read: str, path: str) -> None:
+        """Guard the type, keys and plain items of a container in one guard, and visit its other keys and items."""
         is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
         fails = self._type_differs(value)
         if path in self._caches:
             self._bind_guard(value, path, f"a {type(value).__name__}", read, fails)
             return
         # A subclass of dict may override the methods, so use those of dict.
-        of = "dict.{}(x)" if isinstance(value, dict) and type(value) is not dict else "x.{}()"
+        method_template = "dict.{}(x)" if isinstance(value, dict) and type(value) is not dict else "x.{}()"
         keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]
         items = (
             []
             if is_set
-            else [value[key] if of == "x.{}()" else dict.get(value, key) for key in keys]
+            else [value[key] if method_template == "x.{}()" else dict.get(value, key) for key in keys]
             if is_dict
             else keys
         )
         are_simple = all(map(is_simple, items))
         if is_set:
-            is_at_once = all(type(key) is str or isinstance(key, type) for key in keys)
-            contents = self._constant_name(set(keys) if is_at_once else {*map(key_content, keys)})
-            fails += f" or {'x' if is_at_once else '{*map(key_content, x)}'} != {contents}"
+            compares_directly = all(type(key) is str or isinstance(key, type) for key in keys)
+            contents = self._constant_name(set(keys) if compares_directly else {*map(key_content, keys)})
+            fails += f" or {'x' if compares_directly else '{*map(key_content, x)}'} != {contents}"
         elif is_dict:
-            fails += " or " + self._items_differ(keys, f"[*{of.format('keys')}]")
+            fails += " or " + self._items_differ(keys, f"[*{method_template.format('keys')}]")
         else:
             fails += f" or len(x) != {len(items)}"
         if are_simple and items:
-            fails += " or " + self._items_differ(items, f"[*{of.format('values') if is_dict else 'x'}]")
+            fails += " or " + self._items_differ(items, f"[*{method_template.format('values') if is_dict else 'x'}]")
         variable = self._bind_guard(value, path, text_of(value), read, fails)
         if isinstance(value, dict) and any(map(_holds_fakes, items)):
             self.dicts[path] = value
@@ -347,8 +354,10 @@ class StateWalk:
         for index, item in enumerate(() if are_simple else items):
             key = keys[index] if is_dict else index
             key_text = repr(key) if type(key) in (str, int) else self._constant_name(key)
-            get = f"{variable}[{key_text}]" if of == "x.{}()" else f"dict.get({variable}, {key_text})"
-            self.visit(item, get, f"{path}[{text_of(key)}]")
+            item_expression = (
+                f"{variable}[{key_text}]" if method_template == "x.{}()" else f"dict.get({variable}, {key_text})"
+            )
+            self.visit(item, item_expression, f"{path}[{text_of(key)}]")
         if type(value) not in _CONTAINERS:
             self._visit_parts(value, variable, path)
             self._visit_attributes(value, variable, path)
@@ -363,6 +372,7 @@ class StateWalk:
         return f"[*map(key_content, {read})] != {self._constant_name([*map(key_content, items)])}"
 
     def _visit_module(self, value: nn.Module, read: str, path: str) -> None:
+        """Visit the attributes of a module, and its hooks, tensors and submodules."""
         is_root = value is self._root
         fails = "x is None" if is_root else self._type_differs(value)  # a sharded model is of a subclass
         variable = self._bind_guard(value, path, "a module" if is_root else text_of(value), read, fails)
@@ -399,6 +409,7 @@ class StateWalk:
             self._add_guard(f"{path}.{flags}", str(with_kwargs), read, f"x != {self._constant_name(with_kwargs)}")
 
     def _visit_object(self, value: Any, read: str, path: str) -> None:
+        """Guard the type of an object and visit its attributes; compare an object with hidden state by its pickle."""
         fails, kind = self._type_differs(value), type(value)
         if not isinstance(value, _WITH_PARTS) and _is_opaque(value):
             if hasattr(kind, "__next__"):

@@ -112,6 +112,7 @@ def tensor_parallel(
 def _lower_for_rank(
     program: ExportedProgram, module: ModuleOp, pipeline: Pipeline, index_on_axis: int, group_name: GroupName
 ) -> ExportedProgram:
+    """Lower the decided module for one rank, and return it with the signature of `program`."""
     if open_sizes(module).symbols:
         raise UnsupportedError(
             "the program has symbolic sizes; exporting the program of one rank requires fixed sizes; export without "
@@ -158,9 +159,9 @@ def _layers(program: ExportedProgram) -> dict[str, bool]:
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
     layers: dict[str, bool] = {}
     for name in nodes:
-        tied = [tied_name for tied_name in nodes if program.state_dict[tied_name] is program.state_dict[name]]
-        layer, *tied_layers = [tied_name.rpartition(".")[0] for tied_name in (name, *tied)]
-        uses = [(nodes[tied_name], user) for tied_name in tied for user in nodes[tied_name].users]
+        tied_names = [tied_name for tied_name in nodes if program.state_dict[tied_name] is program.state_dict[name]]
+        layer, *tied_layers = [tied_name.rpartition(".")[0] for tied_name in (name, *tied_names)]
+        uses = [(nodes[tied_name], user) for tied_name in tied_names for user in nodes[tied_name].users]
         other_layers = {tied_name for tied_name in tied_layers if tied_name != layer}
         layer_uses = [use for use in uses if _module_of_node(use[1]) not in other_layers]
         if name.endswith(".weight") and (not uses or any(_is_linear(*use) or _is_lookup(*use) for use in layer_uses)):

@@ -78,18 +78,19 @@ class _Places(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._in_backward and not self._modules:  # except for calls that a checkpointed module repeats
             return func(*args, **(kwargs or {}))
-        before, place = _current(), self._place()
+        previous_place, place = _current(), self._place()
         _set(place)
         try:
             result = func(*args, **(kwargs or {}))
         finally:
-            _set(before)
+            _set(previous_place)
         for leaf in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
                 self._mark_node(leaf.grad_fn, place)
         return result
 
     def _place(self) -> _Place:
+        """Return the metadata of the present torch call: the user's lines on the stack, and the innermost module."""
         frame, lines = sys._getframe(2), list[tuple[CodeType, int]]()
         while frame is not None and frame is not self._outside:
             if _is_users(frame.f_code):
@@ -99,14 +100,14 @@ class _Places(TorchFunctionMode):
 
     def _mark_node(self, node: Any, place: _Place) -> None:
         """Register hooks that set `place` on an autograd node, and on its unmarked predecessors."""
-        waiting = [node]
-        while waiting:
-            node = waiting.pop()
+        stack = [node]
+        while stack:
+            node = stack.pop()
             if node is not None and node not in self._marked_nodes:
                 self._marked_nodes.add(node)
                 node.register_prehook(lambda _: self._begin(place))
                 node.register_hook(lambda *_: self._end())
-                waiting += [before for before, _ in node.next_functions]
+                stack += [predecessor for predecessor, _ in node.next_functions]
 
     def _begin(self, place: _Place) -> None:
         self._in_backward = True

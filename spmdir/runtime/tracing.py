@@ -193,7 +193,16 @@ class Tracing:
 
 @attrs.frozen(eq=False)
 class Decided:
-    """A trace with decided shardings, the text of the undecided program, and the sizes of the example arguments."""
+    """A trace with decided shardings.
+
+    Attributes:
+        setup: the settings of the decision.
+        capture: the trace.
+        module: the decided program.
+        source: the text of the undecided program.
+        examples: name → value of each symbolic size for the example arguments.
+        dims: the open dimensions of the example arguments.
+    """
 
     setup: SetUp
     capture: Capture

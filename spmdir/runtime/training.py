@@ -69,17 +69,17 @@ class _Objective(nn.Module):
                 gradients = [parameter.grad for parameter in parameters]
         return value, gradients, {name: self._current_buffer(name, old) for name, old in buffers.items()}
 
-    def _current_buffer(self, name: str, old: Tensor) -> Tensor:
+    def _current_buffer(self, name: str, old_buffer: Tensor) -> Tensor:
         """Return the buffer `name` after the forward.
 
         Raises:
             UnsupportedError: the forward changed its shape or type.
         """
-        path, _, last = name.rpartition(".")
-        new = getattr(self.model.get_submodule(path), last)
-        if not is_like(new, old):
-            raise changed_form_error(name, old, new)
-        return new.detach() if new.requires_grad else new
+        module_path, _, buffer_name = name.rpartition(".")
+        new_buffer = getattr(self.model.get_submodule(module_path), buffer_name)
+        if not is_like(new_buffer, old_buffer):
+            raise changed_form_error(name, old_buffer, new_buffer)
+        return new_buffer.detach() if new_buffer.requires_grad else new_buffer
 
 
 def _is_reentrant(loss: Tensor) -> bool:
@@ -116,12 +116,12 @@ class TrainingStep:
 
     def __call__(self, state: TrainingState, *args: Any) -> tuple[Tensor, TrainingState]:
         """Return the mean loss of the micro-batches, and the new state."""
-        *earlier, last = self.split_batch(args)
+        *earlier_batches, last_batch = self.split_batch(args)
         state = {**state, **pytree.tree_map(torch.zeros_like, {key: state[key] for key in _SUMS if key in state})}
-        for micro in earlier:
-            new = self.micro_step(state, *micro)[1]
-            state = {key: new[key] if key in _ACCUMULATED else entry for key, entry in state.items()}
-        return self.micro_step(state, *last)
+        for micro_batch in earlier_batches:
+            new_state = self.micro_step(state, *micro_batch)[1]
+            state = {key: new_state[key] if key in _ACCUMULATED else entry for key, entry in state.items()}
+        return self.micro_step(state, *last_batch)
 
     def micro_step(self, state: TrainingState, *args: Any) -> tuple[Tensor, TrainingState]:
         """Return the loss and the state after one micro-batch, with the update by the gradients summed so far.
@@ -129,23 +129,23 @@ class TrainingStep:
         After a micro-batch that is not the last, the caller keeps only the entries for which `is_accumulated` is true.
         A step that does not accumulate has one micro-batch.
         """
-        value, gradients, buffers = self._differentiate(state, args)
-        new: TrainingState = {**state, "buffers": buffers}
+        loss, gradients, buffers = self._differentiate(state, args)
+        new_state: TrainingState = {**state, "buffers": buffers}
         if self.micro_batches > 1:
-            new["loss"] = state["loss"] + value / self.micro_batches
-            value = new["loss"].to(value.dtype)
+            new_state["loss"] = state["loss"] + loss / self.micro_batches
+            loss = new_state["loss"].to(loss.dtype)
             sums = state["gradients"]
             gradients = {name: sums[name] + gradient / self.micro_batches for name, gradient in gradients.items()}
-            new["gradients"] = {**sums, **gradients}
+            new_state["gradients"] = {**sums, **gradients}
         if self._gradients is not None:
             gradients = {name: constrain(gradient, self._gradients) for name, gradient in gradients.items()}
         if self._clip is not None:
-            new["grad_norm"] = _total_norm(gradients)
-            gradients = _clip_gradients(gradients, new["grad_norm"], self._clip)
+            new_state["grad_norm"] = _total_norm(gradients)
+            gradients = _clip_gradients(gradients, new_state["grad_norm"], self._clip)
         optimizer_state = {key: entries for key, entries in state.items() if key not in _STEP_ENTRIES}
         trained = {name: state["parameters"][name] for name in self._updates.trained}
         trained, optimizer_state = self._updates(trained, gradients, optimizer_state)
-        return value, {**new, **optimizer_state, "parameters": {**state["parameters"], **trained}}
+        return loss, {**new_state, **optimizer_state, "parameters": {**state["parameters"], **trained}}
 
     @property
     def model(self) -> nn.Module:
@@ -210,9 +210,11 @@ class TrainingStep:
                 stack.enter_context(self._cast_inputs(self._compute_dtype))
             tensors = {f"model.{name}": value for name, value in {**model_parameters, **buffers}.items()}
             objective_args = list(parameters.values()), buffers, args
-            value, gradients, buffers = torch.func.functional_call(self._objective, tensors, objective_args)
-        by_name = {name: gradient for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
-        return value.detach(), by_name, buffers
+            loss, gradients, buffers = torch.func.functional_call(self._objective, tensors, objective_args)
+        gradient_of_name = {
+            name: gradient for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None
+        }
+        return loss.detach(), gradient_of_name, buffers
 
     def _cast_inputs(self, dtype: torch.dtype) -> Any:
         """Return a context in which the model casts its floating inputs to `dtype`."""

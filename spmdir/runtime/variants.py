@@ -59,7 +59,7 @@ class Structure:
             (Tensor in (a[0], b[0])) and a != b for a, b in pairs
         ):
             return []
-        return [place for place, (a, b) in enumerate(pairs) if value_key(a[1]) != value_key(b[1])]
+        return [index for index, (a, b) in enumerate(pairs) if value_key(a[1]) != value_key(b[1])]
 
 
 @attrs.frozen(eq=False)
@@ -125,17 +125,19 @@ class Variants:
         Args:
             names: the names of the leaves of the call.
         """
-        places = [place for variant in self._variants for place in variant.structure.differing_values(structure)]
-        for place in sorted(set(places)):
-            values = {repr(v.structure.values[place][1]) for v in self._variants if v.structure.spec == structure.spec}
-            if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[place][1], Tensor):
+        differing_indices = [
+            index for variant in self._variants for index in variant.structure.differing_values(structure)
+        ]
+        for index in sorted(set(differing_indices)):
+            values = {repr(v.structure.values[index][1]) for v in self._variants if v.structure.spec == structure.spec}
+            if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[index][1], Tensor):
                 raise UnsupportedError(
-                    f"'{names[place]}' has had {len(values)} values, each of which needs a program; expected few "
-                    f"values: pass it as a tensor, such as torch.tensor({structure.values[place][1]!r})"
+                    f"'{names[index]}' has had {len(values)} values, each of which needs a program; expected few "
+                    f"values: pass it as a tensor, such as torch.tensor({structure.values[index][1]!r})"
                 )
-        same = [variant for variant in self.of_structure(structure) if variant.is_unreduced == is_unreduced]
-        if len(same) >= LIMIT:
-            change = same[-1].guards.change(module) or "the inputs that require gradients"
+        variants_of_kind = [variant for variant in self.of_structure(structure) if variant.is_unreduced == is_unreduced]
+        if len(variants_of_kind) >= LIMIT:
+            change = variants_of_kind[-1].guards.change(module) or "the inputs that require gradients"
             raise UnsupportedError(
                 f"the module has {LIMIT} programs for calls of this kind, and needs another: {change}; expected state "
                 "that rarely changes: keep changing values in a buffer"
@@ -153,7 +155,7 @@ def shapes_of(call: tuple[Any, Any], global_shapes: Mapping[str, tuple[int, ...]
         UnsupportedError: the global shape of an input is not known.
     """
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
-    for place, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
+    for index, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
         if not isinstance(leaf, Tensor):
             continue
         if global_shapes is not None and name not in global_shapes:
@@ -162,5 +164,5 @@ def shapes_of(call: tuple[Any, Any], global_shapes: Mapping[str, tuple[int, ...]
                 "with local_inputs=True: give it in example_inputs or example_kwargs, or pass global inputs"
             )
         shape = leaf.shape if global_shapes is None else global_shapes[name]
-        leaves[place] = leaf.new_empty(shape, device="meta").requires_grad_(leaf.requires_grad)
+        leaves[index] = leaf.new_empty(shape, device="meta").requires_grad_(leaf.requires_grad)
     return pytree.tree_unflatten(leaves, spec)
