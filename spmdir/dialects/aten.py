@@ -100,13 +100,13 @@ class StatisticsOp(FunctionalOp):
     """An op with calls that write running statistics although its schema does not declare it."""
 
     def check_admitted(self) -> None:
-        index, switch = STATISTICS[self.name]
+        index, training_argument = STATISTICS[self.name]
         slots = self.call().slots
         has_statistics = index < len(slots) and slots[index] is not None
-        if has_statistics and (switch is None or self.argument.get(switch)):
-            how = f" with {switch} = true" if switch else ""
+        if has_statistics and (training_argument is None or self.argument.get(training_argument)):
+            condition = f" with {training_argument} = true" if training_argument else ""
             raise UnsupportedError(
-                f"writes its operand 'running_mean'{how}; expected a functional op: omit the running statistics, "
+                f"writes its operand 'running_mean'{condition}; expected a functional op: omit the running statistics, "
                 "or use aten._native_batch_norm_legit_functional, which returns the new statistics"
             )
 
@@ -118,6 +118,7 @@ def op_class(name: str) -> type[AtenOp]:
 
 
 def _base(name: str) -> type[AtenOp]:
+    """Return the base class of op `name`, which has the traits of the op."""
     if not is_admitted(name):
         return RejectedOp
     tables: tuple[tuple[Any, type[AtenOp]], ...] = (

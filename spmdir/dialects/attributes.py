@@ -132,6 +132,7 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
+    """Compute the result of `meta_of`, which stores it."""
     if isinstance(type_, (PendingType, HostType)):
         return meta_of(type_.tensor)
     if not isinstance(type_, TensorType) or type_.element_type not in _DTYPES:

@@ -54,8 +54,8 @@ def note_first_casts(values: Iterable[SSAValue], rules: RuleSet) -> None:
 
 def check_first_cast(op: Operation) -> None:
     """Raise VerifyException if an op has `spmd.cast_first` but is not a widening cast."""
-    note = op.attributes.get(CAST_FIRST)
-    if note is not None and not (isinstance(note, UnitAttr) and is_widening(op)):
+    attribute = op.attributes.get(CAST_FIRST)
+    if attribute is not None and not (isinstance(attribute, UnitAttr) and is_widening(op)):
         raise VerifyException(
             f"has {CAST_FIRST}, which requires a cast to a wider floating type and takes no value; remove the "
             "attribute, or use aten._to_copy from a narrower type"

@@ -137,8 +137,8 @@ class Collective(SpmdOp):
     @staticmethod
     def message_of(step: Step) -> tuple[tuple[str, ...], str | None]:
         """Return (axes, reduction), which must be equal for all members of a message, as must the element type."""
-        reduced = sorted({op for end in (step.source, step.target) for _, op in end.partial})
-        return step.axes, step.reduction if step.spec.names_axes else ", ".join(reduced) or None
+        reductions = sorted({op for sharding in (step.source, step.target) for _, op in sharding.partial})
+        return step.axes, step.reduction if step.spec.names_axes else ", ".join(reductions) or None
 
     @property
     def may_repeat(self) -> bool:
@@ -153,6 +153,7 @@ class Collective(SpmdOp):
         return self.spec.may_be_bucketed
 
     def _argument(self, name: str) -> Any:
+        """Return a literal argument; None if it is absent. It searches the pairs, because a dict takes longer."""
         arguments: Any = self.properties.get("arguments")
         for key, value in arguments.data if arguments is not None else ():
             if key == name:
@@ -175,7 +176,7 @@ class Collective(SpmdOp):
             value: a tensor that has a sharding.
             sharding: of the result, for collectives without axes in their text, and for placements other than `S`.
             mesh: the mesh of the module; if None, it is looked up from `value`.
-            given: the arguments, with the names of the accessors: axes, dim, to_dim, reduction.
+            arguments: the arguments, with the names of the accessors: axes, dim, to_dim, reduction.
 
         Raises:
             ShardingError: `value` has no sharding, or the collective is not legal on it.
@@ -253,10 +254,10 @@ class Collective(SpmdOp):
     def likeness(self, mesh: Mesh) -> Hashable:
         """Return a key that is equal for collectives with the same steps on tensors of the same types."""
         arguments: Any = self.properties.get("arguments")
-        ends = tuple(
+        types_and_shardings = tuple(
             [(global_type(operand, mesh), sharding_of(operand), sharding_of(result)) for operand, result in self.pairs]
         )
-        return type(self), None if arguments is None else arguments.data, ends
+        return type(self), None if arguments is None else arguments.data, types_and_shardings
 
     def step(self, mesh: Mesh) -> Step:
         """Return the step that the op performs on its first operand.
@@ -275,6 +276,7 @@ class Collective(SpmdOp):
         return tuple([self._step(index, pair, mesh) for index, pair in enumerate(self.pairs)])
 
     def _step(self, index: int, pair: tuple[SSAValue, SSAValue], mesh: Mesh) -> Step:
+        """Return the step of member `index`, whose operand and result are `pair`."""
         (source, target), spec = map(sharding_of, pair), self.spec
         if source is None or target is None:
             raise ShardingError(
@@ -297,6 +299,7 @@ class Collective(SpmdOp):
             super().check_states()
 
     def _check_states(self, mesh: Mesh) -> None:
+        """Raise VerifyException unless the op takes and returns the edge states that its edge declares."""
         expected = [(state.name, state.meta, state.sharding) for state in self.states(mesh)]
         for verb, values in (("takes", self.operands[1:]), ("returns", self.results[1:])):
             if len(values) != len(expected):
@@ -311,8 +314,9 @@ class Collective(SpmdOp):
                     )
 
     def _missing_sharding(self) -> str:
-        which, value = ("operand", self.operands[0]) if self.source is None else ("result", self.results[0])
-        return f"the {which} {text_name(value)} has none: write it after its type, as in `tensor<8xf32> <dp: S(0)>`"
+        """Return the part of an error that names the value without a sharding, and where to write it."""
+        role, value = ("operand", self.operands[0]) if self.source is None else ("result", self.results[0])
+        return f"the {role} {text_name(value)} has none: write it after its type, as in `tensor<8xf32> <dp: S(0)>`"
 
     def member_arguments(self, index: int) -> dict[str, Any]:
         """Return the arguments of the transition of member `index`."""
@@ -349,6 +353,7 @@ class Collective(SpmdOp):
                 self._check_rank(clause, mesh)
 
     def _check_clause(self, clause: Clause, value: Any) -> None:
+        """Raise VerifyException unless `value` is valid for the clause: one value, or a list with one per member."""
         count = len(self.pairs)
         if clause.kind == "dim" and isinstance(value, tuple) and count > 1:
             if len(value) != count or not all(map(clause.holds, value)):
@@ -360,6 +365,7 @@ class Collective(SpmdOp):
             raise VerifyException(f"expected {clause.expected}, found {value!r}")
 
     def _check_transition(self, index: int, value: SSAValue, result: SSAValue, mesh: Mesh) -> None:
+        """Raise ShardingError unless the result of a member has the sharding that the collective produces."""
         source, target = sharding_of(value), sharding_of(result)
         if source is None or target is None:
             raise VerifyException(f"operand or result {index} of the bucket has no sharding; add both shardings")
@@ -369,6 +375,7 @@ class Collective(SpmdOp):
             raise ShardingError(f"the result of {self.name} of <{source}> has the sharding <{legal}>, found <{target}>")
 
     def _check_members(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless one message can carry all members: one element type, one group, no lossy steps."""
         shardings = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
         if len(self.pairs) > 1 and any(sharding is not None and sharding.has_lossy for sharding in shardings):
             raise ShardingError(
@@ -449,7 +456,7 @@ def _class_of(spec: CollectiveSpec, starts: bool = False) -> type[Collective]:
 
 def collective_ops(specs: Iterable[CollectiveSpec]) -> list[type[Collective]]:
     """Return the op classes of these collectives and of their starts."""
-    return [_class_of(spec, starts) for spec in specs for starts in (False, True)[: 1 + spec.may_be_async]]
+    return [_class_of(spec, starts) for spec in specs for starts in ((False, True) if spec.may_be_async else (False,))]
 
 
 @irdl_op_definition

@@ -81,8 +81,8 @@ class IRContext(Context):
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
         op_class = super().get_optional_op(name, dialect_stack=dialect_stack)
-        registered = name.partition(".")[0] in self.registered_dialect_names
-        return op_class or find_collective(name) or (None if registered else class_of(name))
+        is_in_dialect = name.partition(".")[0] in self.registered_dialect_names
+        return op_class or find_collective(name) or (None if is_in_dialect else class_of(name))
 
     def for_trial(self, pipeline: Any) -> IRContext:
         """Return a copy of this context for another pipeline, without trials."""
@@ -275,6 +275,7 @@ class IRParser(Parser):
             self._register_ssa_definition(name, (result,), span)
 
     def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
+        """Return the class of the op `name`; None if it is not a tensor op. Classes are memoised by name."""
         if name not in self._tensor_ops:
             kind = self.ctx.get_optional_op(name)
             if name.partition(".")[0] not in self.ctx.registered_dialect_names:
@@ -288,8 +289,8 @@ class IRParser(Parser):
         if namespace not in ("spmd", *LISTED) and did_you_mean(namespace, ("spmd",)):
             op_class = self.ctx.get_optional_op(f"spmd.{op_name}")
             if op_class is not None:
-                place = self._op_start
-                self.raise_error(f"unknown op '{name}'; did you mean '{op_class.name}'?", place, place)
+                position = self._op_start
+                self.raise_error(f"unknown op '{name}'; did you mean '{op_class.name}'?", position, position)
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
         kind = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
@@ -338,15 +339,16 @@ class IRPrinter(Printer):
         self.print_string(f"%{name}")
         return name
 
-    def _new_name(self, hint: str | None) -> str:
-        if hint is None or (is_number(hint) and hint[1:] in self.ssa_names):
+    def _new_name(self, requested_name: str | None) -> str:
+        """Return an unused name for a value, with a number after the requested name if that is used."""
+        if requested_name is None or (is_number(requested_name) and requested_name[1:] in self.ssa_names):
             return self._get_new_valid_name_id()
-        hint = hint[1:] if is_number(hint) else hint
-        name, number = hint, self.ssa_names.get(hint, 0)
+        requested_name = requested_name[1:] if is_number(requested_name) else requested_name
+        name, number = requested_name, self.ssa_names.get(requested_name, 0)
         while name in self.ssa_names or (number and name in self._reserved):
             number += 1
-            name = f"{hint}_{number}"
-        self.ssa_names[hint] = number
+            name = f"{requested_name}_{number}"
+        self.ssa_names[requested_name] = number
         self.ssa_names.setdefault(name, 0)
         return name
 
@@ -366,6 +368,7 @@ class IRPrinter(Printer):
             self.print_attribute(op.location)
 
     def _reserve_names(self, function: func.FuncOp) -> None:
+        """Keep the names of the values of a function from being given to other values."""
         values = [value for op in function.walk() for value in op.results]
         values += [value for block in function.body.blocks for value in block.args]
         names = {name for name in map(full_name, values) if name}

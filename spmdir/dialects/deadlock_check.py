@@ -76,6 +76,7 @@ def communicator_on(op: Operation, axes: tuple[str, ...], mesh: Mesh) -> Communi
 
 
 def _sends(op: Collective, mesh: Mesh) -> bool:
+    """Return whether a collective sends elements between ranks, for at least one of its members."""
     if op.spec.is_local:
         return False
     metas = [global_type(value, mesh) for value, _ in op.pairs]

@@ -76,14 +76,14 @@ def check_function(function: Any) -> None:
         ("arg_attrs", function.function_type.inputs),
         ("res_attrs", function.function_type.outputs),
     ):
-        place = "argument" if attribute_name == "arg_attrs" else "result"
+        subject = "argument" if attribute_name == "arg_attrs" else "result"
         for index, type_ in enumerate(types):
             if meta_of(type_) is None:
-                raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
+                raise VerifyException(f"{subject} {index} is {type_}; expected a tensor of a known element type")
             if isinstance(type_, (PendingType, HostType)):
                 remedy = "wait for it in the function that starts it"
                 remedy = remedy if isinstance(type_, PendingType) else "reload it in the function that offloads it"
-                raise VerifyException(f"{place} {index} is {print_type(type_)}; expected a tensor: {remedy}")
+                raise VerifyException(f"{subject} {index} is {print_type(type_)}; expected a tensor: {remedy}")
             attributes = function_attrs(function, attribute_name, index)
             for key, attribute in attributes.items():
                 meta, of = meta_of(type_), attributes.get("spmd.of")
@@ -91,9 +91,9 @@ def check_function(function: Any) -> None:
                     meta = global_meta(of.data[0], meta)
                 if attribute_name == "res_attrs" and is_local(function):
                     meta = global_type(returned[index], mesh)
-                _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
+                _check_function_attribute(f"{subject} {index}", key, attribute, mesh, meta, is_local(function))
             if attribute_name == "arg_attrs":
-                _check_argument_shards(f"{place} {index}", attributes, mesh, meta_of(type_))
+                _check_argument_shards(f"{subject} {index}", attributes, mesh, meta_of(type_))
     _check_late_buffers(function)
     _check_states(function)
     _check_likes(function)
@@ -197,6 +197,13 @@ def _check_states(function: Any) -> None:
 
 
 def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh | None, meta: Any, local: bool) -> None:
+    """Raise SpmdirError unless an attribute of an argument or result has a valid value.
+
+    Args:
+        place: the argument or result, for errors, such as "argument 0".
+        key: the name of the attribute.
+        meta: the type of the argument or result; the local type if `local`.
+    """
     texts = FUNCTION_TEXTS.get(key)
     if texts is not None and not (isinstance(attribute, StringAttr) and (not texts or attribute.data in texts)):
         expected = " or ".join(f'"{text}"' for text in texts) or "a string"
@@ -218,6 +225,10 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
 
 
 def _check_argument_shards(place: str, attributes: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
+    """Raise ShardingError unless `spmd.of` and the sharding determine the local type `meta` of an argument.
+
+    They are required if a size of the local type differs between ranks.
+    """
     shape, sharding = attributes.get("spmd.of"), attributes.get("spmd.sharding")
     if shape is None and DYNAMIC not in meta.shape:
         return

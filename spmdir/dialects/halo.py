@@ -132,14 +132,14 @@ HALO_CLASSES: dict[str, type[HaloExchangeOp]] = {op.name: op for op in (HaloOp, 
 def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     """Return the local shape of `value` on the first rank, whose chunks are the longest.
 
-    Where ranks differ, types inside a local form have no sizes. They are read off the operand of a halo and the result
-    of a halo-reduce, whose other dimensions are the same; sizes that neither has count as 1.
+    If a size differs between ranks, the type of a value in a local form does not contain it. Then it is read from the
+    operand of a halo or from the result of a halo-reduce, which have the same size. If there is neither, 1 is returned.
     """
     sharding = sharding_of(value)
     if sharding is not None:
-        whole = global_type(value, mesh)
-        assert whole is not None  # a tensor
-        return sharding.local_type(whole, mesh, mesh.coordinate(0)).shape
+        global_meta = global_type(value, mesh)
+        assert global_meta is not None  # a tensor
+        return sharding.local_type(global_meta, mesh, mesh.coordinate(0)).shape
     meta = meta_of(value.type)
     shape = meta.shape if meta else ()
     reduces = [use.operation for use in value.uses if isinstance(use.operation, HaloReduceOp)]

@@ -213,15 +213,21 @@ def main_function(module: ModuleOp) -> FuncOp:
     """
     candidates = functions(module)
     names = [function.sym_name.data for function in candidates]
-    public = [function for function in candidates if function.sym_visibility is None]
-    chosen = [candidates[names.index("main")]] if "main" in names else public if len(candidates) > 1 else candidates
-    if len(chosen) != 1:
+    public_functions = [function for function in candidates if function.sym_visibility is None]
+    runnable = (
+        [candidates[names.index("main")]]
+        if "main" in names
+        else public_functions
+        if len(candidates) > 1
+        else candidates
+    )
+    if len(runnable) != 1:
         raise UnsupportedError(
             f"the module has {len(candidates)} functions; expected one to run: name it @main, or make all others "
             "private",
             location_of(module),
         )
-    return chosen[0]
+    return runnable[0]
 
 
 def terminator(function: FuncOp) -> ReturnOp:
@@ -230,7 +236,7 @@ def terminator(function: FuncOp) -> ReturnOp:
     Raises:
         UnsupportedError: the last op is another one.
     """
-    last = function.body.block.last_op
-    if not isinstance(last, ReturnOp):
+    last_op = function.body.block.last_op
+    if not isinstance(last_op, ReturnOp):
         raise UnsupportedError("the function does not end in `return`", location_of(function))
-    return last
+    return last_op

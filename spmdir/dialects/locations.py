@@ -78,14 +78,14 @@ def places_of(location: Attribute) -> SourcePlaces:
     """Return all places that a location names."""
     paths: list[str] = []
     frames: list[tuple[str, int]] = []
-    waiting = [location]
-    while waiting:
-        part = waiting.pop()
+    stack = [location]
+    while stack:
+        part = stack.pop()
         if isinstance(part, FileLineColLoc):
             frames.append((part.filename.data, part.line.data))
         elif isinstance(part, NameLoc):
             paths.append(part.desc.data)
-        waiting += reversed([*location_parts(part)])
+        stack += reversed([*location_parts(part)])
     return SourcePlaces(tuple(paths), tuple(frames))
 
 
@@ -106,11 +106,11 @@ def read_alias(text: str, start: int, earlier_aliases: Mapping[str, Attribute]) 
     match = _ALIAS.match(text, start)
     if match is None or match[1] in earlier_aliases:
         return None
-    name, file, line, column, path, *inner = match.groups()
+    name, file, line, column, path, *nested_names = match.groups()
     if file is not None:
         place = FileLineColLoc(StringAttr(file), IntAttr(int(line)), IntAttr(int(column)))
         return name, place, match.end()
-    parts: list[Any] = [earlier_aliases.get(part) for part in inner if part is not None]
+    parts: list[Any] = [earlier_aliases.get(part) for part in nested_names if part is not None]
     if not all(isinstance(part, LocationAttr) for part in parts):
         return None
     return name, CallSiteLoc(*parts) if path is None else NameLoc(StringAttr(path), *parts), match.end()
@@ -132,18 +132,20 @@ class LocationAliases:
         return "".join(self._lines)
 
     def _alias_of(self, location: Attribute) -> str:
+        """Return the alias of a location, and define it at its first use; "unknown" for an unknown location."""
         if location in _NOWHERE:
             return "unknown"
         if location not in self._names:
-            spelled = self._definition_text(location)
+            definition = self._definition_text(location)
             self._names[location] = f"#loc{len(self._names) + 1}"
-            self._lines.append(f"{self._names[location]} = loc({spelled})\n")
+            self._lines.append(f"{self._names[location]} = loc({definition})\n")
         return self._names[location]
 
     def _definition_text(self, location: Attribute) -> str:
+        """Return the text of a location in MLIR's syntax, with aliases for nested locations."""
         if isinstance(location, NameLoc):
-            inside = "" if location.location in _NOWHERE else f"({self._alias_of(location.location)})"
-            return f"{_literal(location.desc.data)}{inside}"
+            nested_text = "" if location.location in _NOWHERE else f"({self._alias_of(location.location)})"
+            return f"{_literal(location.desc.data)}{nested_text}"
         if isinstance(location, CallSiteLoc):
             return f"callsite({self._alias_of(location.callee)} at {self._alias_of(location.caller)})"
         if isinstance(location, FusedLoc):
@@ -162,12 +164,14 @@ def location_parts(location: Attribute) -> Iterable[Attribute]:
 
 
 def _members(location: FusedLoc) -> Iterable[Attribute]:
+    """Return the locations that a fused location consists of."""
     members = location.locations
     assert isinstance(members, ArrayAttr)
     return members.data
 
 
 def _literal(text: str) -> str:
+    """Return `text` as a string literal, quoted and escaped."""
     stream = StringIO()
     Printer(stream=stream).print_string_literal(text)
     return stream.getvalue()

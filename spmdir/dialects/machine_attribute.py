@@ -58,9 +58,9 @@ class Machine:
 def write_topology(function: FuncOp, topology: Topology) -> None:
     """Write the constants of `topology` on `function`, unless it is a preset; omit defaults."""
     function.attributes.pop(TOPOLOGY, None)
-    plain = attrs.evolve(topology, costs=None)
-    if TOPOLOGIES.get(topology.name) != plain:
-        values = _changed(plain, ("peak_flops", "protocols"))
+    constants_only = attrs.evolve(topology, costs=None)
+    if TOPOLOGIES.get(topology.name) != constants_only:
+        values = _changed(constants_only, ("peak_flops", "protocols"))
         values |= {f"{_PEAK}{unit}": peak for unit, peak in topology.peak_flops}
         for protocol in topology.protocols:
             constants = _changed(protocol, ("name",))
@@ -85,11 +85,11 @@ def recorded_topology(function: FuncOp) -> Topology | None:
             protocol, _, key = name.removeprefix(_PROTOCOL).rpartition(".")
             protocols.setdefault(protocol, {})[key] = value
     table["protocols"] = protocols
-    name, place = table.pop("name", ""), location_of(function)
+    name, location = table.pop("name", ""), location_of(function)
     try:
-        return topology_of_table(name, table, lambda _: place, math.inf)
+        return topology_of_table(name, table, lambda _: location, math.inf)
     except ParseError as error:
-        raise error.at(place, TOPOLOGY) from None
+        raise error.at(location, TOPOLOGY) from None
 
 
 def write_objective(function: FuncOp, seconds: float) -> None:
@@ -143,6 +143,8 @@ def _changed(constants: Topology | Protocol, left_out: tuple[str, ...]) -> dict[
 
 
 def _dictionary_attr(values: dict[str, float | str]) -> DictionaryAttr:
+    """Return the attribute of a dict of numbers and texts."""
+
     def attribute(value: float | str) -> Attribute:
         return StringAttr(value) if isinstance(value, str) else FloatAttr(value, f64)
 
@@ -150,6 +152,11 @@ def _dictionary_attr(values: dict[str, float | str]) -> DictionaryAttr:
 
 
 def _recorded_values(function: FuncOp, name: str) -> dict[str, float | str] | None:
+    """Return the numbers and texts in the dictionary attribute `name`; None without the attribute.
+
+    Raises:
+        ParseError: an entry has the wrong type; located.
+    """
     attribute = function.attributes.get(name)
     if attribute is None:
         return None

@@ -150,6 +150,7 @@ def replace_size_operands(parser: Parser, text: str, offset: int) -> tuple[str, 
 
 
 def _find_value(parser: Parser, name: str, position: int) -> SSAValue:
+    """Return the value `x` or `x#1` that the text has defined, or raise an error at `position`."""
     name, _, index = name.partition("#")
     values = parser.ssa_values.get(name)
     if values is None:
@@ -238,6 +239,7 @@ def _next_word(text: str, position: int) -> str:
 
 
 def _expected(clauses: tuple[tuple[str, str], ...], text: str) -> str:
+    """Return the part of an error that names what may follow: the result types, or a clause that is still missing."""
     missing = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
     return "the result types" + (f" or one of {missing}" if missing else "")
 
@@ -261,6 +263,7 @@ def _parse_clauses(
 
 @cache
 def _clause(keyword: str) -> re.Pattern[str]:
+    """Return the pattern of `keyword` and its value, group 1: a list, a word, a number or a string."""
     return re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?")
 
 
@@ -303,6 +306,7 @@ def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:
 
 
 def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:
+    """Return the value of a clause: a list of axes, a name or a literal."""
     if text.startswith("[") and _AXIS_LIST.fullmatch(text):
         axes = tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
         return mesh.merge(axes) if mesh else axes
@@ -317,6 +321,7 @@ def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:
 def _parse_types(
     text: str, position: int, mesh: Mesh | None, hints: Hints
 ) -> tuple[list[Attribute], list[Sharding | None], int]:
+    """Return the type and the sharding of each result, and the position after them."""
     types: list[Attribute] = []
     shardings: list[Sharding | None] = []
     if not text[position:].strip():
@@ -348,8 +353,8 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
     if text == "none":
         return type_of(None)
     if wrapped := _WRAPPED.fullmatch(text):
-        inner = parse_type(wrapped[2], offset + wrapped.start(2), hints)
-        return pending(inner) if wrapped[1] == "pending" else host_type(inner)
+        wrapped_type = parse_type(wrapped[2], offset + wrapped.start(2), hints)
+        return pending(wrapped_type) if wrapped[1] == "pending" else host_type(wrapped_type)
     if text.startswith("!"):
         try:
             return SizeType(read_measure(text[text.index("<") + 1 : -1], hints))
@@ -368,12 +373,14 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
 
 
 def _read_size(text: str, hints: Hints) -> Any:
+    """Return the size `8`, `?` or `[2*s0]` of a tensor type."""
     if not text.startswith("["):
         return DYNAMIC if text == "?" else int(text)
     return read_size(text[1:-1], hints)
 
 
 def _sharding(text: str, mesh: Mesh | None, offset: int) -> Sharding:
+    """Parse the sharding of a value, `dp: S(0)`; errors have the offset in the text of the op."""
     try:
         return parse_sharding(text) if mesh is None else parse_sharding(text, mesh.name).merged(mesh)
     except SpmdirError as error:

@@ -50,6 +50,7 @@ def print_tail(
 
 
 def _print_clause(value: Literal) -> str:
+    """Return the value of a clause as text: a list of axes as `[dp, tp]`, a name without quotes."""
     if isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
         return "[" + ", ".join(map(str, value)) + "]"
     if isinstance(value, str) and value.isidentifier():

@@ -59,13 +59,13 @@ def check_recomputations(function: FuncOp) -> None:
     if not any(RECOMPUTES in op.attributes for op in ops):
         return
     values = originals(function)
-    original: dict[SSAValue, SSAValue] = {}
-    moved: dict[Hashable, SSAValue] = {}
+    equal_value: dict[SSAValue, SSAValue] = {}
+    result_of_move: dict[Hashable, SSAValue] = {}
     for op in ops:
-        for result, move in _moves(op, original):
-            original[result] = moved.setdefault(move, result)
+        for result, move in _moves(op, equal_value):
+            equal_value[result] = result_of_move.setdefault(move, result)
         if op.results and (value := offloaded(op.results[0])) is not None:
-            original[op.results[0]] = original.get(value, value)
+            equal_value[op.results[0]] = equal_value.get(value, value)
         note = op.attributes.get(RECOMPUTES)
         if note is None:
             continue
@@ -82,17 +82,17 @@ def check_recomputations(function: FuncOp) -> None:
                 location_of(op),
             )
         value, repeated_op = values[op], values[op].owner
-        if original.get(op.results[0], op.results[0]) == original.get(value, value):
+        if equal_value.get(op.results[0], op.results[0]) == equal_value.get(value, value):
             continue
         assert isinstance(repeated_op, Operation)  # values of ops are named
-        if difference := _difference(op, repeated_op, original):
+        if difference := _difference(op, repeated_op, equal_value):
             raise ShardingError(
                 f"'{op.name}' does not recompute %{name}: {difference}; remove {RECOMPUTES}, or repeat "
                 f"'{repeated_op.name}' with equal operands, arguments and types",
                 location_of(op),
             )
         for result, original_result in zip(op.results, repeated_op.results, strict=True):
-            original[result] = original.get(original_result, original_result)
+            equal_value[result] = equal_value.get(original_result, original_result)
 
 
 def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SSAValue, Hashable]]:

@@ -88,11 +88,11 @@ class FoldReshardOfReshard(RewritePattern):
     """`reshard (reshard x B) C  ==>  reshard x C`, if the inner reshard has no other user and is not lossy."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        inner = op.operands[0].owner
-        if not isinstance(op, ReshardOp) or not isinstance(inner, ReshardOp) or inner.target is None:
+        inner_reshard = op.operands[0].owner
+        if not isinstance(op, ReshardOp) or not isinstance(inner_reshard, ReshardOp) or inner_reshard.target is None:
             return
-        if inner.results[0].has_one_use() and not inner.has_lossy:
-            op.operands[0] = inner.operands[0]
+        if inner_reshard.results[0].has_one_use() and not inner_reshard.has_lossy:
+            op.operands[0] = inner_reshard.operands[0]
             rewriter.notify_op_modified(op)
 
 

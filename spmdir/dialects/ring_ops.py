@@ -77,9 +77,10 @@ def check_axes(axes: Any, mesh: Mesh) -> None:
 
 
 def _are_equal(left: TensorMeta, right: TensorMeta) -> bool:
+    """Return whether two types are equal, where a DYNAMIC size equals any size."""
     sizes = zip(left.shape, right.shape, strict=False)
-    same = all(a == b or DYNAMIC in (a, b) for a, b in sizes)
-    return left.dtype == right.dtype and left.rank == right.rank and same
+    have_equal_sizes = all(a == b or DYNAMIC in (a, b) for a, b in sizes)
+    return left.dtype == right.dtype and left.rank == right.rank and have_equal_sizes
 
 
 class RotationOp(LocalFormOp):
@@ -180,17 +181,19 @@ class AssembleOp(LocalFormOp):
         self.check_argument_names("axes", "dim")
         dim = self.argument.get("dim")
         check_axes(self.argument.get("axes"), mesh)
-        count, first = mesh.group_size(self.axes), self.operand_metas[0] if self.operand_metas else None
+        count, first_meta = mesh.group_size(self.axes), self.operand_metas[0] if self.operand_metas else None
         self.check_value_counts(count, 1)
-        if first is None or type(dim) is not int or not 0 <= dim < first.rank:
-            raise VerifyException(f"has dim {dim!r}; expected a dimension of its operands, {first}")
-        if any(meta is None or not _are_equal(meta, first) for meta in self.operand_metas):
+        if first_meta is None or type(dim) is not int or not 0 <= dim < first_meta.rank:
+            raise VerifyException(f"has dim {dim!r}; expected a dimension of its operands, {first_meta}")
+        if any(meta is None or not _are_equal(meta, first_meta) for meta in self.operand_metas):
             raise VerifyException(
                 f"has the operands {', '.join(map(str, self.operand_metas))}; expected tensors of one type"
             )
-        size = first.shape[dim]
-        joined = DYNAMIC if size == DYNAMIC else size * count
-        self.check_result_types((TensorMeta((*first.shape[:dim], joined, *first.shape[dim + 1 :]), first.dtype),))
+        size = first_meta.shape[dim]
+        joined_size = DYNAMIC if size == DYNAMIC else size * count
+        self.check_result_types(
+            (TensorMeta((*first_meta.shape[:dim], joined_size, *first_meta.shape[dim + 1 :]), first_meta.dtype),)
+        )
 
 
 @irdl_op_definition

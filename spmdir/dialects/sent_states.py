@@ -37,6 +37,7 @@ def sent_state(op: Collective, mesh: Mesh) -> object | None:
 
 
 def _state(packed: SSAValue) -> object:
+    """Return a key for the state that the tensor `packed` contains: the packed tensors, or the op that returns it."""
     owner = packed.owner
     if isinstance(owner, PackOp):
         return tuple(owner.operands), owner.argument["by"]

@@ -18,10 +18,10 @@ class ShardingAliases:
         if sharding not in self._names:
             sharding_text = re.sub(r"[()]", "", str(sharding.data))
             name = base_name = "#" + (re.sub(r"\W+", "_", sharding_text, flags=re.ASCII) or "replicated")
-            used_names, number = set(self._names.values()), 0
+            used_names, suffix = set(self._names.values()), 0
             while name in used_names:
-                number += 1
-                name = f"{base_name}_{number}"
+                suffix += 1
+                name = f"{base_name}_{suffix}"
             self._names[sharding] = name
         return self._names[sharding]
 

@@ -74,7 +74,9 @@ def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
         )
     sizes = zip(*(local.shape for local in types), strict=True)
     dtype = next(iter(types)).dtype
-    return TensorMeta(tuple(column[0] if len(set(column)) == 1 else DYNAMIC for column in sizes), dtype)
+    return TensorMeta(
+        tuple(sizes_of_ranks[0] if len(set(sizes_of_ranks)) == 1 else DYNAMIC for sizes_of_ranks in sizes), dtype
+    )
 
 
 def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None, local: bool = False) -> None:

@@ -148,9 +148,9 @@ class SizeOp(ValueOp):
                 f"has the example {measure.hint} for {measure.size}, which differs from `spmd.sizes`; use the declared "
                 "example"
             )
-        inferred = self.inferred_size()
-        if inferred is not None and inferred != measure.size:
-            raise VerifyException(f"has the result type !spmd.size<{measure}>; expected !spmd.size<{inferred}>")
+        inferred_size = self.inferred_size()
+        if inferred_size is not None and inferred_size != measure.size:
+            raise VerifyException(f"has the result type !spmd.size<{measure}>; expected !spmd.size<{inferred_size}>")
         if measure.axes and measure.axes != self.axes():
             expected = ", ".join(self.axes()) or "none"
             raise VerifyException(
@@ -200,6 +200,7 @@ class MeasureOp(SizeOp):
         return tuple(dict.fromkeys(a for dim in dims for a in sharding.dim_axes(dim))) if sharding else ()
 
     def _measured_dims(self) -> Iterable[int]:
+        """Return the dimensions of the tensor whose sizes determine the result."""
         return range(len(sizes_of(self.operands[0].type)))
 
     def check_counts(self) -> None:

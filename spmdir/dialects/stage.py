@@ -63,5 +63,5 @@ def is_local(function: Any) -> bool:
 
 
 def is_at_least(stage: str, earliest: str) -> bool:
-    """Return whether `stage` is `other` or comes after it."""
+    """Return whether `stage` is `earliest`, or a later stage of a pipeline."""
     return STAGES.index(stage) >= STAGES.index(earliest)

@@ -24,12 +24,12 @@ def stage_of(function: FuncOp) -> str:
 
     A function without reshards is `lowered` if it contains collectives, else `decided`.
     """
-    written = recorded_stage(function)
-    if written is not None:
-        return written
-    latest = last_stage(function)
-    if latest != STAGES[-1]:
-        return latest
+    recorded = recorded_stage(function)
+    if recorded is not None:
+        return recorded
+    last_allowed = last_stage(function)
+    if last_allowed != STAGES[-1]:
+        return last_allowed
     return "lowered" if any(isinstance(op, Collective) for op in function.body.block.ops) else "decided"
 
 
@@ -89,6 +89,7 @@ def _stage_limits(function: FuncOp) -> Iterator[tuple[str, str]]:
 
 
 def _op_limits(op: ValueOp) -> Iterator[tuple[str, str]]:
+    """Yield the limits of an op and of its results, as `_stage_limits` does."""
     for result, meta in zip(op.results, op.metas, strict=True):
         if meta is not None:
             yield from _value_limits(result)
@@ -99,6 +100,7 @@ def _op_limits(op: ValueOp) -> Iterator[tuple[str, str]]:
 
 
 def _value_limits(value: SSAValue) -> Iterator[tuple[str, str]]:
+    """Yield the limit of a value without a decided sharding, as `_stage_limits` does."""
     sharding = sharding_of(value)
     if sharding is None or sharding.open_axes:
         yield "imported", f"{text_name(value)} has {f'the sharding <{sharding}>' if sharding else 'no sharding'}"

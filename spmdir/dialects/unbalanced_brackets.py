@@ -40,44 +40,55 @@ def find_unbalanced(text: str) -> Unbalanced | None:
     """Return the first missing bracket or quote; None if nothing is missing, or for the generic form."""
     if _GENERIC.search(text):
         return None
-    opened: list[tuple[str, int, bool]] = []  # bracket, offset, whether it opens the body of a function
+    open_brackets: list[tuple[str, int, bool]] = []  # bracket, offset, whether it opens the body of a function
     has_function = False
     for kind, token, offset in _tokens(text):
         if kind == "string" and (len(token) < 2 or not token.endswith('"')):
             return Unbalanced("this string is not closed on its line; expected '\"'", offset)
         if kind in ("op", "top"):
-            unclosed = next((entry for entry in reversed(opened) if not entry[2]), None)
-            if unclosed is not None and opened[-1] == unclosed:
+            unclosed = next((entry for entry in reversed(open_brackets) if not entry[2]), None)
+            if unclosed is not None and open_brackets[-1] == unclosed:
                 return Unbalanced(f"'{unclosed[0]}' is not closed; expected '{_CLOSING[unclosed[0]]}'", unclosed[1])
-            if kind == "op" and has_function and not opened:
+            if kind == "op" and has_function and not open_brackets:
                 return Unbalanced(
                     "this op is outside of a function; expected '{' after the signature and no '}' before this op",
                     offset,
                 )
-            if kind == "top" and token == "func.func" and opened and has_function:
+            if kind == "top" and token == "func.func" and open_brackets and has_function:
                 return Unbalanced("the previous function is not closed; expected '}'", offset)
             has_function = has_function or token == "func.func"
         if kind != "bracket":
             continue
         if token in _CLOSING:
             is_body = token == "{" and _opens_body(text, offset)
-            if is_body and opened and not opened[-1][2]:
-                unclosed = opened[-1][0]
+            if is_body and open_brackets and not open_brackets[-1][2]:
+                unclosed = open_brackets[-1][0]
                 return Unbalanced(
                     f"'{unclosed}' is not closed before the body; expected '{_CLOSING[unclosed]}'", offset
                 )
-            opened.append((token, offset, is_body))
-        elif opened and opened[-1][0] == _OPENING[token] and (not opened[-1][2] or _is_first(text, offset)):
-            opened.pop()
-        elif opened and not opened[-1][2] and any(bracket == _OPENING[token] for bracket, _, _ in opened):
-            bracket, place, _ = opened[-1]
-            return Unbalanced(f"'{bracket}' is not closed before '{token}'; expected '{_CLOSING[bracket]}'", place)
+            open_brackets.append((token, offset, is_body))
+        elif (
+            open_brackets
+            and open_brackets[-1][0] == _OPENING[token]
+            and (not open_brackets[-1][2] or _is_first(text, offset))
+        ):
+            open_brackets.pop()
+        elif (
+            open_brackets
+            and not open_brackets[-1][2]
+            and any(bracket == _OPENING[token] for bracket, _, _ in open_brackets)
+        ):
+            bracket, bracket_offset, _ = open_brackets[-1]
+            return Unbalanced(
+                f"'{bracket}' is not closed before '{token}'; expected '{_CLOSING[bracket]}'", bracket_offset
+            )
         else:
             return Unbalanced(f"'{token}' closes nothing; expected '{_OPENING[token]}' before it", offset)
     return None
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (kind, text, offset) of each token that matters; the kinds are the groups of `_TOKEN`."""
     for match in _TOKEN.finditer(text):
         token = match[0].lstrip()
         yield match.lastgroup or "", token, match.end() - len(token)

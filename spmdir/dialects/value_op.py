@@ -122,6 +122,7 @@ class ValueOp(IRDLOperation):
         return memo[3]
 
     def _build_call(self) -> Call:
+        """Return the op as a plain value, with the examples of sizes in place of size operands."""
         arguments = self.arguments.data if self.arguments else ()
         operands = self._operands
         if operands and type(operands[-1]._type) is SizeType:

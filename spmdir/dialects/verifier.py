@@ -61,14 +61,14 @@ def mistakes(
             return
     sizes = open_sizes(module)
     functions: list[FuncOp] = []
-    wrong: set[Operation | None] = set()
+    invalid_ops: set[Operation | None] = set()
     # The mesh first, since the others are checked against it.
     meshes = (op for op in module.body.block.ops if isinstance(op, MeshOp))
     for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
             continue
-        if wrong and not wrong.isdisjoint(_producers(op)):
-            wrong.add(op)
+        if invalid_ops and not invalid_ops.isdisjoint(_producers(op)):
+            invalid_ops.add(op)
             continue
         try:
             for check in _checks_of(type(op)):
@@ -76,13 +76,13 @@ def mistakes(
             if sizes.symbols or isinstance(op, FuncOp):
                 check_sizes(op, sizes)
         except (VerifyException, ValueError, SpmdirError) as error:
-            wrong.add(op)
+            invalid_ops.add(op)
             yield op, _located(error, op)
-        if isinstance(op, MeshOp) and wrong:
+        if isinstance(op, MeshOp) and invalid_ops:
             return
         if isinstance(op, FuncOp):
             functions.append(op)
-    for function in functions if not wrong else ():
+    for function in functions if not invalid_ops else ():
         try:
             for check in FUNCTION_CHECKS:
                 check(function)
@@ -131,5 +131,6 @@ FUNCTION_CHECKS = (check_stage, check_in_flight, check_recomputations)
 
 @lru_cache(maxsize=4096)
 def _checks_of(kind: type[Operation]) -> tuple[Callable[[Any], None], ...]:
+    """Return the checks of an op class: those of `OP_CHECKS`, and for other than tensor ops that of the place."""
     checks = tuple(check for checked, check in OP_CHECKS if issubclass(kind, checked))
     return checks if issubclass(kind, ValueOp) else (_check_place, *checks)
