@@ -235,9 +235,11 @@ def _reasons(name: str) -> Iterator[str]:
 
 
 def _reason(line: str) -> str:
+    """Return the reason in a line of `ops.txt`, without its versions; "" if the op is admitted."""
     return line.partition(" [")[0].partition(" ")[2]
 
 
 @cache
 def _lines() -> list[str]:
+    """Return the lines of `ops.txt`."""
     return TABLE.read_text().splitlines()

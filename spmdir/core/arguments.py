@@ -49,10 +49,12 @@ def instance(*types: type, expected: str) -> Kind:
 
 
 def _is_named(value: Any) -> bool:
+    """Return whether a value is a mapping whose keys are texts."""
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def _is_path(value: Any) -> bool:
+    """Return whether a value is a non-empty path that the operating system accepts."""
     return isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)) and "\0" not in str(os.fspath(value))
 
 

@@ -18,23 +18,23 @@ from spmdir.core.intervals import Ranges, length
 
 def since(queries: Ranges, keys: Ranges) -> int:
     """Return the number of leading queries that are before all keys; all of them if there are no keys."""
-    before, least = 0, min((start for start, end in keys if start < end), default=None)
+    local_offset, first_key = 0, min((start for start, end in keys if start < end), default=None)
     for start, end in queries:
-        if least is not None and end > max(start, least):
-            return before + max(least - start, 0)
-        before += end - start
-    return before
+        if first_key is not None and end > max(start, first_key):
+            return local_offset + max(first_key - start, 0)
+        local_offset += end - start
+    return local_offset
 
 
 def upto(keys: Ranges, queries: Ranges) -> int:
     """Return the end of the keys that some query attends to, as a local position; 0 if there are no queries."""
-    end_of_seen = before = 0
-    most = max((end - 1 for start, end in queries if start < end), default=-1)
+    end_of_attended = local_offset = 0
+    last_query = max((end - 1 for start, end in queries if start < end), default=-1)
     for start, end in keys:
-        if start < end and start <= most:
-            end_of_seen = before + min(end, most + 1) - start
-        before += end - start
-    return end_of_seen
+        if start < end and start <= last_query:
+            end_of_attended = local_offset + min(end, last_query + 1) - start
+        local_offset += end - start
+    return end_of_attended
 
 
 def beyond(keys: Ranges, queries: Ranges) -> int:
@@ -75,46 +75,49 @@ PRECEDENCE: dict[str, Callable[[Ranges, Ranges], int]] = {
 
 
 def _remaining_block(queries: Ranges, keys: Ranges) -> tuple[Ranges, Ranges]:
+    """Return the (queries, keys) of the block that remains after the cuts by `since` and `upto`."""
     rows = _cut(queries, since(queries, keys), length(queries))
     return rows, _cut(keys, 0, upto(keys, queries))
 
 
 def _cut(ranges: Ranges, start: int, end: int) -> Ranges:
     """Return the ranges of the local positions from `start` up to `end`."""
-    pieces, before = [], 0
+    pieces, local_offset = [], 0
     for low, high in ranges:
-        piece = (low + max(start - before, 0), min(high, low + end - before))
+        piece = (low + max(start - local_offset, 0), min(high, low + end - local_offset))
         if piece[0] < piece[1]:
             pieces.append(piece)
-        before += high - low
+        local_offset += high - low
     return tuple(pieces)
 
 
 def _sees_all(queries: Ranges, keys: Ranges) -> bool:
+    """Return whether the remaining block is unmasked, or empty."""
     rows, columns = _remaining_block(queries, keys)
     return not rows or not columns or min(low for low, _ in rows) >= max(high - 1 for _, high in columns)
 
 
 def _is_triangle(rows: Ranges, columns: Ranges) -> bool:
+    """Return whether the query in row i attends exactly to the keys up to column i."""
     if list(rows) != sorted(rows) or list(columns) != sorted(columns):
         return False
-    for row, column, count, following in _stretches(rows, columns):
+    for row, column, count, next_column in _stretches(rows, columns):
         # Row i must include column i and exclude column i + 1. Within a stretch, both positions increase by one.
-        if column > row or (count > 1 and row > column) or (following is not None and row + count > following):
+        if column > row or (count > 1 and row > column) or (next_column is not None and row + count > next_column):
             return False
     return True
 
 
 def _stretches(rows: Ranges, columns: Ranges) -> Iterator[tuple[int, int, int, int | None]]:
     """Yield (row, column, count, next column or None) where rows and columns are consecutive for `count` steps."""
-    at_row, at_column, used_row, used_column = 0, 0, 0, 0
-    while at_row < len(rows) and at_column < len(columns):
-        row, column = rows[at_row][0] + used_row, columns[at_column][0] + used_column
-        count = min(rows[at_row][1] - row, columns[at_column][1] - column)
-        used_row, used_column = used_row + count, used_column + count
-        if row + count == rows[at_row][1]:
-            at_row, used_row = at_row + 1, 0
-        if column + count == columns[at_column][1]:
-            at_column, used_column = at_column + 1, 0
-        following = columns[at_column][0] + used_column if at_column < len(columns) else None
-        yield row, column, count, following
+    row_range_index, column_range_index, row_offset, column_offset = 0, 0, 0, 0
+    while row_range_index < len(rows) and column_range_index < len(columns):
+        row, column = rows[row_range_index][0] + row_offset, columns[column_range_index][0] + column_offset
+        count = min(rows[row_range_index][1] - row, columns[column_range_index][1] - column)
+        row_offset, column_offset = row_offset + count, column_offset + count
+        if row + count == rows[row_range_index][1]:
+            row_range_index, row_offset = row_range_index + 1, 0
+        if column + count == columns[column_range_index][1]:
+            column_range_index, column_offset = column_range_index + 1, 0
+        next_column = columns[column_range_index][0] + column_offset if column_range_index < len(columns) else None
+        yield row, column, count, next_column

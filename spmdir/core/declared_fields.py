@@ -169,8 +169,8 @@ def evaluated(
     except (Exception, SystemExit) as error:
         # A plug-in may raise any exception. The user sees one error: this declaration is wrong.
         reason = f"{type(error).__name__}: {error}"
-        where = _line_in(function, error) or place(function)
-        raise PluginError(f"{subject} fails for ({_shorten(arguments)}): {reason}", where) from error
+        error_place = _line_in(function, error) or place(function)
+        raise PluginError(f"{subject} fails for ({_shorten(arguments)}): {reason}", error_place) from error
     if returns is not ANYTHING and not returns.holds(result):
         raise PluginError(
             f"{subject} returns {shown(result)} of type {type(result).__name__} for ({_shorten(arguments)}); expected "
@@ -199,14 +199,15 @@ def caller_place() -> Location | None:
 
 def _line_in(function: Any, error: BaseException) -> Location | None:
     """Return the innermost line of the traceback of `error` in the file of the function."""
-    where = place(function)
+    definition = place(function)
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    lines = (frame.lineno for frame in frames if where is not None and frame.filename == where.file)
+    lines = (frame.lineno for frame in frames if definition is not None and frame.filename == definition.file)
     line = next(lines, None)
-    return Location(where.file, line, 1) if where is not None and line is not None else None
+    return Location(definition.file, line, 1) if definition is not None and line is not None else None
 
 
 def _shorten(arguments: tuple[Any, ...]) -> str:
+    """Return the arguments as text for a message, each with at most 200 characters."""
     texts = []
     for argument in arguments:
         try:

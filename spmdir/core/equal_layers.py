@@ -64,11 +64,12 @@ def equal_layers(
         families.setdefault(family, []).append(entry)
     groups: list[tuple[tuple[str, ...], list[Entry]]] = []
     for family in families.values():
-        by_content: dict[Hashable, list[Entry]] = {}
+        entries_by_content: dict[Hashable, list[Entry]] = {}
         for entry in family:
-            by_content.setdefault(content(entry) if len(family) > 1 else None, []).append(entry)
+            entries_by_content.setdefault(content(entry) if len(family) > 1 else None, []).append(entry)
         groups += [
-            (_labels(list(map(labels, equal)), len(family), path_columns), equal) for equal in by_content.values()
+            (_labels(list(map(labels, equal_entries)), len(family), path_columns), equal_entries)
+            for equal_entries in entries_by_content.values()
         ]
     return groups
 
@@ -97,10 +98,10 @@ def layers_text(names: Sequence[str], family_size: int, is_path: bool = False) -
     """
     if len(names) == 1:
         return names[0]
-    star = of_any_layer(names[0], is_path)
-    if len(names) == family_size or star.count("*") != 1:
-        return star
-    before, after = star.split("*")
+    starred_name = of_any_layer(names[0], is_path)
+    if len(names) == family_size or starred_name.count("*") != 1:
+        return starred_name
+    before, after = starred_name.split("*")
     return f"{before}{{{_ranges(sorted(int(name[len(before) : len(name) - len(after)]) for name in names))}}}{after}"
 
 

@@ -93,15 +93,16 @@ def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]
 
 
 def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yield (length, number of chunks) of runs. Neighbouring runs can have the same length."""
     if not counts:
         yield size, 1
         return
     for _, chunks, extent in chunk_runs(size, counts[0]):
-        inner = tuple(_nested_runs(extent, counts[1:])) if extent else ()
-        if len(inner) == 1:
-            yield inner[0][0], inner[0][1] * chunks
+        inner_runs = tuple(_nested_runs(extent, counts[1:])) if extent else ()
+        if len(inner_runs) == 1:
+            yield inner_runs[0][0], inner_runs[0][1] * chunks
         else:
-            yield from itertools.chain.from_iterable(itertools.repeat(inner, chunks))
+            yield from itertools.chain.from_iterable(itertools.repeat(inner_runs, chunks))
 
 
 def joined(ranges: Iterable[Range]) -> Ranges:

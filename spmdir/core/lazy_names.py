@@ -21,23 +21,27 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
     Example:
         >>> __getattr__, __dir__ = lazy_names(__name__, __file__)
     """
-    homes = read_stub(file)
+    module_of_name = read_stub(file)
     module = sys.modules[package]
 
     def get(name: str) -> object:
         from importlib import import_module
 
-        if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'{_hint(name, homes)}")
-        home = homes[name]
-        value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
+        if name not in module_of_name:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'{_hint(name, module_of_name)}")
+        module_name = module_of_name[name]
+        value = (
+            import_module(f"{module_name}.{name}")
+            if module_name == package
+            else getattr(import_module(module_name), name)
+        )
         setattr(module, name, value)
         return value
 
-    return get, lambda: sorted({*homes, *(name for name in vars(module) if name.startswith("__"))})
+    return get, lambda: sorted({*module_of_name, *(name for name in vars(module) if name.startswith("__"))})
 
 
-def _hint(name: str, homes: dict[str, str]) -> str:
+def _hint(name: str, module_of_name: dict[str, str]) -> str:
     """Return the end of the message for an unknown name: the public module that has it, or a similar name."""
     from spmdir.core.errors import did_you_mean
 
@@ -47,7 +51,7 @@ def _hint(name: str, homes: dict[str, str]) -> str:
         if name in read_stub(str(stub.with_suffix(".py"))):
             module = ".".join(stub.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
             return f"; it is {module}.{name}"
-    return did_you_mean(name, homes)
+    return did_you_mean(name, module_of_name)
 
 
 def read_stub(file: str) -> dict[str, str]:

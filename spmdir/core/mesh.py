@@ -18,6 +18,7 @@ from spmdir.core.limits import AXES, RANKS
 
 
 def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Convert the argument `axes` of a mesh to (name, size) pairs."""
     try:
         pairs = value.items() if isinstance(value, Mapping) else value
         return tuple((str(axis), operator.index(size)) for axis, size in pairs)
@@ -29,6 +30,7 @@ def _axes(value: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[s
 
 
 def _intra_node(value: Any) -> tuple[str, ...] | None:
+    """Convert the argument `intra_node` of a mesh to a tuple."""
     if value is not None:
         require_type("intra_node", value, (list, tuple), 'names of axes, as in ("tp",), or None')
         for axis in value:
@@ -37,6 +39,7 @@ def _intra_node(value: Any) -> tuple[str, ...] | None:
 
 
 def _check_name(subject: str, name: str) -> None:
+    """Raise ShardingError unless `name` is an ASCII identifier."""
     if not (name.isidentifier() and name.isascii()):
         raise ShardingError(f"{subject} has an invalid name; expected ASCII letters, digits and _, as in dp0")
 
@@ -116,8 +119,8 @@ class Mesh:
     @cached_property
     def _strides(self) -> dict[str, int]:
         """Return axis → difference of the ranks of two neighbours along it."""
-        later = itertools.accumulate((size for _, size in reversed(self.axes)), operator.mul, initial=1)
-        return dict(zip(reversed(self.axis_names), later, strict=False))
+        products = itertools.accumulate((size for _, size in reversed(self.axes)), operator.mul, initial=1)
+        return dict(zip(reversed(self.axis_names), products, strict=False))
 
     def _part(self, axis: str) -> tuple[str, int, int]:
         """Return (root axis, product of the sizes of the sub-axes outside, size) of an axis or sub-axis.
@@ -187,16 +190,17 @@ class Mesh:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int, int], tuple[str, ...]]:
+        """Return (root axis, product of the sizes outside, size) → the adjacent axes with this product."""
         parts: dict[tuple[str, int, int], tuple[str, ...]] = {}
         for start, axis in enumerate(self.axis_names):
             name, outer, size = self._part(axis)
-            parts[name, outer, size] = row = (axis,)
+            parts[name, outer, size] = adjacent_axes = (axis,)
             for next_axis in self.axis_names[start + 1 :]:
                 if self._part(next_axis)[0] != name:
                     break
-                row = (*row, next_axis)
+                adjacent_axes = (*adjacent_axes, next_axis)
                 size *= self.sizes[next_axis]
-                parts[name, outer, size] = row
+                parts[name, outer, size] = adjacent_axes
         return parts
 
     def merge(self, axes: Iterable[str]) -> tuple[str, ...]:
@@ -246,10 +250,10 @@ class Mesh:
         """Return the ranks that differ from `rank` only along `axes`, ordered by `index`."""
         axes = tuple(axes)
         refined = self.refine(axes)
-        free = [part for axis in axes for part in refined.parts(axis)]
+        varying_axes = [part for axis in axes for part in refined.parts(axis)]
         coordinate = refined.coordinate(rank)
-        members = [rank - sum(coordinate[part] * refined._strides[part] for part in free)]
-        for part in free:
+        members = [rank - sum(coordinate[part] * refined._strides[part] for part in varying_axes)]
+        for part in varying_axes:
             steps = range(0, refined.sizes[part] * refined._strides[part], refined._strides[part])
             members = [member + step for member in members for step in steps]
         return tuple(members)
@@ -290,29 +294,35 @@ def as_mesh(value: object) -> Mesh:
 
 @lru_cache(maxsize=65536)
 def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
+    """Return axis → index of `rank` along it. Results are cached, and must not be changed."""
     return _ByAxis(((axis, rank // mesh._strides[axis] % size) for axis, size in mesh.axes), mesh, rank)
 
 
 @lru_cache(maxsize=1024)
 def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
-    ends_of: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
+    """Return the mesh whose axes are split at the bounds of the sub-axes `parts`."""
+    bounds_of_axis: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
     for axis in parts:
         mesh.require(axis)
         name, outer, size = mesh._part(axis)
-        ends_of[name] |= {outer, outer * size}
+        bounds_of_axis[name] |= {outer, outer * size}
     axes: list[tuple[str, int]] = []
-    split: dict[str, list[str]] = {}
+    parts_of_axis: dict[str, list[str]] = {}
     for name, size in mesh.axes:
-        ends = sorted(ends_of[name])
-        for outer, end in itertools.pairwise(ends):
+        bounds = sorted(bounds_of_axis[name])
+        for outer, end in itertools.pairwise(bounds):
             if end % outer:
                 raise ShardingError(
                     f"sub-axes split axis '{name}' of {size} ranks into {outer} and into {end} blocks, but {outer} "
                     f"does not divide {end}; use sub-axes of one factorisation of the axis"
                 )
-        parts_of = [(f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(ends)]
-        parts_of = parts_of if len(parts_of) > 1 else [(name, size)]
-        axes += parts_of
-        split[name] = [axis for axis, _ in parts_of]
-    intra = None if mesh.intra_node is None else tuple(part for axis in mesh.intra_node for part in split[axis])
-    return Mesh(axes, mesh.name, intra, mesh)
+        parts_and_sizes = [
+            (f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(bounds)
+        ]
+        parts_and_sizes = parts_and_sizes if len(parts_and_sizes) > 1 else [(name, size)]
+        axes += parts_and_sizes
+        parts_of_axis[name] = [axis for axis, _ in parts_and_sizes]
+    intra_node = (
+        None if mesh.intra_node is None else tuple(part for axis in mesh.intra_node for part in parts_of_axis[axis])
+    )
+    return Mesh(axes, mesh.name, intra_node, mesh)

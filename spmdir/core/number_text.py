@@ -22,6 +22,7 @@ def real(text: str) -> float:
 
 
 def _ascii(text: str) -> str:
+    """Return `text`; raise ValueError if it has other characters than ASCII."""
     if not text.isascii():
         raise ValueError(text)
     return text

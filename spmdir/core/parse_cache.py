@@ -56,6 +56,7 @@ class ParsedTexts:
 
     @cached_property
     def _entries(self) -> dict[str, str]:
+        """Return digest of a text → JSON of its parsed value; empty if the file cannot be read."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
@@ -64,24 +65,25 @@ class ParsedTexts:
 
     @cached_property
     def _classes(self) -> tuple[type, ...]:
+        """Return the classes of the values. JSON data refer to a class by its index here."""
         return (*_CONTAINERS, Location, *self.kinds)
 
     def _data(self, value: Any, offset: int) -> Any:
         """Convert `value` to JSON data, with `offset` subtracted from the lines of locations."""
         if value is None or type(value) in (bool, int, float, str):
             return value
-        number = self._classes.index(type(value))
+        class_index = self._classes.index(type(value))
         if isinstance(value, Location):
-            return [number, value.line - offset, value.column]
+            return [class_index, value.line - offset, value.column]
         if isinstance(value, _CONTAINERS):
             fields = sorted(value) if isinstance(value, frozenset) else value
         else:
             fields = [getattr(value, field.name) for field in attrs.fields(type(value)) if field.init]
-        return [number, *(self._data(field, offset) for field in fields)]
+        return [class_index, *(self._data(field, offset) for field in fields)]
 
     def _value(self, data: Any, file: str, offset: int) -> Any:
         """Convert JSON data to a value, with `offset` added to the lines of locations in `file`."""
-        makers: list[Callable[..., Any]] = [
+        constructors: list[Callable[..., Any]] = [
             lambda *items: items,
             lambda *items: frozenset(items),
             lambda line, column: Location(file, line + offset, column),
@@ -89,10 +91,11 @@ class ParsedTexts:
         ]
 
         def build(data: Any) -> Any:
-            return makers[data[0]](*map(build, data[1:])) if type(data) is list else data
+            return constructors[data[0]](*map(build, data[1:])) if type(data) is list else data
 
         return build(data)
 
 
 def _digest(text: str) -> str:
+    """Return the digest by which a file finds `text`."""
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -128,6 +128,7 @@ class _Line:
                 self._timer.start()
 
     def _draw(self) -> None:
+        """Draw the current line, or start to draw it."""
         with self._lock:
             if not self._text:
                 return

@@ -77,6 +77,7 @@ def repeated_parts(
 def _most_repeated(
     looks: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
 ) -> list[range]:
+    """Return the parts, of at least `smallest` indices, with the most indices in repetitions; [] if none repeat."""
     best: list[range] = []
     distance_counts = distances(looks, min(WINDOW, smallest))
     for period, _ in distance_counts.most_common(CANDIDATES):
@@ -85,8 +86,8 @@ def _most_repeated(
         start, stop = longest_run(looks, period)
         if stop - start < 2 * period:
             continue
-        cost = _costs(range(start, min(start + period, stop - 2 * period + 1)), stop, period, links, labels)
-        best_start = min(cost, key=cost.__getitem__)
+        cost_by_start = _costs(range(start, min(start + period, stop - 2 * period + 1)), stop, period, links, labels)
+        best_start = min(cost_by_start, key=cost_by_start.__getitem__)
         parts = list(_occurrences(looks, tuple(looks[best_start : best_start + period])))
         if _saving(parts) > _saving(best):
             best = parts
@@ -94,6 +95,7 @@ def _most_repeated(
 
 
 def _saving(parts: Sequence[range]) -> int:
+    """Return how many indices are in repetitions of the first part."""
     return sum(map(len, parts[1:]))
 
 
@@ -105,9 +107,9 @@ def _costs(
     for start in firsts:
         cut = start + period
         before, after = range(start, cut), range(cut, min(cut + period, stop))
-        across = {used for index in after for used in links[index] if used in before}
-        split = {labels[index] for index in before} & {labels[index] for index in after} - {None}
-        costs[start] = (len(split), len(across))
+        crossing_links = {used for index in after for used in links[index] if used in before}
+        split_labels = {labels[index] for index in before} & {labels[index] for index in after} - {None}
+        costs[start] = (len(split_labels), len(crossing_links))
     return costs
 
 

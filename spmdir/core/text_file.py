@@ -75,6 +75,7 @@ def write_text_file(path: str | Path, text: str) -> None:
 
 
 def _umask() -> int:
+    """Return the umask of the process. It can be read only by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -74,6 +74,7 @@ def _is_key(text: str, start: int, end: int) -> bool:
 
 
 def _malformed(error: tomllib.TOMLDecodeError, text: str, file: str) -> ParseError:
+    """Return the ParseError for an error of tomllib, with the location that its message contains."""
     message = str(error)
     position = re.search(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z", message)
     if position is None or position[1] is None:

@@ -59,6 +59,7 @@ def result_type(tensors: Iterable[tuple[DType, int]], numbers: Iterable[complex]
 
 
 def _common_type_of_all(dtypes: list[DType]) -> DType | None:
+    """Return the common type of several element types; None if there is none."""
     result: DType | None = dtypes[0]
     for dtype in dtypes[1:]:
         result = common_type(result, dtype) if result is not None else None

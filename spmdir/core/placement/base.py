@@ -298,24 +298,24 @@ class ShardPlacement(Placement):
 
 
 def own_type(placement: Placement, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
-    """Return what `local_type` of a placement says, with the element type as a value.
+    """Call `local_type` of a placement, check its result, and return it with the element type as a DType.
 
     Raises:
-        ShardingError: it says something else than sizes and an element type.
+        ShardingError: the result is not sizes and an element type.
     """
     if not placement.has_own_type:
         return placement.local_type(shape, dtype, count, index)
-    said: Any = evaluated("local_type", placement.local_type, shape, dtype, count, index)
+    declared_type: Any = evaluated("local_type", placement.local_type, shape, dtype, count, index)
     try:
-        sizes, kind = said
+        sizes, kind = declared_type
         sizes, kind = tuple(sizes), as_dtype(kind)
         if all(type(size) is int and size >= 0 for size in sizes):
             return sizes, kind
     except (SpmdirError, TypeError, ValueError):
         pass
     raise ShardingError(
-        f"`local_type` of {placement} gives {shown(said)}; expected the sizes and the element type of what a rank "
-        "holds, as in ((4, 6), 'bf16')",
+        f"`local_type` of {placement} gives {shown(declared_type)}; expected the sizes and the element type of what a "
+        "rank holds, as in ((4, 6), 'bf16')",
         place(placement.local_type),
     )
 
@@ -334,6 +334,7 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
 
 
 def _is_pair(value: object) -> bool:
+    """Return whether a value is a tuple of two ints."""
     return isinstance(value, tuple) and [*map(type, value)] == [int, int]
 
 
@@ -566,12 +567,14 @@ def _changes_nothing(edge: Edge) -> bool:
 
 
 def _fits(edge: Edge, end: str, placement: Placement) -> bool:
+    """Return whether `placement` can be at an end of an edge: has its trait, or is written like it."""
     if end not in TRAITS:
         return parse_placement(end) == placement
     return placement.trait == end and (edge.when is None or edge.when(placement))
 
 
 def _check_error(kind: type[Placement]) -> None:
+    """Raise ShardingError unless `error` of a kind of placement is an ErrorBound or a property."""
     error = kind.error
     if not isinstance(error, (ErrorBound, property)):
         raise ShardingError(
@@ -582,6 +585,7 @@ def _check_error(kind: type[Placement]) -> None:
 
 
 def _check_offered(kind: type[Placement]) -> None:
+    """Raise ShardingError if the search could choose a lossy kind of placement."""
     if kind.offered and isinstance(kind.error, ErrorBound) and kind.error:
         raise ShardingError(
             f"{kind.__module__}.{kind.__qualname__} is `offered` and lossy; expected an exact placement, since only "
@@ -590,6 +594,7 @@ def _check_offered(kind: type[Placement]) -> None:
 
 
 def _register(kind: type[Placement]) -> None:
+    """Make a kind of placement known by the head of its text; raise ShardingError if the head is in use."""
     head = head_of(kind.text)
     if not re.fullmatch(r"(\w+|\?)(\(.*\))?", kind.text):
         raise ShardingError(

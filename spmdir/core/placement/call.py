@@ -155,9 +155,10 @@ class Local:
 
 @lru_cache(maxsize=65536)
 def _values(local: Local, mesh: Mesh) -> frozenset[int]:
+    """Return the values of a local form on all ranks."""
     axes = tuple(dict.fromkeys(local.all_axes))
-    places = product(*(range(mesh.sizes[axis]) for axis in axes))
-    return frozenset(local.evaluate(mesh, dict(zip(axes, place, strict=True))) for place in places)
+    coordinates = product(*(range(mesh.sizes[axis]) for axis in axes))
+    return frozenset(local.evaluate(mesh, dict(zip(axes, indices, strict=True))) for indices in coordinates)
 
 
 def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:
@@ -190,6 +191,7 @@ Structure = tuple["int | tuple[int, ...]", ...]
 
 
 def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
+    """Return a text of the arguments that differs if their types differ: 1 and 1.0 are equal in Python."""
     return repr(arguments) if arguments else ""
 
 
@@ -201,11 +203,11 @@ def slots_of(structure: Structure | None, count: int) -> Slots:
     """Return which of `count` operands fill the tensor arguments of a call."""
     if structure is None:
         return tuple(range(count))
-    numbers = iter(range(count))
+    operand_indices = iter(range(count))
     return tuple(
-        tuple(next(numbers) if is_tensor else None for is_tensor in entry)
+        tuple(next(operand_indices) if is_tensor else None for is_tensor in entry)
         if isinstance(entry, tuple)
-        else (next(numbers) if entry else None)
+        else (next(operand_indices) if entry else None)
         for entry in structure
     )
 

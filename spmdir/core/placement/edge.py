@@ -130,6 +130,7 @@ class Edge:
         return states
 
     def _check_states(self, declared: object) -> None:
+        """Raise ShardingError unless `state` of the edge is an EdgeState or a dict of them."""
         states = declared if isinstance(declared, Mapping) else {"": declared}
         for name, state in states.items():
             if not isinstance(state, EdgeState) or not name.isidentifier():
@@ -183,6 +184,7 @@ class Edge:
 
 
 def _is_name_or_names(value: object) -> bool:
+    """Return whether a value is None, a text, or a tuple of texts."""
     names = value if isinstance(value, tuple) else (value,)
     return value is None or all(isinstance(name, str) for name in names)
 

@@ -84,6 +84,7 @@ class ErrorBound:
 
 
 def _is_bound(value: object) -> bool:
+    """Return whether a value is a finite number that is not negative."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 

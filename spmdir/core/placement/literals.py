@@ -75,12 +75,15 @@ def print_arguments(arguments: Iterable[tuple[str, Literal]]) -> str:
 
 
 class _Reader:
+    """The tokens of a literal, read from left to right; `token` is the current one."""
+
     def __init__(self, text: str):
         self.text, self.position = text, 0
         self.kind, self.token, self.start = "", "", 0
         self.advance()
 
     def advance(self) -> None:
+        """Read the next token."""
         match = _TOKEN.match(self.text, self.position)
         if match is None:
             remaining = self.text[self.position :].strip()
@@ -123,6 +126,7 @@ class _Reader:
 
 
 def _scalar(kind: str, token: str, start: int) -> Literal:
+    """Return the value of a token for a string or number."""
     if kind == "string":
         try:
             return json.loads(token)
@@ -146,6 +150,7 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
 
 
 def _local(token: str, start: int) -> Local:
+    """Return the local form that a token such as `shard(8, tp)*2+1` writes."""
     match = _LOCAL.fullmatch(token)
     assert match
     first_shard, bar, second_shard = match[2].partition("|")
@@ -158,8 +163,9 @@ def _local(token: str, start: int) -> Local:
     return attrs.evolve(local, times=int(match[3] or 1), plus=plus, other=other_shard)
 
 
-def _shard(kind: str, inside: str, token: str, start: int) -> Local:
-    extent, *parts = split_entries(inside) or [""]
+def _shard(kind: str, operands_text: str, token: str, start: int) -> Local:
+    """Return the local form of one shard from the text inside its round brackets."""
+    extent, *parts = split_entries(operands_text) or [""]
     back = re.fullmatch(r"back ([0-9]+)", parts[-1].strip()) if parts else None
     parts = parts[:-1] if back else parts
     axes = tuple(part.partition(":")[0].strip() for part in parts)

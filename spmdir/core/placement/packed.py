@@ -143,6 +143,7 @@ class PackedPlacement(Placement):
         return edge.lower in (self._replicate, self._scatter)
 
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
+        """Call `types` of the declaration and check its result."""
         declared: Any = evaluated("types", self.types, tuple(shape), dtype)
         try:
             types = [(tuple(sizes), as_dtype(kind)) for sizes, kind in declared]
@@ -163,12 +164,15 @@ class PackedPlacement(Placement):
         return len(list(shared_dims))
 
     def _start_state(self, value: Any) -> Parts:
+        """Call `start` of the declaration and check its result."""
         return self._check_tensors("start", self.start(value), self.parts)
 
     def _neutral_state(self, like: Parts) -> Parts:
+        """Call `identity` of the declaration for the parts `like`, and check its result."""
         return self._check_tensors("identity", self.identity(*like), self.parts, like)
 
     def _combine_states(self, left: Parts, right: Parts) -> Parts:
+        """Call `combine` of the declaration and check its result."""
         return self._check_tensors("combine", self.combine(left, right), self.parts, left)
 
     def _finish_states(self, states: Sequence[Parts], shape: tuple[int, ...]) -> Any:
@@ -206,6 +210,7 @@ class PackedPlacement(Placement):
         return tensors
 
     def _is_slice(self, target: Placement) -> bool:
+        """Return whether a rank can get its shard of `target` by slicing each part."""
         return isinstance(target, ShardPlacement) and all(map(self.slices, range(target.dim + 1)))
 
     def _replicate(self, x: Any, group: Any) -> Any:
@@ -220,6 +225,7 @@ class PackedPlacement(Placement):
         return group.keep(self.collect_as(list(states.unbind(0)), block, group.element_type))
 
     def _from_replicated(self, x: Any, group: Any) -> Any:
+        """Return the packed value of `x` on the first rank of the group, and neutral states on others."""
         state = self._start_state(x)
         return self.pack(*(self._neutral_state(state) if group.index else state))
 

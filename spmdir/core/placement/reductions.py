@@ -44,6 +44,7 @@ class Reduction:
 
 
 def _split_sum(value: Any, noise: Any) -> tuple[Any, Any]:
+    """Return two values whose sum is `value`."""
     return noise, value - noise
 
 

@@ -35,6 +35,7 @@ _REPLICATED = type(R)
 
 
 def _convert_entries(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+    """Convert the argument `entries` of a sharding to (axis, placement) pairs."""
     try:
         return _canonical(entries)
     except (AttributeError, TypeError, ValueError):
@@ -45,6 +46,7 @@ def _convert_entries(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[st
 
 
 def _mesh_name(name: str) -> str:
+    """Return `name`; raise ShardingError unless it is a text."""
     if type(name) is not str:
         require_type("mesh", name, str, "the name of a mesh")
     return name
@@ -87,6 +89,7 @@ class Sharding(ShownAsText):
 
     @cached_property
     def _placements(self) -> dict[str, Placement]:
+        """Return axis → placement."""
         return dict(self.entries)
 
     def __getitem__(self, axis: str) -> Placement:
@@ -98,6 +101,7 @@ class Sharding(ShownAsText):
 
     @cached_property
     def _axes_by_dim(self) -> dict[int, tuple[str, ...]]:
+        """Return dimension → the axes that shard it, outermost first."""
         axes_by_dim: dict[int, tuple[str, ...]] = {}
         for axis, placement in self.entries:
             if placement.dim is not None:
@@ -281,6 +285,7 @@ ShardingLike: TypeAlias = str | Sharding | Mapping[str, str | Placement] | Seque
 
 @lru_cache(maxsize=65536)
 def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
+    """Raise ShardingError unless a tensor of `rank` dimensions on `mesh` can have `sharding`."""
     for axis, placement in sharding.entries:
         mesh.require(axis)
         if mesh.root is None and is_part(axis) and sharding.merged(mesh) != sharding:
@@ -317,6 +322,7 @@ def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
 
 
 def _entries(text: str) -> list[tuple[str, Placement]]:
+    """Parse the entries of a sharding: `dp: S(0), tp: R`."""
     entries = []
     for part in split_entries(text):
         axis, colon, placement = part.partition(":")
@@ -361,6 +367,7 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
 
 
 def _check_layout(placement: Placement, shape: tuple[int, ...], count: int) -> None:
+    """Raise ShardingError unless `count` ranks can have a tensor of this shape with `placement`."""
     try:
         evaluated("check", placement.check, shape, count)
     except SpmdirError as error:
@@ -371,6 +378,7 @@ def _check_layout(placement: Placement, shape: tuple[int, ...], count: int) -> N
 
 
 def _placement(value: object, rank: int | None) -> Placement:
+    """Convert a placement, its text, or a DTensor placement, to a placement."""
     if isinstance(value, Placement):
         return value
     return parse_placement(value) if isinstance(value, str) else _from_dtensor(value, rank)
@@ -388,6 +396,7 @@ _DTENSOR: dict[str, Callable[[Any, int], str]] = {
 
 
 def _from_dtensor(placement: Any, rank: int | None) -> Placement:
+    """Convert a DTensor placement. A negative dimension counts from the end if `rank` is known."""
     kind = type(placement).__name__
     if kind not in _DTENSOR:
         raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected one of {', '.join(_DTENSOR)}")

@@ -116,6 +116,7 @@ class ShardingPlan(ShownAsText):
 
 
 def _text(sharding: ShardingLike | None) -> str:
+    """Return the text of a sharding in a plan; `_OPEN` if the search chooses it."""
     if sharding is None:
         return _OPEN
     if isinstance(sharding, Mapping):
@@ -124,11 +125,13 @@ def _text(sharding: ShardingLike | None) -> str:
 
 
 def _activation_text(activation: Activation) -> str:
+    """Return the entry of a module in [activations]."""
     sides = [(side, getattr(activation, side)) for side in _SIDES]
     return "{ " + ", ".join(f"{side} = {_layouts_text(layouts)}" for side, layouts in sides if layouts) + " }"
 
 
 def _layouts_text(layouts: Mapping[str, Layout]) -> str:
+    """Return the layouts of the inputs or outputs of a module: a table, or one text."""
     if list(layouts) == ["0"]:
         return json.dumps(layouts["0"].text)
     return "{ " + ", ".join(f"{json.dumps(k)} = {json.dumps(layout.text)}" for k, layout in layouts.items()) + " }"
@@ -201,6 +204,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
 
 
 def _table(document: Mapping[str, Any], name: str, text: str, file: str) -> Mapping[str, Any]:
+    """Return a table of a plan; empty if the plan does not have it."""
     table = document.get(name, {})
     if not isinstance(table, dict):
         raise ParseError(f"'{name}' is not a table; write it as [{name}]", place_of(text, file, name))
@@ -226,6 +230,7 @@ def _modules(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activation:
+    """Read the entry of a module in [activations]."""
     if not isinstance(value, Mapping) or not value or value.keys() - set(_SIDES):
         raise ParseError(
             'invalid entry in [activations]; expected { inputs = "tp: R", outputs = "tp: S(-1)" }',
@@ -235,6 +240,7 @@ def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activ
 
 
 def _layouts(value: Any, mesh: Mesh, place: Callable[..., Location]) -> dict[str, Layout]:
+    """Read the layouts of the inputs or outputs of a module: a table, a list, or one text."""
     entries = value if isinstance(value, Mapping) else dict(enumerate(value if isinstance(value, list) else [value]))
     layouts: dict[str, Layout] = {}
     for key, text in entries.items():
@@ -248,12 +254,14 @@ def _layouts(value: Any, mesh: Mesh, place: Callable[..., Location]) -> dict[str
 
 
 def _sharding(value: Any, mesh: Mesh, place: Callable[[], Location]) -> Sharding | None:
+    """Read a sharding; None if the search chooses it."""
     if not isinstance(value, str):
         raise ParseError(f'{value!r} is not a sharding; expected text such as "dp: S(0), tp: R"', place())
     return None if value == _OPEN else _with_location(partial(as_sharding, value, mesh), place)
 
 
 def _with_location(read: Callable[[], Any], place: Callable[[], Location]) -> Any:
+    """Call `read`; give its errors the location that `place` returns."""
     try:
         return read()
     except SpmdirError as error:

@@ -74,6 +74,7 @@ class Shard(ShardPlacement):
 
 
 def _reduction_name(_: Any, __: Any, value: str) -> None:
+    """Raise an error unless `value` is the name of a reduction: a validator of attrs."""
     if not isinstance(value, str):
         raise wrong_argument("op", value, f"one of {', '.join(REDUCTIONS)}")
     if value not in REDUCTIONS:

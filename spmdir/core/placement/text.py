@@ -15,7 +15,7 @@ from spmdir.core.errors import ParseError, ShardingError
 
 @attrs.frozen
 class FieldText:
-    """How a field of a placement is written.
+    """How the text of a placement contains a field.
 
     Attributes:
         pattern: the regular expression of its text.
@@ -28,10 +28,12 @@ class FieldText:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of `[2, 3]`."""
     return tuple(int(number) for number in text.strip("[] ").split(",") if number.strip())
 
 
 def _float_text(value: float) -> str:
+    """Return a float as text, whole numbers without `.0`."""
     return repr(float(value)).removesuffix(".0")
 
 
@@ -82,10 +84,12 @@ def head_of(text: str) -> str:
 
 
 def _expected(kind: Any) -> str:
+    """Return the text of a kind of placement with its fields unbraced: `Cyclic(dim, block)`."""
     return _FIELD.sub(lambda field: field[1], kind.text)
 
 
 def _fields(kind: Any) -> tuple[Any, ...]:
+    """Return the fields that the constructor of a kind of placement takes."""
     return tuple(field for field in attrs.fields(kind) if field.init)
 
 
@@ -104,10 +108,10 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
         ParseError: the template leaves a field out, names none or does not part two, or a field's type has no text.
     """
     types = typing.get_type_hints(kind)
-    named, fields = _FIELD.findall(kind.text), [field.name for field in _fields(kind)]
-    if sorted(named) != sorted(fields):
+    template_names, fields = _FIELD.findall(kind.text), [field.name for field in _fields(kind)]
+    if sorted(template_names) != sorted(fields):
         raise ParseError(
-            f"the text '{kind.text}' of {kind.__name__} names {named}; expected each of its fields {fields}"
+            f"the text '{kind.text}' of {kind.__name__} names {template_names}; expected each of its fields {fields}"
         )
     parts = _FIELD.split(kind.text)
     for left, separator, right in zip(parts[1::2], parts[2::2], parts[3::2], strict=False):
@@ -116,17 +120,18 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
                 f"the text '{kind.text}' of {kind.__name__} has nothing between '{left}' and '{right}', so that it "
                 "can be read in several ways; expected a comma there"
             )
-    for name in named:
+    for name in template_names:
         if types[name] not in FIELD_TEXTS:
             type_names = ", ".join(getattr(field_type, "__name__", str(field_type)) for field_type in FIELD_TEXTS)
             raise ParseError(
                 f"field '{name}' of {kind.__name__} has the type {types[name]}; expected one of {type_names}"
             )
-    return {name: FIELD_TEXTS[types[name]] for name in named}
+    return {name: FIELD_TEXTS[types[name]] for name in template_names}
 
 
 @cache
 def _pattern(kind: Any) -> re.Pattern[str]:
+    """Return the regular expression of the texts of a kind of placement; it has a group per field."""
     texts = _field_texts(kind)
     # The split has literal texts at even indices and names of fields at odd indices.
     parts = _FIELD.split(kind.text)

@@ -24,6 +24,7 @@ Number = Union[int, float, "Size", "Real"]
 
 
 def _power(a: int | float, b: int | float) -> int | float:
+    """Return a to the power of b; raise OverflowError if the result could be a huge integer."""
     if abs(b) > 64 and isinstance(a, int):
         raise OverflowError("the exponent is too large")
     return a**b
@@ -138,11 +139,13 @@ class Real(_Arithmetic):
 
 
 def _atom_text(atom: Atom) -> str:
+    """Return an atom as a factor of a product: in round brackets if it is written with an operator."""
     text = str(atom)
     return f"({text})" if isinstance(atom, Function) and atom.name in INFIX else text
 
 
 def _call_text(name: str, arguments: tuple[Number, ...]) -> str:
+    """Return a call as text, with an operator if the function has one."""
     if name == "neg":
         return f"-{_inner_text(arguments[0])}"
     if name not in INFIX:
@@ -151,6 +154,7 @@ def _call_text(name: str, arguments: tuple[Number, ...]) -> str:
 
 
 def _inner_text(value: Number) -> str:
+    """Return an operand as text: in round brackets unless it is a name or a number."""
     text = str(value)
     return text if _PLAIN.fullmatch(text) else f"({text})"
 
@@ -194,10 +198,12 @@ def _bounded(value: int | float) -> int | float:
 
 
 def _terms(value: Number) -> dict[Monomial, int]:
+    """Return monomial → coefficient; the monomial of a constant is ()."""
     return dict(value.terms) if isinstance(value, Size) else {(): int(value)}  # type: ignore
 
 
 def _of_terms(terms: Mapping[Monomial, int]) -> int | Size:
+    """Return the sum of coefficient · monomial: an int if it is constant."""
     nonzero = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
     if not set(nonzero) - {()}:
         return nonzero.get((), 0)
@@ -206,10 +212,12 @@ def _of_terms(terms: Mapping[Monomial, int]) -> int | Size:
 
 
 def _of_atom(atom: Atom) -> Size:
+    """Return the size that is one atom."""
     return Size((((atom,), 1),))
 
 
 def _add(*values: Number) -> int | Size:
+    """Return the sum of `values`."""
     total: dict[Monomial, int] = {}
     for value in values:
         for monomial, coefficient in _terms(value).items():
@@ -218,6 +226,7 @@ def _add(*values: Number) -> int | Size:
 
 
 def _mul(a: Number, b: Number) -> int | Size:
+    """Return a · b, multiplied out."""
     product: dict[Monomial, int] = {}
     rows, columns = _terms(a), _terms(b)
     TERMS.check(len(rows) * len(columns))
@@ -230,10 +239,12 @@ def _mul(a: Number, b: Number) -> int | Size:
 
 
 def _sub(a: Number, b: Number) -> int | Size:
+    """Return a - b."""
     return _add(a, _mul(b, -1))
 
 
 def _pow(a: Number, b: Number) -> int | Size:
+    """Return a to the power of b, multiplied out for exponents up to 16."""
     if not isinstance(b, int) or not 0 <= b <= 16:
         return _of_atom(Function("pow", (a, b)))
     result: int | Size = 1
@@ -264,6 +275,7 @@ def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
 
 
 def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | None:
+    """Return term / monomial; None if it is not a monomial."""
     factors = list(term)
     for atom in monomial:
         if atom not in factors:
@@ -280,8 +292,12 @@ def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | S
     divisor = math.gcd(*left.values(), *right.values()) or 1
     common: list[Atom] = list(next(iter(right)))
     for term in (*left, *right):
-        unmatched = list(term)
-        common = [atom for atom in common if atom in unmatched and (unmatched.remove(atom) or True)]
+        unmatched, atoms_in_term = list(term), list[Atom]()
+        for atom in common:
+            if atom in unmatched:
+                unmatched.remove(atom)
+                atoms_in_term.append(atom)
+        common = atoms_in_term
     shared = tuple(common)
 
     def divide(terms: Mapping[Monomial, int]) -> int | Size:
@@ -293,6 +309,7 @@ def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | S
 
 
 def _floordiv(a: Number, b: Number) -> int | Size:
+    """Return a // b, simplified."""
     a, b, _ = _cancel_common_factor(a, b)
     quotient, remainder = _divide(a, b)
     if isinstance(remainder, int) and isinstance(b, int) and b:
@@ -301,6 +318,7 @@ def _floordiv(a: Number, b: Number) -> int | Size:
 
 
 def _mod(a: Number, b: Number) -> int | Size:
+    """Return a % b, simplified."""
     a, b, factor = _cancel_common_factor(a, b)
     remainder = _divide(a, b)[1]
     if isinstance(remainder, int) and isinstance(b, int) and b:
@@ -309,6 +327,8 @@ def _mod(a: Number, b: Number) -> int | Size:
 
 
 def _max_or_min(name: str) -> Callable[..., int | Size]:
+    """Return the function `max` or `min` of sizes. It drops operands that another one exceeds."""
+
     def reduce(*values: Number) -> int | Size:
         operands: list[Any] = []
         for value in values:
@@ -385,6 +405,7 @@ def evaluate(value: Number, sizes: Mapping[str, int]) -> Any:
 
 
 def _evaluate_atom(atom: Atom, sizes: Mapping[str, int]) -> Any:
+    """Return the value of an atom for the given sizes."""
     if isinstance(atom, str):
         return sizes[atom] if atom in sizes else symbol(atom)
     return apply(atom.name, *(evaluate(argument, sizes) for argument in atom.arguments))

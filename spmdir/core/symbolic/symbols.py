@@ -96,6 +96,7 @@ class Sizes:
 
 
 def _names(condition: Condition) -> tuple[str, ...]:
+    """Return the symbols in a condition, each once."""
     return tuple(dict.fromkeys((*symbols(condition.left), *symbols(condition.right))))
 
 
