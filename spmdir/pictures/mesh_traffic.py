@@ -76,4 +76,5 @@ def group_numbers(mesh: Mesh, axes: Sequence[str]) -> list[int]:
 
 
 def _drawn_ranks(mesh: Mesh) -> int:
+    """Return how many ranks the picture shows."""
     return min(mesh.world_size, MAX_RANKS)

@@ -47,6 +47,7 @@ def model_explorer(nodes: Sequence[GraphNode], mesh: Mesh, title: str) -> str:
 
 
 def _node(index: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, Any]:
+    """Return a node in the JSON format of Model Explorer."""
     attributes = {
         "value": node.name,
         "type": "" if node.meta is None else str(node.meta),

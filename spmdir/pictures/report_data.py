@@ -283,6 +283,7 @@ def _lines(costs: CommReport) -> list[dict[str, Any]]:
 
 
 def _us(seconds: float) -> float:
+    """Convert seconds to microseconds."""
     return round(seconds * 1e6, 3)
 
 
@@ -314,8 +315,10 @@ class PassChanges:
 
 
 def _text(module: ModuleOp) -> Counter[str]:
+    """Return line of the printed program → number of its occurrences."""
     return Counter(line.strip() for line in ir.print_ir(module).splitlines())
 
 
 def _counts(module: ModuleOp) -> Counter[str]:
+    """Return name of an op → number of such ops."""
     return Counter(op.name for function in ir.functions(module) for op in function.body.block.ops)

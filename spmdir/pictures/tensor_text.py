@@ -108,6 +108,7 @@ _CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
 def _filled(text: str, holder: int | None) -> str:
+    """Return text on the color of the rank that holds an element; unchanged if none does."""
     if holder is None:
         return text
     color = AXIS_COLORS[holder % len(AXIS_COLORS)]

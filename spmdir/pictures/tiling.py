@@ -222,6 +222,7 @@ def _merge_cells(grid: Sequence[Sequence[int | None]]) -> list[Tile]:
 
 
 def _cropped(dims: Sequence[int], pieces: Sequence[Sequence[Range]], max_pieces: int) -> list[str]:
+    """Return a note for each dimension of which the picture omits pieces."""
     return [
         f"dimension {dim}: only the first {max_pieces} of {len(cut)} pieces, up to position {cut[max_pieces - 1][1]}"
         for dim, cut in zip(dims, pieces, strict=True)

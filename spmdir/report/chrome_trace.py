@@ -26,6 +26,7 @@ def chrome_trace(execution: Execution) -> str:
 
 
 def _slices(execution: Execution, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield the events of computations, transfers and waits."""
     for span in spans(execution):
         task = execution.program.tasks[span.task]
         arguments: dict[str, Any] = {"op": task.op, "module": task.path}
@@ -50,9 +51,11 @@ def _arrows(execution: Execution, tracks: dict[str, int]) -> Iterator[dict[str, 
 
 
 def _memory(execution: Execution) -> Iterator[dict[str, Any]]:
+    """Yield the events of the live bytes, one as each task begins."""
     for index in execution.order:
         yield _event("C", "memory", 0, ts=execution.begin[index] * 1e6, args={"live bytes": execution.live[index]})
 
 
 def _event(phase: str, name: str, track: int, **fields: Any) -> dict[str, Any]:
+    """Return an event in the format of Chrome traces."""
     return {"ph": phase, "name": name, "pid": 0, "tid": track, **fields}

@@ -45,6 +45,7 @@ def compute_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
 
 
 def _location(value: SSAValue, function: FuncOp) -> Location | None:
+    """Return the location of a constant; for other values, that of the function."""
     return location_of(value.owner if isinstance(value.owner, ConstantOp) else function)
 
 

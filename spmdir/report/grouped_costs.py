@@ -108,6 +108,7 @@ class CostTable(ShownAsText):
 
 
 def _cell(text: str) -> str:
+    """Return text for a cell of a table. A quote keeps spreadsheets from reading it as a formula."""
     return "'" * text.startswith(("=", "+", "-", "@")) + printable(text)
 
 

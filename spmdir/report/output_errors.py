@@ -37,33 +37,40 @@ Growth = Callable[[AtenOp, int], float]
 
 
 def _scale_by_alpha(op: AtenOp, operand: int) -> float:
+    """Return the factor of an operand of `self + alpha · other`."""
     is_other = "other" not in op.argument and operand == len(op.tensors) - 1
     return _magnitude(op.argument.get("alpha", 1)) if is_other else 1.0
 
 
 def _scale_self_by_alpha(op: AtenOp, operand: int) -> float:
+    """Return the factor `alpha` of `self`."""
     return _magnitude(op.argument.get("alpha", 1))
 
 
 def _steepest(op: AtenOp, operand: int) -> float:
+    """Return the largest slope of a leaky ReLU."""
     return max(1.0, _magnitude(op.argument.get("negative_slope", 0.01)))
 
 
 def _magnitude(number: object) -> float:
+    """Return the absolute value of a number; NaN if it is not known."""
     return abs(number) if isinstance(number, (int, float)) else math.nan
 
 
 def _terms_per_result(op: AtenOp, operand: int) -> float:
+    """Return how many elements of the operand each element of the result sums."""
     summed, result = op.call().operands[operand], op.metas[0]
     return summed.numel / max(result.numel, 1) if result is not None else math.inf
 
 
 def _factor(op: AtenOp, operand: int) -> float:
+    """Return the absolute value of the number that the op multiplies by; NaN if it is not a number."""
     scale = op.argument.get("other")
     return abs(scale) if isinstance(scale, (int, float)) and len(op.tensors) == 1 else math.nan
 
 
 def _divisor(op: AtenOp, operand: int) -> float:
+    """Return the factor of a division by a number; NaN if it is not known."""
     factor = _factor(op, operand)
     return 1 / factor if factor else math.nan
 
@@ -224,6 +231,7 @@ def _is_bounded(before: DType, after: DType) -> bool:
 
 
 def _is_rounded(before: DType, after: DType) -> bool:
+    """Return whether a conversion of the element type loses precision."""
     return after.is_inexact and EPSILON[after.real] > EPSILON.get(before.real, 0.0)
 
 
@@ -233,6 +241,7 @@ def _place_text(op: ValueOp) -> str:
 
 
 def _growth(op: AtenOp, operand: int, rules: RuleSet) -> float:
+    """Return by what factor the op can enlarge an error of the operand; NaN if it is not known."""
     if op.name in GROWTH:
         return GROWTH[op.name](op, operand)
     rule = rules.instantiate(op.call())

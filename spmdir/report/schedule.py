@@ -197,6 +197,7 @@ def _collectives(execution: Execution) -> list[CollectiveShare]:
 
 
 def _share(execution: Execution, kind: str, axes: tuple[str, ...], members: Sequence[int]) -> CollectiveShare:
+    """Return the totals of the transfers `members`, and which ops hide them."""
     hidden: dict[str, float] = {}
     for index in members:
         for hiding_task, seconds in execution.hidden_by(index):
@@ -215,6 +216,7 @@ def _share(execution: Execution, kind: str, axes: tuple[str, ...], members: Sequ
 
 
 def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
+    """Return the collectives that send several values, the largest first."""
     buckets = [
         Bucket(task.name, kind_of(task), task.transfer.axes, count, task.transfer.wire_bytes)
         for task, count in zip(tasks, members, strict=True)

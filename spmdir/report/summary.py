@@ -117,6 +117,7 @@ def _ops_with_results(ops: Sequence[Operation]) -> Iterable[Operation]:
 
 
 def _patterns(function: FuncOp) -> Iterable[tuple[str, str, str]]:
+    """Yield (name with `*` for numbers of layers, type, sharding) of each argument."""
     for index, argument in enumerate(function.args):
         name, sharding = signature_name(function, "arg_attrs", index), sharding_of(argument)
         yield of_any_layer(name), print_type(argument.type), "" if sharding is None else f"<{sharding}>"
@@ -129,6 +130,7 @@ def _list_counts(counts: Mapping[str, int]) -> str:
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
+    """Return the lines of a table with at most MAX_ROWS rows."""
     remaining = len(rows) - MAX_ROWS
     last_row = [(f"and {remaining} more", *[""] * (len(header) - 1))] if remaining > 0 else []
     return table([header, *rows[:MAX_ROWS], *last_row], numbers)

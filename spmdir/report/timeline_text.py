@@ -54,6 +54,7 @@ def spans(execution: Execution) -> Iterator[Span]:
 
 
 def _awaited_name(execution: Execution, index: int) -> str:
+    """Return the name of the task that a task waits for; its own name if it does not wait."""
     start = execution.program.tasks[index].waits_for
     return execution.program.tasks[index if start is None else start].name
 

@@ -87,6 +87,7 @@ def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tu
 
 
 def _single_op(op: AtenOp, rules: RuleSet) -> TorchOp:
+    """Return an op that is not part of an expansion."""
     operands, results = tuple(op.tensors), tuple(op.results)
     types = [tuple(map(sharded_type, values)) for values in (operands, results)]
     return TorchOp(text_name(results[0]), op.name, location_of(op), rule_of(op, rules), operands, results, *types)

@@ -99,6 +99,7 @@ def check_placement(*placements: type[Placement] | Placement | str, quick: bool 
 
 
 def _verdicts_of_argument(argument: type[Placement] | Placement | str, effort: Effort) -> Iterator[Verdict]:
+    """Yield the verdicts on a class with all its instances, or on one placement."""
     if isinstance(argument, type) and issubclass(argument, Placement):
         yield from _verdicts_of_class(argument, None, effort)
         return
@@ -150,6 +151,7 @@ def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
 
 
 def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterator[Verdict]:
+    """Yield the verdicts on the instances of a class; one if they cannot be made."""
     if not attrs.has(kind):
         error = SpmdirError(
             f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen", _location(kind, path)
@@ -178,6 +180,7 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
 
 
 def _verdict_of_placement(placement: Placement, path: str | None, effort: Effort) -> Verdict:
+    """Check the selected laws until one is broken."""
     laws = examples = omitted = 0
     uncovered: list[Unchecked] = []
     for law in effort.selected_laws:
@@ -315,6 +318,7 @@ def _run_in_time(
 
 
 def _describe_error(error: BaseException | None) -> str:
+    """Return an error of the code of a placement as the end of a message."""
     if isinstance(error, SpmdirError):
         return error.message
     try:

@@ -116,6 +116,7 @@ def inexact_difference(
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor as integers of the same bits, real and imaginary parts apart."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.contiguous().view(_BITS[tensor.element_size()])

@@ -36,6 +36,7 @@ RESERVED_FIELDS = {"dim": "shard", "op": "partial"}
 
 
 def _find_declaration_fault(placement: Placement, example: Example) -> str | None:
+    """Find a fault of the trait, base class or fields."""
     kind, trait = type(placement), placement.trait
     if trait not in TRAITS:
         return f"the trait is '{trait}'; expected one of {', '.join(TRAITS)}"
@@ -58,6 +59,7 @@ def _find_declaration_fault(placement: Placement, example: Example) -> str | Non
 
 
 def _find_mutability(placement: Any, example: Example) -> str | None:
+    """Find a field that can be set, or equal placements that compare or hash differently."""
     kind = type(placement)
     if not attrs.has(kind):
         return f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen"
@@ -76,6 +78,7 @@ def _find_mutability(placement: Any, example: Example) -> str | None:
 
 
 def _find_text_fault(placement: Placement, example: Example) -> str | None:
+    """Find a text that is read as another placement, or that two placements have."""
     text = str(placement)
     parsed = parse_placement(text)
     if parsed != placement:
@@ -98,6 +101,7 @@ def _edge_examples(placement: Placement) -> Iterator[Example]:
 
 
 def _find_edge_fault(placement: Placement, example: Example) -> str | None:
+    """Find a fault of the ends, collectives, declared costs or lowering of an edge."""
     number = int(example.subject.split()[1])
     *earlier_edges, edge = list(placement.edges())[: number + 1]
     if not isinstance(edge, Edge):

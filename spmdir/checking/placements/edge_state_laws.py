@@ -23,6 +23,7 @@ GROWTH = 1.5
 
 
 def _edges_with_state(placement: Placement) -> list[str]:
+    """Return the names of the edges that keep state."""
     return [edge_name(edge) for edge in placement.edges() if edge.state] if is_value_placement(placement) else []
 
 
@@ -77,6 +78,7 @@ def _find_state_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    """Return whether two lists of tensors differ in an element."""
     return any(not torch.equal(left_shard, right_shard) for left_shard, right_shard in zip(left, right, strict=True))
 
 

@@ -65,6 +65,7 @@ def drawn_instances(kind: type[Placement]) -> tuple[Placement, ...]:
 
 
 def _values(placement: Placement) -> dict[str, Any]:
+    """Return field → value, for the fields that the constructor takes."""
     fields = (field.name for field in attrs.fields(type(placement)) if field.init)
     return {name: getattr(placement, name) for name in fields}
 
@@ -101,10 +102,12 @@ def _first_accepted(kind: Any, candidates: dict[str, tuple[Any, ...]]) -> dict[s
 
 
 def _default(field: Any) -> tuple[Any, ...]:
+    """Return the default of a field as a tuple of one; () if it has no default of a usual type."""
     return (field.default,) if isinstance(field.default, (int, float, str, tuple)) else ()
 
 
 def _create(kind: Any, values: dict[str, Any]) -> Placement | None:
+    """Return the placement with these fields; None if its class rejects them."""
     try:
         return kind(**values)
     except Exception:  # a validator may raise anything to reject a value

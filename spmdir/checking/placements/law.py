@@ -86,16 +86,19 @@ class Example:
 
 
 def _special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Replace about half of the elements by NaN, infinities and -0."""
     special = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0], dtype=torch.float64)
     replacement = special[torch.randint(4, value.shape, generator=generator)]
     return torch.where(torch.rand(value.shape, generator=generator) < 0.5, replacement, value)
 
 
 def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Keep about a tenth of the elements, large and positive, and set the others to 0."""
     return value.abs() * 1e3 * (torch.rand(value.shape, generator=generator) < 0.1)
 
 
 def _low_rank(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a matrix of rank 1 with the shape of `value`, if it has 2 dimensions."""
     return value.abs() if value.dim() < 2 else (value[:, :1] * value[:1]).abs()
 
 

@@ -57,6 +57,7 @@ def layouts(placement: Placement) -> tuple[Example, ...]:
 
 @lru_cache(maxsize=64)
 def _layouts(placement: Placement) -> tuple[Example, ...]:
+    """Return examples of the numbers of ranks and shapes that the placement accepts."""
     shapes = [*dict.fromkeys((*placement.sample_shapes, *_usual_shapes(placement)))]
     tuple_lengths = [len(numbers) for numbers in tuple_fields(placement) if numbers]
     candidates = [(count, shape) for count in dict.fromkeys((*COUNTS, *tuple_lengths)) for shape in shapes]
@@ -87,6 +88,7 @@ def large_layouts(placement: Placement) -> Iterator[Example]:
 
 
 def _usual_shapes(placement: Placement) -> Iterator[Shape]:
+    """Yield shapes that have the dimension of the placement, with several sizes of it."""
     dim, sizes = placement.dim, _sizes(placement)
     shapes = [shape for shape in SHAPES if dim is None or len(shape) > dim]
     if dim is None:

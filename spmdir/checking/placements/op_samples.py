@@ -71,6 +71,7 @@ def _usual_samples() -> tuple[Sample, ...]:
 
 @cache
 def _unusual_samples(ops: frozenset[str]) -> tuple[Sample, ...]:
+    """Return the samples of `ops` in FAMILIES, and all samples of the ops that have none there."""
     torch.manual_seed(0)
     samples = tuple(sample for family in FAMILIES for sample in family.samples() if sample.op in ops) if ops else ()
     missing_ops = ops.difference(sample.op for sample in samples)

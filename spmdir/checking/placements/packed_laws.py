@@ -44,10 +44,12 @@ class StatesOfOp(Example):
 
 
 def _is_combined(placement: Placement) -> bool:
+    """Return whether a placement is the first part of a packed one; it stands for all parts."""
     return isinstance(placement, PackedPlacement) and placement.part == 0
 
 
 def _states(placement: Placement) -> Iterator[Example]:
+    """Yield examples of the states of a packed placement."""
     if not isinstance(placement, PackedPlacement) or not _is_combined(placement):
         return
     if not placement.of_values:
@@ -102,6 +104,7 @@ def _draw_states(placement: PackedPlacement, example: Example) -> list[list[torc
 
 
 def _find_combine_fault(placement: Placement, example: Example) -> str | None:
+    """Find a fault of `combine` or `identity`, such as that the order matters."""
     assert isinstance(placement, PackedPlacement)
 
     def combine(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -164,6 +167,7 @@ def _difference(
 
 
 def _rounding_limit(tensor: torch.Tensor) -> float:
+    """Return the error that rounding may cause in a tensor; 0 for integers."""
     finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor[:0]
     largest = max(1.0, float(finite.abs().max()) if finite.numel() else 0.0)
     return ROUNDINGS * largest * torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0

@@ -35,6 +35,7 @@ def _tensors_of_any_sign(placement: Placement) -> Iterator[Example]:
 
 
 def _find_reduction_fault(placement: Any, example: Example) -> str | None:
+    """Find a tensor that the reduction of `before` of its shards, then `after`, changes."""
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
     for draw in range(2):
         shards = placement.distribute(tensor, example.ranks, example.noise(draw))
@@ -52,6 +53,7 @@ def _find_reduction_fault(placement: Any, example: Example) -> str | None:
 
 
 def _find_identity_fault(placement: Any, example: Example) -> Fault:
+    """Find a tensor that a reduction with the identity changes."""
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
     # Integers have no infinities. Their identity is their least or greatest value.
     if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
@@ -80,6 +82,7 @@ def _copied_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _find_copies_fault(placement: Any, example: Example) -> str | None:
+    """Find a tensor that `collect` of copies on all ranks changes."""
     tensor = example.tensor()
     collected = placement.collect([tensor.clone() for _ in range(example.ranks)], tuple(tensor.shape))
     fault = difference(collected, tensor, rounding_limit(placement, example.ranks, [tensor]))

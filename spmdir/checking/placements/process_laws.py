@@ -71,6 +71,7 @@ def source_of(kind: type[Placement]) -> str | None:
 
 
 def _is_compared(placement: Placement) -> bool:
+    """Return whether a placement is compared with the one of another process, which makes the same instances."""
     return placement.trait not in ("open", "replicated") and placement in instances(type(placement))
 
 
@@ -80,6 +81,7 @@ def _environment_example(placement: Placement) -> Iterator[Example]:
 
 
 def _find_difference(placement: Placement, example: Example) -> Fault:
+    """Find what another process, with other settings of Python, computes differently."""
     kind = type(placement)
     source = source_of(kind)
     assert source is not None

@@ -40,6 +40,7 @@ SAMPLES_PER_LARGE_COUNT = 6
 
 
 def _sample_calls(placement: Placement) -> Iterator[SampleCall]:
+    """Yield sample calls of the ops for which the placement may have strategies."""
     if not (_adds_strategies(placement) or texts_of(type(placement))):
         return
     declared_ops = frozenset(other_names(texts_of(type(placement))))
@@ -77,6 +78,7 @@ def _subjects(placement: Placement) -> list[str]:
 
 @cache
 def _lifted_ops(placement: Placement) -> tuple[str, ...]:
+    """Return the ops to which `lift` of the placement may add strategies."""
     return tuple(op for op in default().names if _may_lift(placement, op))
 
 
@@ -110,6 +112,7 @@ class TextStrategyRuns(Example):
 
 @lru_cache(maxsize=1)
 def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
+    """Return declared strategy → the sample calls that it applies to."""
     if placement.trait in ("open", "replicated"):
         return {}
     counts = dict.fromkeys(
@@ -145,6 +148,7 @@ def _text_strategy_runs(placement: Placement) -> Iterator[TextStrategyRuns]:
 
 
 def _find_text_strategy_fault(placement: Placement, example: Example) -> Fault:
+    """Find a sample call for which a declared strategy has a wrong result."""
     assert isinstance(example, TextStrategyRuns)
     is_run = False
     for run in example.runs:
@@ -157,6 +161,7 @@ def _find_text_strategy_fault(placement: Placement, example: Example) -> Fault:
 
 
 def _find_strategy_fault(placement: Placement, example: Example) -> Fault:
+    """Find a strategy with the placement that has a wrong result for a sample call."""
     assert isinstance(example, SampleCall)
     case, companions = prepare(example.sample, default()), _companions(placement)
     without_placement = set(strategies_of(case.rule, example.ranks, companions)) if companions else set[Strategy]()

@@ -37,6 +37,7 @@ def _large_shapes(placement: ShardPlacement, counts: Sequence[int]) -> Iterator[
 
 
 def _find_partition_fault(placement: Any, example: Example) -> str | None:
+    """Find a position that `ranges` gives to no rank, or to several."""
     assert example.shape is not None
     size = example.shape[placement.dim]
     ranges_of_ranks = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
@@ -70,6 +71,7 @@ def _shapes_on_many_ranks(placement: Placement) -> Iterator[Example]:
 
 
 def _find_runs_fault(placement: Any, example: Example) -> str | None:
+    """Find a size for which `runs` is not the lengths of `ranges`."""
     assert example.shape is not None
     size = example.shape[placement.dim]
     actual, expected = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
@@ -77,6 +79,7 @@ def _find_runs_fault(placement: Any, example: Example) -> str | None:
 
 
 def _can_nest(placement: Placement) -> bool:
+    """Return whether nested axes shard like one axis of all their ranks."""
     return placement.splits and placement.trait not in ("open", "replicated") and not placement.has_own_type
 
 
@@ -90,6 +93,7 @@ def _tensors_on_four_ranks(placement: Placement) -> Iterator[Example]:
 
 
 def _find_nesting_fault(placement: Any, example: Example) -> str | None:
+    """Find a tensor that two axes of 2 ranks shard differently from one axis of 4."""
     if isinstance(placement, ShardPlacement):
         assert example.shape is not None
         size = example.shape[placement.dim]
@@ -131,6 +135,7 @@ def _supported_scalings(placement: Placement) -> list[str]:
 
 
 def _scaling_calls(placement: Placement) -> Iterator[Example]:
+    """Yield calls of the methods in SCALINGS on sizes that are sharded evenly."""
     if not isinstance(placement, ShardPlacement):
         return
     for count in (2, 3, *map(len, tuple_fields(placement))):
@@ -141,6 +146,7 @@ def _scaling_calls(placement: Placement) -> Iterator[Example]:
 
 
 def _find_scaling_fault(placement: Any, example: Example) -> Fault:
+    """Find a call whose result has other ranges than the scaled ones."""
     assert example.shape is not None
     method, factor = example.subject, int(example.note.split()[-1])
     size, result = example.shape[placement.dim], getattr(placement, method)(factor)
@@ -160,18 +166,21 @@ def _find_scaling_fault(placement: Any, example: Example) -> Fault:
 def _ranges_if_scaled(
     result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
 ) -> tuple[Ranges, Ranges]:
+    """Return the (actual, expected) ranges for `scaled`."""
     return joined(result.ranges(size * factor, count, rank)), scaled(ranges, factor)
 
 
 def _ranges_if_unscaled(
     result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
 ) -> tuple[Ranges, Ranges]:
+    """Return the (actual, expected) ranges for `unscaled`."""
     return scaled(joined(result.ranges(size // factor, count, rank)), factor), ranges
 
 
 def _ranges_if_inside(
     result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
 ) -> tuple[Ranges, Ranges]:
+    """Return the (actual, expected) ranges for `inside`."""
     inner_size = size // factor
     return tiled(joined(result.ranges(inner_size, count, rank)), inner_size, factor), ranges
 

@@ -149,6 +149,7 @@ def program_text(moves: Sequence[Move]) -> str:
 
 
 def _global_state_shape(state: list[torch.Tensor], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
+    """Return the shape of a state whose local tensors are stacked along dimension 0."""
     rows, *shape = state[0].shape
     return (rows * mesh.group_size(sharding.dim_axes(0)), *shape)
 
@@ -191,6 +192,7 @@ class _ByteCounter(fx.Interpreter):
 
 
 def _sent_bytes(graph: fx.GraphModule, inputs: list[torch.Tensor], mesh: Mesh) -> float:
+    """Return the bytes that one rank sends in the graph. It runs on fake tensors."""
     from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

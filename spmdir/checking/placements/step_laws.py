@@ -312,6 +312,7 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterato
 
 
 def _find_result_fault(placement: Placement, example: Example) -> str | None:
+    """Find a wrong result of the steps of a move."""
     assert isinstance(example, Move)
     source_shards = example.source_shards()
     return _describe_wrong_result(placement, example, source_shards, run_moves([example], [source_shards])[0])
@@ -356,6 +357,7 @@ def _describe_wrong_result(
 
 
 def _find_cost_fault(placement: Placement, example: Example) -> str | None:
+    """Find a declared cost below the bytes that the collectives of the edge send."""
     assert isinstance(example, Move) and example.shape is not None
     cost = _step_cost(example)
     for name, number in (("wire bytes", cost.wire_bytes), ("seconds", cost.seconds)):
@@ -371,12 +373,14 @@ def _find_cost_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _step_cost(move: Move):
+    """Return the cost that the edge of a move declares."""
     axes = tuple(axis for axis in move.mesh.axis_names if move.source[axis] != move.target[axis])
     step = Step("convert", axes, move.source, move.target)
     return step_cost(step, move.shape or (), move.tensor().element_size(), move.mesh)
 
 
 def _find_plan_fault(placement: Placement, example: Example) -> str | None:
+    """Find a move for which the planner chooses a slower plan than the declared edge."""
     assert isinstance(example, Move) and example.shape is not None
     plan = plan_reshard(example.shape, example.dtype, example.source, example.target, example.mesh)
     cost = _step_cost(example)

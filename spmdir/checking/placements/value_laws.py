@@ -17,6 +17,7 @@ def _usual_tensors(placement: Placement) -> Iterable[Example]:
 
 
 def _find_type_fault(placement: Placement, example: Example) -> str | None:
+    """Find a shard of another shape or element type than the declared one."""
     tensor = example.tensor()
     method = "ranges" if placement.trait == "shard" and not placement.has_own_type else "local_type"
     shards = placement.distribute(tensor, example.ranks, example.noise())
@@ -41,6 +42,7 @@ def _usual_and_special_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _find_inverse_fault(placement: Placement, example: Example) -> str | None:
+    """Find a tensor that `distribute` and then `collect` change."""
     tensor = example.tensor()
     for draw in range(2 if placement.trait == "partial" else 1):
         shards = placement.distribute(tensor.clone(), example.ranks, example.noise(draw))
@@ -62,6 +64,7 @@ def _scaled_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _find_magnitude_fault(placement: Placement, example: Example) -> Fault:
+    """Find a large or small tensor that `distribute` accepts but cannot hold."""
     try:
         placement.distribute(example.tensor(), example.ranks, example.noise())
     except UnsupportedError:

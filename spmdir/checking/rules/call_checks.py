@@ -132,6 +132,7 @@ def _why_unchecked(text: TextStrategy, rules: RuleSet, plugins: Sequence[Placeme
 
 
 def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
+    """Return the prepared sample; None, with a note, if its op fails."""
     if why_undetermined(sample.op):
         sample = attrs.evolve(sample, compare=False)
     try:
@@ -152,6 +153,7 @@ def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, 
 
 
 def _prepared(samples: Iterable[Sample], rules: RuleSet) -> Iterator[Case]:
+    """Yield the prepared samples whose ops do not fail."""
     for sample in samples:
         try:
             yield prepare(sample, rules)
@@ -175,6 +177,7 @@ def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tupl
 def _find_missing_strategies(
     op: str, cases: Sequence[TriedSample], rules: RuleSet, say: Callable[[str], None]
 ) -> tuple[MissingStrategy, ...]:
+    """Return strategies that are sound for samples of the op, but that its rule lacks."""
     searches: list[tuple[TriedSample, SearchResult]] = []
     for tried in cases:
         if not has_distinct_results(tried.case):
@@ -277,6 +280,7 @@ def describe(sample: Sample) -> str:
 
 
 def _operand(operand: Any) -> str:
+    """Return an operand as text for messages."""
     if isinstance(operand, list):
         return f"[{', '.join(map(_operand, operand))}]"
     if isinstance(operand, Tensor):
@@ -285,4 +289,5 @@ def _operand(operand: Any) -> str:
 
 
 def _family(op: str, rules: RuleSet) -> str:
+    """Return the name of the rules file that contains the rule of an op."""
     return rules.records[op][0].file.rpartition("/")[2].removesuffix(".rules")

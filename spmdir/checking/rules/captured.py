@@ -41,6 +41,7 @@ UNSUPPORTED: Any = object()
 
 @cache
 def _opinfos() -> tuple[list[Any], str | None]:
+    """Return torch's OpInfos, and a note if they cannot be loaded."""
     try:
         return op_infos(), None
     except ImportError as error:
@@ -79,6 +80,7 @@ def capture(
 
 
 def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
+    """Record the ops of a sample and of its backward pass; stop if the sample fails."""
     try:
         with recorder:
             results = op(sample.input, *sample.args, **sample.kwargs)
@@ -158,6 +160,7 @@ def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
 
 
 def _operand(value: Any) -> Any:
+    """Return a copy of an operand, or UNSUPPORTED."""
     if isinstance(value, (list, tuple)):
         operands = [_operand(entry) for entry in value]
         return UNSUPPORTED if any(entry is UNSUPPORTED for entry in operands) else operands
@@ -170,6 +173,7 @@ def _operand(value: Any) -> Any:
 
 
 def _literal(value: Any) -> Any:
+    """Return an argument as a literal, or UNSUPPORTED."""
     if isinstance(value, torch.dtype):
         return DTYPES_OF_TORCH.get(value, UNSUPPORTED)
     if isinstance(value, (list, tuple)):
@@ -188,6 +192,7 @@ def _kind_of_operand(operand: Any) -> Any:
 
 
 def _operand_key(operand: Any) -> Any:
+    """Return a value that is equal for operands of the same shape and element type."""
     if isinstance(operand, list):
         return [_operand_key(tensor) for tensor in operand]
     return (tuple(operand.shape), str(operand.dtype)) if isinstance(operand, Tensor) else operand

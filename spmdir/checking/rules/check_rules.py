@@ -98,6 +98,7 @@ def check_rules(
 
 
 def _select_ops(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
+    """Return the ops to check, each once; all ops with a rule if `ops` is None."""
     if ops is None:
         return list(rules.names)
     for name in ops:
@@ -135,6 +136,7 @@ def captured_calls(ask: RunJobs, selected: Sequence[str] | None) -> tuple[Mappin
 
 
 def _words(name: str) -> frozenset[str]:
+    """Return the words of the name of an op, without those that most names have."""
     return frozenset(name.replace(".", "_").split("_")) - {"", "aten", "nn", "functional", "backward", "forward", "dim"}
 
 

@@ -62,6 +62,7 @@ def _signatures_by_value(
 def _signature(
     op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], guard: tuple[str, str] | None
 ) -> TypeSignature:
+    """Fit a signature of element types to the trials of an op."""
     rejected = [trial for trial in trials if trial.is_rejected]
     result_count = max((len(types) for trial in accepted for _, types in trial.result_types), default=1)
     dtype = dtype_argument(op)
@@ -163,6 +164,7 @@ def _source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
 
 
 def _evaluate(source: TypeSource, trial: TypeTrial) -> DType | None:
+    """Return the element type that a source gives for a trial; None if it cannot be evaluated."""
     try:
         return source.evaluate(trial.operands, trial.arguments)
     except RuleError:
@@ -170,6 +172,7 @@ def _evaluate(source: TypeSource, trial: TypeTrial) -> DType | None:
 
 
 def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
+    """Yield the sources that could give the element types in `pairs`."""
     types = {type_ for _, type_ in pairs}
     operands = list(dict.fromkeys(name for t, _ in pairs for name, metas in t.operands.items() if metas))
     numbers = [

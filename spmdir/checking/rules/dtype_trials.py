@@ -169,17 +169,20 @@ def _with_f32_statistics(
 
 
 def _tensor_parameters(op: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tensor parameters of an op that no argument fills."""
     parameters = schema_of(torch_op(op)).arguments
     return [a.name for a in parameters if "Tensor" in str(a.type) and a.name not in arguments]
 
 
 def _cast(tensor: Tensor, dtype: DType) -> Tensor:
+    """Convert a tensor without torch's warning about a lost imaginary part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tensor.to(TORCH_DTYPES[dtype])
 
 
 def _run_trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], devices: Sequence[str]) -> TypeTrial:
+    """Run a call on each device and return the element types of its results, or its errors."""
     target = torch_op(call.name)
     result_types: list[tuple[str, tuple[DType | None, ...]]] = []
     errors: dict[str, str] = {}

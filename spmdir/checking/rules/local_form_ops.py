@@ -117,6 +117,7 @@ INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": posit
 
 
 def _combine(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
+    """Combine two states, the parts of the left one first, by the packed placement `by`."""
     half = len(parts) // 2
     return find_packed_placement(by).combine(parts[:half], parts[half:])
 

@@ -116,6 +116,7 @@ class Worker:
 
 
 def _exit_reason(process: subprocess.Popen[bytes]) -> str:
+    """Wait for a process to end and return why it did, for messages."""
     status = process.wait()
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 

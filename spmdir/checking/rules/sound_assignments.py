@@ -196,6 +196,7 @@ class AssignmentTrial:
 
 
 def _operand_candidates(metas: Sequence[Any]) -> list[Placement]:
+    """Return the placements to try for an operand."""
     reductions = REDUCTIONS_OF_KIND.get(metas[0].dtype.kind, ("sum", "max", "min"))
     dims = range(min(meta.rank for meta in metas))
     shards = [Shard(d) for d in dims if all(meta.shape[d] > 1 for meta in metas)]
@@ -210,6 +211,7 @@ def _uniform_choices(choices: Sequence[Sequence[Placement]]) -> Iterator[tuple[P
 
 
 def _result_candidates(result: Tensor) -> tuple[Placement, ...]:
+    """Return the placements to try for a result."""
     shards = [Shard(d) for d, size in enumerate(result.shape) if size > 1]
     if result.dtype == torch.bool:
         return (R, *shards, Partial("any"), Partial("all"))

@@ -148,6 +148,7 @@ def local_type(type_: LocalType, strategies: AxisStrategies, result: int, mesh: 
 
 
 def _evaluate_on_rank(value: Any, mesh: Mesh, rank: int) -> Any:
+    """Replace local forms in an argument by their values on a rank."""
     if isinstance(value, tuple):
         return tuple(_evaluate_on_rank(v, mesh, rank) for v in value)
     return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
@@ -414,6 +415,7 @@ def are_compatible(
 
 
 def _has_mixed_kinds(strategies: Sequence[Strategy]) -> bool:
+    """Return whether two axes have partial placements that do not commute, for one value."""
     values = zip(*((*strategy.operands, *strategy.results) for strategy in strategies), strict=True)
     return any(len({p.kind for p in value if isinstance(p, PartialPlacement)}) > 1 for value in values)
 

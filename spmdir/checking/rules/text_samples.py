@@ -78,6 +78,7 @@ def runs_of_texts(
 def _runs(
     sample: Sample, placements: Sequence[Placement], rules: RuleSet, counts: Sequence[int], is_derived: bool
 ) -> Iterator[TextRun]:
+    """Yield the runs of a sample with the strategies that the placements declare as text."""
     try:
         case = prepare(sample, rules)
         for count in counts:

@@ -100,12 +100,14 @@ def hard_variants(sample: Sample) -> Iterator[Sample]:
 
 
 def _with_special_values(sample: Sample, values: tuple[float, ...], share: float) -> Iterator[Sample]:
+    """Yield the sample with some elements replaced, if it has operands of float64."""
     operands = tuple(_insert_values(operand, values, share) for operand in sample.operands)
     if any(new is not old for new, old in zip(operands, sample.operands, strict=True)):
         yield attrs.evolve(sample, operands=operands)
 
 
 def _insert_values(operand: object, values: tuple[float, ...], share: float) -> object:
+    """Replace about `share` of the elements of an operand, and at least one, by `values`."""
     if isinstance(operand, list):
         tensors = [_insert_values(tensor, values, share) for tensor in operand]
         return tensors if any(new is not old for new, old in zip(tensors, operand, strict=True)) else operand

@@ -49,6 +49,7 @@ class Session:
 
 
 def _samples_of(path: str) -> list[Sample]:
+    """Return the samples of a Python file: the result of its function `samples`."""
     spec = spec_from_file_location("spmdir_samples", path)
     if spec is None or spec.loader is None:
         raise SpmdirError(f"'{path}' is not a Python file")

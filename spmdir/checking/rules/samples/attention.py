@@ -21,6 +21,7 @@ def _random_mask(positions: int, keys: int) -> Tensor:
 
 
 def _bias(mask: Tensor) -> Tensor:
+    """Return an attention mask as a bias: 0 where a key is attended to, else -inf."""
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, float("-inf"))
 
 

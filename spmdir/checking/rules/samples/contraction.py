@@ -18,6 +18,7 @@ def e(*shape: int) -> torch.Tensor:
 
 
 def _few_bits(*shape: int) -> torch.Tensor:
+    """Return a tensor of float8."""
     return h(*shape).to(torch.float8_e4m3fn)
 
 

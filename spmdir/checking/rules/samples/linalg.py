@@ -8,11 +8,13 @@ from spmdir.checking.rules.samples.sample import Sample, c, f, sample
 
 
 def _definite(*batch: int, size: int = 3) -> torch.Tensor:
+    """Return positive definite matrices."""
     matrix = f(*batch, size, size)
     return matrix @ matrix.mT + size * torch.eye(size, dtype=matrix.dtype)
 
 
 def _triangular(*batch: int, size: int = 3) -> torch.Tensor:
+    """Return invertible lower triangular matrices."""
     return (f(*batch, size, size) + 3 * torch.eye(size, dtype=torch.float64)).tril()
 
 

@@ -20,6 +20,7 @@ def _number() -> Tensor:
 
 
 def _targets(classes: int, *shape: int) -> Tensor:
+    """Return class indices, one of which is ignored."""
     target = i(classes, *shape)
     target.view(-1)[1] = IGNORED
     return target

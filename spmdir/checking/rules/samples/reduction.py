@@ -11,6 +11,7 @@ INF = float("inf")
 
 
 def _holes(*shape: int) -> torch.Tensor:
+    """Return a tensor with NaN in about half of its elements."""
     return f(*shape).where(b(*shape), float("nan"))
 
 
