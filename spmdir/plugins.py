@@ -205,6 +205,7 @@ def _find_module(name: str) -> str:
 
 
 def _load_rules(path: str) -> Plugin:
+    """Load a `.rules` file, and check it together with the default rules."""
     from spmdir.rules.language.records import read, read_strategies
     from spmdir.rules.rule_set import default
 
@@ -215,11 +216,13 @@ def _load_rules(path: str) -> Plugin:
 
 
 def _load_rewrites(path: str) -> Plugin:
+    """Load a `.rewrites` file."""
     text = read_text_file(path, f"rewrites from '{path}'")
     return Plugin(path, _digest(text), rewrites=(TextFile(path, text),))
 
 
 def _load_python(path: str) -> Plugin:
+    """Load a `.py` file."""
     return _load_from_module(path, load_module(path))
 
 
@@ -228,13 +231,14 @@ _LOADERS: dict[str, Callable[[str], Plugin]] = {".rules": _load_rules, ".rewrite
 
 
 def _load_from_module(name: str, module: ModuleType) -> Plugin:
+    """Return the contents of a plug-in in Python, with the files that it lists and its NAME.rules."""
     from spmdir.rules.language.records import merge_records
 
     folder = Path(module.__file__ or ".").parent
     placements = tuple(_defined_classes(module, Placement))
-    beside = file_beside(module.__file__, ".rules") if placements else None
-    listed = [str(folder / file) for file in getattr(module, FILES, ())]
-    files = load_plugins([*listed, str(beside)] if beside else listed)
+    rules_file = file_beside(module.__file__, ".rules") if placements else None
+    listed_files = [str(folder / file) for file in getattr(module, FILES, ())]
+    files = load_plugins([*listed_files, str(rules_file)] if rules_file else listed_files)
     if any(kind.rules for kind in placements):
         _run_plugin_code(name, lambda: _check_strategies(placements, files))
     if not vars(module).get(_WARNED):
@@ -244,8 +248,8 @@ def _load_from_module(name: str, module: ModuleType) -> Plugin:
     passes = {kind.name: kind for kind in _pass_classes(name, module)}
     _run_plugin_code(name, lambda: register_collectives(vars(module).values(), module.__name__, _dialect_names()))
     strategies: Records = {}
-    everywhere = (file.strategies for file in files if beside is None or file.name != str(beside))
-    for added in (*everywhere, *_strategies_of_every_program(placements)):
+    strategies_of_files = (file.strategies for file in files if rules_file is None or file.name != str(rules_file))
+    for added in (*strategies_of_files, *_strategies_of_every_program(placements)):
         strategies = merge_records(strategies, added)
     return Plugin(
         name,
@@ -318,6 +322,7 @@ def _read_sources(module: ModuleType) -> Iterator[str]:
 
 
 def _digest(*texts: str) -> str:
+    """Return the digest of several texts."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
@@ -327,25 +332,27 @@ def load_module(path: str) -> ModuleType:
     Raises:
         SpmdirError: the file cannot be read, is malformed or fails. The error has the location in it.
     """
-    real = os.path.realpath(path)
-    package, inside = os.path.split(_PACKAGE)[0] + os.sep, real.startswith(_PACKAGE + os.sep)
-    if inside and os.path.isfile(real):
-        return import_module(real.removeprefix(package).removesuffix(".py").replace(os.sep, "."))
-    source, loaded = _read(path), _find_loaded(real)
-    beside = file_beside(real, ".rules")
-    rules = _read(str(beside)) if beside else b""
+    real_path = os.path.realpath(path)
+    root, is_inside = os.path.split(_PACKAGE)[0] + os.sep, real_path.startswith(_PACKAGE + os.sep)
+    if is_inside and os.path.isfile(real_path):
+        return import_module(real_path.removeprefix(root).removesuffix(".py").replace(os.sep, "."))
+    source, loaded = _read(path), _find_loaded(real_path)
+    rules_file = file_beside(real_path, ".rules")
+    rules = _read(str(rules_file)) if rules_file else b""
     if loaded is not None and vars(loaded).get(_SOURCE, source) == source and vars(loaded).get(_RULES, rules) == rules:
         return loaded
-    module = _execute(path, real, source)
+    module = _execute(path, real_path, source)
     setattr(module, _RULES, rules)
     return module
 
 
-def _find_loaded(real: str) -> ModuleType | None:
+def _find_loaded(real_path: str) -> ModuleType | None:
     """Return the loaded module of the file at `real`; None if there is none."""
-    named = ((m, getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
-    same_name = ((module, file) for module, file in named if os.path.basename(file) == os.path.basename(real))
-    return next((module for module, file in same_name if os.path.realpath(file) == real), None)
+    modules_and_files = ((m, getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
+    same_name = (
+        (module, file) for module, file in modules_and_files if os.path.basename(file) == os.path.basename(real_path)
+    )
+    return next((module for module, file in same_name if os.path.realpath(file) == real_path), None)
 
 
 def module_name(real: str) -> str:
@@ -353,15 +360,16 @@ def module_name(real: str) -> str:
     return "spmdir_plugin_" + re.sub(r"\W", "_", real)
 
 
-def _execute(path: str, real: str, source: bytes) -> ModuleType:
-    spec = spec_from_file_location(module_name(real), real)
+def _execute(path: str, real_path: str, source: bytes) -> ModuleType:
+    """Execute the source of a plug-in as a new module."""
+    spec = spec_from_file_location(module_name(real_path), real_path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     setattr(module, IS_PLUGIN, True)
     # Dataclasses, such as passes, look up their module in this table while it is still being executed.
     sys.modules[spec.name] = module
     try:
-        _run_plugin_code(path, lambda: exec(compile(source, real, "exec"), vars(module)))
+        _run_plugin_code(path, lambda: exec(compile(source, real_path, "exec"), vars(module)))
     except SpmdirError:
         del sys.modules[spec.name]
         raise
@@ -370,6 +378,7 @@ def _execute(path: str, real: str, source: bytes) -> ModuleType:
 
 
 def _read(path: str) -> bytes:
+    """Return the content of a file of a plug-in."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -396,5 +405,5 @@ def _run_plugin_code(path: str, body: Callable[[], Kind]) -> Kind:
 
 def line_in(path: str, error: BaseException) -> int | None:
     """Return the innermost line of the file at `path` in the traceback of `error`; None if the file is not in it."""
-    frames, real = reversed(traceback.extract_tb(error.__traceback__)), os.path.realpath(path)
-    return next((frame.lineno for frame in frames if frame.filename == real), None)
+    frames, real_path = reversed(traceback.extract_tb(error.__traceback__)), os.path.realpath(path)
+    return next((frame.lineno for frame in frames if frame.filename == real_path), None)
