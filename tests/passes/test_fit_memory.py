@@ -16,9 +16,17 @@ from benchmarks.programs import Config, shardings, trace
 from spmdir.analysis.local_programs.type_check_cache import is_trusted
 from spmdir.dialects import ir
 from spmdir.dialects.recomputation import RECOMPUTES
+from spmdir.reshard.topology import H100X8
 
 SMALL = Config(layers=2, dim=16, heads=4, kv_heads=2, ffn=32, seq=16, batch=4, vocab=32, attention="matmul")
 LOCAL = "propagate{memory=none},expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+
+
+SLOW_START = attrs.evolve(
+    H100X8, name="slow-start", base_latency=14e-6, intra_latency=1.9e-6, inter_latency=4e-6, intra_bandwidth=370e9,
+    inter_bandwidth=50e9, protocols=(), tree_efficiency=0.0,
+)  # fmt: skip
+"""A machine whose messages take long to start, so that a small program is partitioned as a large one is."""
 
 
 @attrs.frozen(eq=False)
@@ -35,7 +43,8 @@ class Case:
 def case(request: pytest.FixtureRequest) -> Case:
     given, residual = shardings(SMALL, request.param)
     graph, (parameters, *tokens), *_ = trace(SMALL, residual, torch.float64, fake=False)
-    module = spmdir.run_passes(spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 2}), given), LOCAL)
+    pipeline = spmdir.Pipeline(LOCAL, topology=SLOW_START)
+    module = spmdir.run_passes(spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 2}), given), pipeline)
     inputs = [*parameters.values(), *tokens]
     peak = spmdir.report.memory_report(module).peak_bytes
     return Case(spmdir.print_ir(module), inputs, spmdir.simulate(module, inputs), peak)
