@@ -122,7 +122,7 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "Traffic": {
             "wire": len, "copied": len, "packed": len, "kernels": len, "crossing": None, "passes": 0, "rounds": 1,
-            "keeps_bounds": False, "name": "",
+            "keeps_bounds": False, "sends_at_once": False, "may_use_tree": False, "name": "",
         },
         "Edge": {
             "lower": len, "target": None, "source": None, "by": None, "itemsize": None, "bytes": None, "seconds": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
@@ -13,6 +14,7 @@ from spmdir.explanation.decided_program import Alternative, DecidedProgram
 from spmdir.explanation.explanation_results import Source
 from spmdir.explanation.undecided_program import undecided_copy
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.reshard.topology import H100X8
 from spmdir.search.restricted_node import Restricted, ends_of
 from spmdir.search.solve import Search, Solution
 from spmdir.tools import spmd
@@ -98,7 +100,11 @@ def layers(count: int) -> str:
 
 
 def test_deciding_again_goes_on_from_what_was_decided() -> None:
-    program = DecidedProgram(spmdir.parse(layers(6)), Pipeline())
+    # Messages take long to start, so that one round of the search does not find the best decision.
+    slow_start = attrs.evolve(
+        H100X8, name="slow-start", base_latency=14e-6, intra_latency=1.9e-6, intra_bandwidth=370e9, protocols=()
+    )
+    program = DecidedProgram(spmdir.parse(layers(6)), Pipeline(topology=slow_start))
     search = Search(program.problem, effort=1)
     assert search.solution().cost > program.seconds * 1.01
     assert search.solution(start=program.solution).cost <= program.seconds * (1 + 1e-9)
