@@ -107,7 +107,7 @@ ERRORS = {
     "type": "'up.weight' is F64 in '",
     "broken": "cannot be read: ",
     "no file": "is not an index of safetensors files",
-    "there": "has 'model.safetensors' already",
+    "there": "already contains 'model.safetensors'",
     "no method": "the model itself is a Bare, which has parameters or buffers but no reset_parameters()",
     "others": "the initialisation of the model itself writes to tensors of other modules",
     "no values": "the initialisation of 'inner' leaves 'bias' without values",
