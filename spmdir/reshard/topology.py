@@ -231,8 +231,8 @@ def topology_of_table(
     """
     numbers = {"ranks_per_node": 0, **table}
     peaks, protocols = numbers.pop("peak_flops", {}), numbers.pop("protocols", {})
-    _check_numbers("a topology", Topology, numbers, place, most)
     _check_peaks(peaks, place, most)
+    _check_numbers("a topology", Topology, numbers, place, most)
     if not isinstance(protocols, dict) or not all(isinstance(constants, dict) for constants in protocols.values()):
         raise ParseError(
             f"protocols is {shown(protocols)}; expected a table for each, such as `[protocols.LL]` with "

@@ -119,8 +119,8 @@ def _check_dims(sizes: Any, value: Any, name: str) -> None:
         if type(dim) is not int or not 0 <= dim < value.dim():
             dims = f"0 to {value.dim() - 1}" if value.dim() else "none"
             raise ShardingError(
-                f"dynamic_shapes names dimension {shown(dim)} of argument '{name}', but its rank is {value.dim()}; "
-                f"expected {dims}"
+                f"dynamic_shapes names dimension {shown(dim)} of argument '{name}', which has {value.dim()} "
+                f"dimensions; expected {dims}"
             )
 
 

@@ -99,17 +99,17 @@ def test_an_outlined_program_is_finished_explained_and_reported_as_the_one_that_
 def test_an_outlined_program_is_explained_as_the_one_that_it_stands_for() -> None:
     operands = {layer: f"%mm{layer - 1}.relu.sin.add" if layer else "%x" for layer in range(4)}
     body = [
-        f"""  %mm{layer} = aten.mm({before}, %h.{layer}.w) : tensor<8x8xf32>
-  %mm{layer}.relu = aten.relu(%mm{layer}) : tensor<8x8xf32>
-  %mm{layer}.relu.sin = aten.sin(%mm{layer}.relu) : tensor<8x8xf32>
-  %mm{layer}.relu.sin.add = aten.add.Tensor(%mm{layer}.relu.sin, {before}) : tensor<8x8xf32>
+        f"""  %mm{layer} = aten.mm({before}, %h.{layer}.w) : tensor<512x512xf32>
+  %mm{layer}.relu = aten.relu(%mm{layer}) : tensor<512x512xf32>
+  %mm{layer}.relu.sin = aten.sin(%mm{layer}.relu) : tensor<512x512xf32>
+  %mm{layer}.relu.sin.add = aten.add.Tensor(%mm{layer}.relu.sin, {before}) : tensor<512x512xf32>
 """
         for layer, before in list(operands.items())[:3]
     ]
-    weights = ", ".join(f"%h.{layer}.w: tensor<8x8xf32>" for layer in range(3))
+    weights = ", ".join(f"%h.{layer}.w: tensor<512x512xf32>" for layer in range(3))
     text = f"""spmd.mesh @mesh <tp = 2>
-func.func @main(%x: tensor<8x8xf32>, {weights}) -> tensor<8x8xf32> {{
-{"".join(body)}  return {operands[3]} : tensor<8x8xf32>
+func.func @main(%x: tensor<512x512xf32>, {weights}) -> tensor<512x512xf32> {{
+{"".join(body)}  return {operands[3]} : tensor<512x512xf32>
 }}
 """
     module, outlined = (spmdir.parse(text), spmdir.run_passes(spmdir.parse(text), "outline-layers"))

@@ -367,7 +367,7 @@ def test_a_setting_is_seen_by_another_name_of_its_function():
 def test_state_that_cannot_be_compared_is_an_error_that_names_it(state):
     model = Model(lambda m, x: x if m.state is None else x * 2)
     model.state = state
-    with pytest.raises(UnsupportedError, match=r"the forward reads model\.state, "):
+    with pytest.raises(UnsupportedError, match=r"the forward reads model\.state \("):
         guards_of(copy_with(model, state))
 
 

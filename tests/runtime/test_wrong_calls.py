@@ -106,7 +106,7 @@ def test_reports_say_what_to_give_of_what_runs_on_ranks(alone: None) -> None:
     programs = spmdir.report.rank_programs(sharded)
     for value, hint in ((parallel, "its `.module`"), (programs, "its `[0].module`"), (programs[0], "its `.module`")):
         for report in (spmdir.report.comm_report, spmdir.report.memory_report, spmdir.report.schedule_report):
-            with pytest.raises(spmdir.SpmdirError, match=re.escape(f"; give {hint}, or its ")):
+            with pytest.raises(spmdir.SpmdirError, match=re.escape(f"; pass {hint}, or its ")):
                 report(value)  # type: ignore
 
 
