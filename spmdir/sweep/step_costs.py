@@ -64,9 +64,13 @@ class StepCosts:
             for place, memory in self.places.items()
             if place in other.places
         }
+        compute = mixed(self.seconds - self.exposed_seconds, other.seconds - other.exposed_seconds)
+        # Communication that two programs hide differently must not make the extended one faster than its compute.
+        exposed = mixed(self.exposed_seconds, other.exposed_seconds)
+        exposed = max(exposed, other.exposed_seconds) if factor > 1 else exposed
         return StepCosts(
-            mixed(self.seconds, other.seconds),
-            max(mixed(self.exposed_seconds, other.exposed_seconds), 0.0),
+            compute + exposed,
+            exposed,
             mixed(self.flops, other.flops),
             places,
         )

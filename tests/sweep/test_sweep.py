@@ -52,6 +52,12 @@ def test_peak_moves_to_another_place_with_depth() -> None:
     assert (costs.seconds, costs.peak_bytes, costs.memory) == (32.0, 96.0, {"gradients": 96.0})
 
 
+def test_more_layers_do_not_expose_less_communication() -> None:
+    two, four = StepCosts(3.0, 1.0, 1.0, {}), StepCosts(4.5, 0.5, 1.0, {})
+    costs = at_depth({2: two, 4: four}, 32)
+    assert (costs.seconds, costs.exposed_seconds) == (32.5, 0.5)
+
+
 def test_tight_memory_leads_to_recomputation_or_micro_batches(question: Question, free: Sweep) -> None:
     assert free.best is not None and free.best.recomputed == 0 and free.best.micro_batches == 1
     least = min(row.costs.peak_bytes for row in free.rows)
