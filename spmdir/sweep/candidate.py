@@ -45,6 +45,9 @@ class MeshRecipe:
     mesh: Mesh
     recipe: str
 
+    def __str__(self) -> str:
+        return f"{self.recipe} on {self.shape}"
+
     @property
     def data_ranks(self) -> int:
         """The number of ranks with different samples."""

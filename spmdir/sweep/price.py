@@ -31,12 +31,12 @@ from spmdir.schedule.memory import Memory as LiveBuffers
 from spmdir.schedule.program import MEMORY_CLASSES
 from spmdir.sweep.candidate import MeshRecipe
 from spmdir.sweep.step_costs import Memory, StepCosts, at_depth
-from spmdir.sweep.workload import Workload, outermost_layers
+from spmdir.sweep.workload import Workload, layers_in
 from spmdir.torch_interop import pytree
 
 
 @attrs.frozen
-class Setting:
+class CaptureOptions:
     """What a captured step depends on, except for the plan.
 
     Attributes:
@@ -65,11 +65,11 @@ class Captured:
     accumulated: frozenset[int]
 
 
-def price(workload: Workload, candidate: MeshRecipe, setting: Setting, pipeline: Pipeline) -> StepCosts:
+def price(workload: Workload, candidate: MeshRecipe, options: CaptureOptions, pipeline: Pipeline) -> StepCosts:
     """Return the costs of a step of the whole model.
 
     Args:
-        setting: its `depth` is ignored.
+        options: its `depth` is ignored.
 
     Raises:
         SpmdirError: the model cannot be captured or partitioned, or the recipe does not fit the model.
@@ -77,17 +77,17 @@ def price(workload: Workload, candidate: MeshRecipe, setting: Setting, pipeline:
     layers = workload.layers
     costs: dict[int, StepCosts] = {}
     for depth in layers.depths if layers else (None,):
-        module, captured = imported(workload, candidate, attrs.evolve(setting, depth=depth))
+        module, captured = imported(workload, candidate, attrs.evolve(options, depth=depth))
         with collector_paused():
             step = rank_step(module, None, pipeline)
-        costs[depth or 0] = _step_costs(step, captured.accumulated, setting.micro_batches, depth or 0)
+        costs[depth or 0] = _step_costs(step, captured.accumulated, options.micro_batches, depth or 0)
     return at_depth(costs, layers.count if layers else 0)
 
 
-def imported(workload: Workload, candidate: MeshRecipe, setting: Setting) -> tuple[ModuleOp, Captured]:
+def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions) -> tuple[ModuleOp, Captured]:
     """Return the undecided program of a step with the annotations of the recipe, and its capture."""
-    plan = sharding_plan(_built(workload, setting)[0].model, candidate.mesh, candidate.recipe)
-    captured = _captured(workload, setting, _Activations(plan))
+    plan = sharding_plan(_built(workload, options)[0].model, candidate.mesh, candidate.recipe)
+    captured = _captured(workload, options, _Activations(plan))
     capture = captured.capture
     plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
     module = import_fx(capture.program, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
@@ -115,23 +115,23 @@ class _Activations:
 
 
 @functools.lru_cache(maxsize=32)
-def _built(workload: Workload, setting: Setting) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
+def _built(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
     """Return a training step with AdamW, its state, and a micro-batch."""
-    case = workload.case(setting.samples, setting.depth)
-    if setting.recomputes:
-        for layer in outermost_layers(case.model):
+    case = workload.case(options.samples, options.depth)
+    if options.recomputes:
+        for layer in layers_in(case.model):
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
     optimizer = torch.optim.AdamW(case.model.parameters(), lr=1e-3)
     step, state = training_step(
-        case.model, case.loss, optimizer, accumulate=setting.micro_batches, compute_dtype=torch.bfloat16
+        case.model, case.loss, optimizer, accumulate=options.micro_batches, compute_dtype=torch.bfloat16
     )
     return step, state, step.split_batch(case.batch)[0]
 
 
 @functools.lru_cache(maxsize=32)
-def _captured(workload: Workload, setting: Setting, activations: _Activations) -> Captured:
-    step, state, batch = _built(workload, setting)
-    say("tracing {} layers of {}", setting.depth or "all", workload.name)
+def _captured(workload: Workload, options: CaptureOptions, activations: _Activations) -> Captured:
+    step, state, batch = _built(workload, options)
+    say("tracing {} layers of {}", options.depth or "all", workload.name)
     with constrained_activations(step.model, activations.plan):
         capture = capture_step(step.micro_step, state, batch, torch.device("cpu"))
     keys = [key for key, part in state.items() for _ in pytree.tree_leaves(part)]

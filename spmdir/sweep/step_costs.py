@@ -7,7 +7,7 @@ Example, in GB:
     loss                         9          10          40
     end of the backward          3          6           96
 
-So costs contain the memory at several places. The peak is the largest of them at the depth in question.
+So costs contain the memory at several places. The peak is the largest of them at the depth in request.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ class StepCosts:
             if place in other.places
         }
         compute = mixed(self.seconds - self.exposed_seconds, other.seconds - other.exposed_seconds)
-        # Communication that two programs hide differently must not make the extended one faster than its compute.
         exposed = mixed(self.exposed_seconds, other.exposed_seconds)
-        exposed = max(exposed, other.exposed_seconds) if factor > 1 else exposed
         return StepCosts(
             compute + exposed,
             exposed,
@@ -85,4 +83,8 @@ def at_depth(costs: Mapping[int, StepCosts], layers: int) -> StepCosts:
     lower, *upper = sorted(costs)
     if not upper:
         return costs[lower]
-    return costs[lower].toward(costs[upper[0]], (layers - lower) / (upper[0] - lower))
+    extended = costs[lower].toward(costs[upper[0]], (layers - lower) / (upper[0] - lower))
+    # Schedules of both programs hide different parts of the communication, so the line through both may fall. More
+    # layers never expose less.
+    hidden = max(costs[upper[0]].exposed_seconds - extended.exposed_seconds, 0.0)
+    return attrs.evolve(extended, seconds=extended.seconds + hidden, exposed_seconds=extended.exposed_seconds + hidden)

@@ -27,7 +27,7 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.recipes import AUTO, recipe_factors
 from spmdir.reshard.topology import EFFICIENCY, Topology, find_topology
 from spmdir.sweep.candidate import DEFAULT_RECIPES, MeshRecipe, candidates, micro_batch_counts
-from spmdir.sweep.price import Setting, full_plan, parameter_count, price, sweep_pipeline
+from spmdir.sweep.price import CaptureOptions, full_plan, parameter_count, price, sweep_pipeline
 from spmdir.sweep.step_costs import StepCosts
 from spmdir.sweep.workload import Workload
 
@@ -36,7 +36,7 @@ _SCALED = ("activations", "communication buffers")
 
 
 @attrs.frozen
-class Question:
+class SweepRequest:
     """What a sweep searches: a model, a number of ranks, a machine and a limit.
 
     Attributes:
@@ -44,14 +44,14 @@ class Question:
         ranks: the number of ranks.
         samples: the samples of a batch of all ranks.
         memory: bytes that a rank may use.
-        topology: the machine.
+        machine: the constants of the machine.
     """
 
     workload: Workload
     ranks: int
     samples: int
     memory: float
-    topology: str | None
+    machine: Topology
 
     @classmethod
     def of(
@@ -60,21 +60,16 @@ class Question:
         ranks: int,
         samples: int | None = None,
         memory: float | None = None,
-        topology: str | None = None,
-    ) -> Question:
-        """Return a question with defaults: one sample for each rank, and the memory of the topology."""
-        question = cls(workload, ranks, samples or ranks, 0.0, topology)
-        return attrs.evolve(question, memory=question.machine.memory if memory is None else memory)
+        topology: Topology | str | None = None,
+    ) -> SweepRequest:
+        """Return a request with defaults: one sample for each rank, and the memory of the topology."""
+        machine = find_topology(topology)
+        return cls(workload, ranks, samples or ranks, machine.memory if memory is None else memory, machine)
 
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline that is priced."""
         return sweep_pipeline(self.machine)
-
-    @property
-    def machine(self) -> Topology:
-        """The constants of the machine."""
-        return find_topology(self.topology)
 
     @property
     def layers(self) -> int:
@@ -83,7 +78,7 @@ class Question:
 
 
 @attrs.frozen
-class Row:
+class Setting:
     """A priced way to train a model.
 
     Attributes:
@@ -103,7 +98,7 @@ class Row:
 
 @attrs.frozen
 class Skipped:
-    """A candidate without a row, and the reason."""
+    """A candidate without a setting, and the reason."""
 
     candidate: MeshRecipe
     reason: str
@@ -114,52 +109,52 @@ class Sweep:
     """The result of a sweep.
 
     Attributes:
-        question: what was searched.
-        rows: the priced ways: those that fit first, the fastest first.
-        skipped: the candidates that have no row.
+        request: what was searched.
+        settings: the priced ways: those that fit first, the fastest first.
+        skipped: the candidates that have no setting.
         model_flops: floating-point operations of a step on one device, without recomputation.
         parameters: the number of parameters of the model.
     """
 
-    question: Question
-    rows: tuple[Row, ...]
+    request: SweepRequest
+    settings: tuple[Setting, ...]
     skipped: tuple[Skipped, ...]
     model_flops: float
     parameters: int
 
     @property
-    def best(self) -> Row | None:
-        """The fastest row that fits; None if none does."""
-        return self.rows[0] if self.rows and self.rows[0].fits else None
+    def best(self) -> Setting | None:
+        """The fastest setting that fits; None if none does."""
+        return self.settings[0] if self.settings and self.settings[0].fits else None
 
     @property
-    def pareto(self) -> tuple[Row, ...]:
-        """The rows that no other row exceeds in both time and memory, the fastest first."""
-        front: list[Row] = []
-        for row in sorted(self.rows, key=lambda row: (row.costs.seconds, row.costs.peak_bytes)):
-            if not front or row.costs.peak_bytes < front[-1].costs.peak_bytes:
-                front.append(row)
+    def pareto(self) -> tuple[Setting, ...]:
+        """The settings that no other one beats in both time and memory, the fastest first."""
+        front: list[Setting] = []
+        for setting in sorted(self.settings, key=lambda setting: (setting.costs.seconds, setting.costs.peak_bytes)):
+            if not front or setting.costs.peak_bytes < front[-1].costs.peak_bytes:
+                front.append(setting)
         return tuple(front)
 
-    def tokens_per_second(self, row: Row) -> float:
+    def tokens_per_second(self, setting: Setting) -> float:
         """Return the tokens, or the samples, that a rank processes per second."""
-        question = self.question
-        return question.samples * question.workload.sequence / row.costs.seconds / question.ranks
+        request = self.request
+        return request.samples * request.workload.sequence / setting.costs.seconds / request.ranks
 
-    def utilisation(self, row: Row) -> float:
+    def utilisation(self, setting: Setting) -> float:
         """Return the model flops utilisation: the fraction of the data sheet's bf16 peak, without recomputation.
 
         Source: PaLM (Chowdhery et al., 2022), appendix B.
         """
-        peak = self.question.machine.peak("bf16") / EFFICIENCY
-        return self.model_flops / row.costs.seconds / self.question.ranks / peak
+        peak = self.request.machine.peak("bf16") / EFFICIENCY
+        return self.model_flops / setting.costs.seconds / self.request.ranks / peak
 
-    def plan(self, row: Row) -> ShardingPlan:
-        """Return the plan of a row for the whole model."""
-        return full_plan(self.question.workload, row.candidate)
+    def plan(self, setting: Setting) -> ShardingPlan:
+        """Return the plan of a setting for the whole model."""
+        return full_plan(self.request.workload, setting.candidate)
 
 
-def sweep(question: Question, recipes: Sequence[str] = DEFAULT_RECIPES, workers: int = 1) -> Sweep:
+def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, workers: int = 1) -> Sweep:
     """Price the candidates of a training step.
 
     Args:
@@ -169,30 +164,30 @@ def sweep(question: Question, recipes: Sequence[str] = DEFAULT_RECIPES, workers:
     Raises:
         SpmdirError: the model cannot be captured, or a recipe does not exist.
     """
-    workload = question.workload
-    alone = Setting(question.samples, 1, False, None)
-    one_device = price(workload, MeshRecipe(Mesh({"dp": 1}), "ddp"), alone, question.pipeline)
+    workload = request.workload
+    alone = CaptureOptions(request.samples, 1, False, None)
+    one_device = price(workload, MeshRecipe(Mesh({"dp": 1}), "ddp"), alone, request.pipeline)
     parameters = parameter_count(workload)
     bounds: dict[MeshRecipe, float] = {}
     skipped: list[Skipped] = []
-    for candidate in candidates(question.ranks, question.machine.ranks_per_node, recipes):
+    for candidate in candidates(request.ranks, request.machine.ranks_per_node, recipes):
         state = state_bytes(candidate, parameters)
-        if not micro_batch_counts(question.samples, candidate.data_ranks):
-            reason = f"{question.samples} samples cannot be divided by {candidate.data_ranks} data-parallel ranks"
+        if not micro_batch_counts(request.samples, candidate.data_ranks):
+            reason = f"{request.samples} samples cannot be divided by {candidate.data_ranks} data-parallel ranks"
             skipped.append(Skipped(candidate, reason))
-        elif state > question.memory:
+        elif state > request.memory:
             skipped.append(Skipped(candidate, f"parameters and optimizer state need {size_text(state)}"))
         else:
-            synchronisation = gradient_seconds(candidate, parameters, question.machine)
-            bounds[candidate] = max(one_device.seconds / question.ranks, synchronisation)
-    rows: list[Row] = []
-    for candidate, outcome in _outcomes(question, bounds, workers):
+            synchronisation = gradient_seconds(candidate, parameters, request.machine)
+            bounds[candidate] = max(one_device.seconds / request.ranks, synchronisation)
+    settings: list[Setting] = []
+    for candidate, outcome in _outcomes(request, bounds, workers):
         if isinstance(outcome, str):
             skipped.append(Skipped(candidate, outcome))
         else:
-            rows += outcome
-    rows.sort(key=lambda row: (not row.fits, row.costs.seconds, row.costs.peak_bytes))
-    return Sweep(question, tuple(rows), tuple(skipped), one_device.flops, parameters)
+            settings += outcome
+    settings.sort(key=lambda setting: (not setting.fits, setting.costs.seconds, setting.costs.peak_bytes))
+    return Sweep(request, tuple(settings), tuple(skipped), one_device.flops, parameters)
 
 
 def state_bytes(candidate: MeshRecipe, parameters: int) -> float:
@@ -217,30 +212,25 @@ def gradient_seconds(candidate: MeshRecipe, parameters: int, machine: Topology) 
 
 
 def _outcomes(
-    question: Question, bounds: Mapping[MeshRecipe, float], workers: int
-) -> Iterator[tuple[MeshRecipe, list[Row] | str]]:
-    """Yield the rows of each candidate, or the reason why it has none. Those with the smallest bounds come first."""
+    request: SweepRequest, bounds: Mapping[MeshRecipe, float], workers: int
+) -> Iterator[tuple[MeshRecipe, list[Setting] | str]]:
+    """Yield the settings of each candidate, or why it has none. Candidates with the smallest bounds come first."""
     pending = sorted(bounds, key=lambda candidate: bounds[candidate])
     fastest = math.inf
     with _pool(workers, len(pending)) as pool:
-        running: dict[Future[list[Row] | str], MeshRecipe] = {}
+        running: dict[Future[list[Setting] | str], MeshRecipe] = {}
         while pending or running:
             while pending and len(running) < max(workers, 1):
                 candidate = pending.pop(0)
                 if bounds[candidate] >= fastest:
                     yield candidate, f"a step takes at least {bounds[candidate]:.4g} s, longer than the fastest one"
                     continue
-                say(
-                    "pricing {} on {}, {} candidates left",
-                    candidate.recipe,
-                    candidate.shape,
-                    len(pending) + len(running),
-                )
-                running[pool.submit(rows_of, question, candidate)] = candidate
+                say("pricing {}, {} candidates left", candidate, len(pending) + len(running))
+                running[pool.submit(settings_of, request, candidate)] = candidate
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 outcome = future.result()
-                rows = [] if isinstance(outcome, str) else outcome
-                fastest = min([fastest, *(row.costs.seconds for row in rows if row.fits)])
+                settings = [] if isinstance(outcome, str) else outcome
+                fastest = min([fastest, *(setting.costs.seconds for setting in settings if setting.fits)])
                 yield running.pop(future), outcome
 
 
@@ -251,31 +241,31 @@ def _pool(workers: int, tasks: int) -> Executor:
     return ProcessPoolExecutor(min(workers, tasks), mp_context=multiprocessing.get_context("spawn"))
 
 
-def rows_of(question: Question, candidate: MeshRecipe) -> list[Row] | str:
-    """Return the rows of one candidate, or the reason why it has none."""
+def settings_of(request: SweepRequest, candidate: MeshRecipe) -> list[Setting] | str:
+    """Return the settings of one candidate, or the reason why it has none."""
     try:
-        return list(_rows(question, candidate))
+        return list(_settings(request, candidate))
     except (SpmdirError, SpmdirErrors) as error:
         return str(error).partition("\n")[0]
 
 
-def _rows(question: Question, candidate: MeshRecipe) -> Iterator[Row]:
-    """Yield the rows of one candidate, as in the example of this module."""
-    layers, limit = question.layers, question.memory
+def _settings(request: SweepRequest, candidate: MeshRecipe) -> Iterator[Setting]:
+    """Yield the settings of one candidate, as in the example of this module."""
+    layers, limit = request.layers, request.memory
     least_count = 1
-    for count in micro_batch_counts(question.samples, candidate.data_ranks):
+    for count in micro_batch_counts(request.samples, candidate.data_ranks):
         if count < least_count:
             continue
-        costs = _priced(question, candidate, count, recomputes=False)
-        yield Row(candidate, count, 0, costs, costs.peak_bytes <= limit)
+        costs = _priced(request, candidate, count, recomputes=False)
+        yield Setting(candidate, count, 0, costs, costs.peak_bytes <= limit)
         if costs.peak_bytes <= limit:
             return
         if layers:
-            everything = _priced(question, candidate, count, recomputes=True)
+            everything = _priced(request, candidate, count, recomputes=True)
             saved = (costs.peak_bytes - everything.peak_bytes) / layers
             recomputed = min(math.ceil((costs.peak_bytes - limit) / saved), layers) if saved > 0 else layers
             mixed = costs.toward(everything, recomputed / layers)
-            yield Row(candidate, count, recomputed, mixed, mixed.peak_bytes <= limit)
+            yield Setting(candidate, count, recomputed, mixed, mixed.peak_bytes <= limit)
         scaled = sum(costs.memory.get(kind, 0.0) for kind in _SCALED)
         fixed = costs.peak_bytes - scaled
         if fixed >= limit:
@@ -283,6 +273,6 @@ def _rows(question: Question, candidate: MeshRecipe) -> Iterator[Row]:
         least_count = math.ceil(count * scaled / (limit - fixed))
 
 
-def _priced(question: Question, candidate: MeshRecipe, micro_batches: int, recomputes: bool) -> StepCosts:
-    setting = Setting(question.samples, micro_batches, recomputes, None)
-    return price(question.workload, candidate, setting, question.pipeline)
+def _priced(request: SweepRequest, candidate: MeshRecipe, micro_batches: int, recomputes: bool) -> StepCosts:
+    options = CaptureOptions(request.samples, micro_batches, recomputes, None)
+    return price(request.workload, candidate, options, request.pipeline)

@@ -12,10 +12,10 @@ from typing import Any
 
 from spmdir.core.byte_size import size_text
 from spmdir.report.op_sums import table
-from spmdir.sweep.sweep import Row, Sweep
+from spmdir.sweep.sweep import Setting, Sweep
 
 MAX_ROWS = 20
-"""The number of rows of the printed table."""
+"""The number of settings of the printed table."""
 
 _CHART_WIDTH, _CHART_HEIGHT = 60, 12
 """The size of the chart in characters."""
@@ -34,56 +34,67 @@ _HEADER = (
 )  # fmt: skip
 
 
-def sweep_text(sweep: Sweep, rows: int | None = MAX_ROWS) -> str:
-    """Return the table of a sweep, a chart of time and memory, and the reasons for candidates without a row."""
-    question = sweep.question
-    limit = f"at most {size_text(question.memory)} a rank" if question.memory < math.inf else "no memory limit"
-    lines = [
-        f"{question.workload.name}: {sweep.parameters / 1e9:.4g} billion parameters, {question.samples} samples of "
-        f"{question.workload.sequence} tokens a step, {question.ranks} ranks of {question.machine}, {limit}"
-    ]
-    fitting = [row for row in sweep.rows if row.fits]
-    shown = fitting[:rows]
+def sweep_text(sweep: Sweep, most: int = MAX_ROWS) -> str:
+    """Return the table of a sweep, a chart of time and memory, and the reasons for skipped candidates.
+
+    Args:
+        most: the number of settings in the table.
+    """
+    lines = [_heading(sweep)]
+    fitting = [setting for setting in sweep.settings if setting.fits]
+    shown = fitting[:most]
     if shown:
-        lines += table([_HEADER, *(_cells(sweep, row) for row in shown)], range(4, len(_HEADER)))
+        lines += table([_HEADER, *(_cells(sweep, setting) for setting in shown)], range(4, len(_HEADER)))
     if len(fitting) > len(shown):
         lines.append(f"… {len(fitting) - len(shown)} more that fit")
     lines += _chart(sweep) if len(sweep.pareto) > 1 else []
     if not fitting:
         lines += ["nothing fits; the settings with the least memory:"]
-        least = sorted(sweep.rows, key=lambda row: row.costs.peak_bytes)[:3]
-        lines += table([_HEADER, *(_cells(sweep, row) for row in least)], range(4, len(_HEADER))) if least else []
-    too_large = len(sweep.rows) - len(fitting)
+        least = sorted(sweep.settings, key=lambda setting: setting.costs.peak_bytes)[:3]
+        lines += (
+            table([_HEADER, *(_cells(sweep, setting) for setting in least)], range(4, len(_HEADER))) if least else []
+        )
+    too_large = len(sweep.settings) - len(fitting)
     lines += [f"{too_large} settings do not fit"] if fitting and too_large else []
     reasons = Counter(skipped.reason for skipped in sweep.skipped)
     names = {reason: [s for s in sweep.skipped if s.reason == reason][:3] for reason in reasons}
     for reason, count in reasons.most_common():
-        examples = ", ".join(f"{skipped.candidate.recipe} on {skipped.candidate.shape}" for skipped in names[reason])
+        examples = ", ".join(str(skipped.candidate) for skipped in names[reason])
         lines.append(f"skipped {examples}{', …' if count > len(names[reason]) else ''}: {reason}")
     return "\n".join(lines) + "\n"
 
 
-def _cells(sweep: Sweep, row: Row) -> tuple[str, ...]:
-    return tuple(_format(value) for value in record(sweep, row).values())
+def _heading(sweep: Sweep) -> str:
+    """Return the line that describes the request."""
+    request = sweep.request
+    limit = f"at most {size_text(request.memory)} a rank" if request.memory < math.inf else "no memory limit"
+    return (
+        f"{request.workload.name}: {sweep.parameters / 1e9:.4g} billion parameters, {request.samples} samples of "
+        f"{request.workload.sequence} tokens a step, {request.ranks} ranks of {request.machine}, {limit}"
+    )
+
+
+def _cells(sweep: Sweep, setting: Setting) -> tuple[str, ...]:
+    return tuple(_format(value) for value in record(sweep, setting).values())
 
 
 def _format(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def record(sweep: Sweep, row: Row) -> dict[str, Any]:
-    """Return column → value of a row. Times are in seconds, memory in GB, and MFU is a fraction of 1."""
-    costs, layers = row.costs, sweep.question.layers
+def record(sweep: Sweep, setting: Setting) -> dict[str, Any]:
+    """Return column → value of a setting. Times are in seconds, memory in GB, and MFU is a fraction of 1."""
+    costs, layers = setting.costs, sweep.request.layers
     memory = {column: max(costs.memory.get(kind, 0.0), 0.0) / 1e9 for kind, column in _MEMORY.items()}
     values = (
-        row.candidate.shape,
-        row.candidate.recipe,
-        str(row.micro_batches),
-        f"{row.recomputed} of {layers}" if row.recomputed else "none",
+        setting.candidate.shape,
+        setting.candidate.recipe,
+        str(setting.micro_batches),
+        f"{setting.recomputed} of {layers}" if setting.recomputed else "none",
         costs.seconds,
         costs.exposed_seconds,
-        sweep.tokens_per_second(row),
-        sweep.utilisation(row),
+        sweep.tokens_per_second(setting),
+        sweep.utilisation(setting),
         costs.peak_bytes / 1e9,
         *memory.values(),
         costs.peak_bytes / 1e9 - sum(memory.values()),
@@ -92,40 +103,43 @@ def record(sweep: Sweep, row: Row) -> dict[str, Any]:
 
 
 def sweep_json(sweep: Sweep) -> str:
-    """Return all rows, with the candidates that were skipped, as JSON."""
-    rows = [{**record(sweep, row), "fits": row.fits, "pareto": row in sweep.pareto} for row in sweep.rows]
+    """Return all settings, with the candidates that were skipped, as JSON."""
+    settings = [
+        {**record(sweep, setting), "fits": setting.fits, "pareto": setting in sweep.pareto}
+        for setting in sweep.settings
+    ]
     skipped = [
         {"mesh": entry.candidate.shape, "recipe": entry.candidate.recipe, "reason": entry.reason}
         for entry in sweep.skipped
     ]
-    return json.dumps({"rows": rows, "skipped": skipped}, indent=2) + "\n"
+    return json.dumps({"settings": settings, "skipped": skipped}, indent=2) + "\n"
 
 
 def sweep_csv(sweep: Sweep) -> str:
-    """Return all rows as CSV."""
+    """Return all settings as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_HEADER, "fits"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**record(sweep, row), "fits": row.fits} for row in sweep.rows)
+    writer.writerows({**record(sweep, setting), "fits": setting.fits} for setting in sweep.settings)
     return text.getvalue()
 
 
 def _chart(sweep: Sweep) -> list[str]:
-    """Return a chart of step time over peak memory. `*` marks rows on the Pareto front, `.` all others."""
-    rows, front = sweep.rows, set(map(id, sweep.pareto))
-    times, sizes = [row.costs.seconds for row in rows], [row.costs.peak_bytes for row in rows]
+    """Return a chart of step time over peak memory. `*` marks settings on the Pareto front, `.` all others."""
+    settings, front = sweep.settings, set(map(id, sweep.pareto))
+    times, sizes = [setting.costs.seconds for setting in settings], [setting.costs.peak_bytes for setting in settings]
     grid = [[" "] * _CHART_WIDTH for _ in range(_CHART_HEIGHT)]
-    for row in sorted(rows, key=lambda row: id(row) in front):
-        column = _cell(row.costs.peak_bytes, min(sizes), max(sizes), _CHART_WIDTH)
-        line = _CHART_HEIGHT - 1 - _cell(row.costs.seconds, min(times), max(times), _CHART_HEIGHT)
-        grid[line][column] = "*" if id(row) in front else "."
+    for setting in sorted(settings, key=lambda setting: id(setting) in front):
+        column = _cell(setting.costs.peak_bytes, min(sizes), max(sizes), _CHART_WIDTH)
+        line = _CHART_HEIGHT - 1 - _cell(setting.costs.seconds, min(times), max(times), _CHART_HEIGHT)
+        grid[line][column] = "*" if id(setting) in front else "."
     labels = [f"{max(times):.4g} s", *[""] * (_CHART_HEIGHT - 2), f"{min(times):.4g} s"]
     left = max(map(len, labels))
     lines = [f"{label:>{left}} |{''.join(line)}".rstrip() for label, line in zip(labels, grid, strict=True)]
     first, last = size_text(min(sizes)), size_text(max(sizes))
     lines.append(" " * left + " +" + "-" * _CHART_WIDTH)
     lines.append(f"{' ' * left}  {first}{last:>{_CHART_WIDTH - len(first)}}")
-    return ["", "step time over peak memory; * has no row that is both faster and smaller", *lines, ""]
+    return ["", "step time over peak memory; * has no setting that is both faster and smaller", *lines, ""]
 
 
 def _cell(value: float, least: float, most: float, cells: int) -> int:
@@ -134,23 +148,26 @@ def _cell(value: float, least: float, most: float, cells: int) -> int:
 
 def sweep_html(sweep: Sweep) -> str:
     """Return a page with the chart and the table, which needs no network."""
-    rows = sweep.rows
-    times, sizes = [row.costs.seconds for row in rows], [row.costs.peak_bytes for row in rows]
+    settings = sweep.settings
+    times, sizes = [setting.costs.seconds for setting in settings], [setting.costs.peak_bytes for setting in settings]
     front = set(map(id, sweep.pareto))
     points = [
-        f'<circle class="{"front" if id(row) in front else "point"}" r="5" '
-        f'cx="{60 + _cell(row.costs.peak_bytes, min(sizes), max(sizes), 640)}" '
-        f'cy="{20 + _cell(max(times) - row.costs.seconds + min(times), min(times), max(times), 320)}">'
-        f"<title>{escape(row.candidate.recipe)} on {row.candidate.shape}: {row.costs.seconds:.4g} s</title></circle>"
-        for row in rows
+        f'<circle class="{"front" if id(setting) in front else "point"}" r="5" '
+        f'cx="{60 + _cell(setting.costs.peak_bytes, min(sizes), max(sizes), 640)}" '
+        f'cy="{20 + _cell(max(times) - setting.costs.seconds + min(times), min(times), max(times), 320)}">'
+        f"<title>{escape(f'{setting.candidate}: {setting.costs.seconds:.4g} s')}</title></circle>"
+        for setting in settings
     ]
-    body = "".join(f"<tr{'' if row.fits else ' class=large'}>{_html_cells(_cells(sweep, row))}</tr>" for row in rows)
+    body = "".join(
+        f"<tr{'' if setting.fits else ' class=large'}>{_html_cells(_cells(sweep, setting))}</tr>"
+        for setting in settings
+    )
     head = "".join(f"<th>{name}</th>" for name in _HEADER)
-    axis = f"peak memory, {size_text(min(sizes))} to {size_text(max(sizes))}" if rows else ""
-    title = escape(sweep.question.workload.name)
+    axis = f"peak memory, {size_text(min(sizes))} to {size_text(max(sizes))}" if settings else ""
+    title = escape(sweep.request.workload.name)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-        f"<h1>{title}</h1><p>{escape(sweep_text(sweep, 0).partition(chr(10))[0])}</p>"
+        f"<h1>{title}</h1><p>{escape(_heading(sweep))}</p>"
         f'<svg viewBox="0 0 760 400" role="img" aria-label="step time over peak memory">'
         f'<text x="60" y="390">{axis}</text><text x="60" y="14">step time, seconds</text>{"".join(points)}</svg>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></html>\n"
@@ -168,14 +185,14 @@ _STYLE = (
 )
 
 
-def plan_file(sweep: Sweep, row: Row) -> str:
-    """Return the plan of a row as a plan file. Comments contain the mesh and the settings that a plan cannot set."""
-    mesh = row.candidate.mesh
+def plan_file(sweep: Sweep, setting: Setting) -> str:
+    """Return the plan of a setting as a plan file. Comments contain the mesh and all that a plan cannot contain."""
+    mesh = setting.candidate.mesh
     lines = [
-        f"# {sweep.question.workload.name}: {row.candidate.recipe} on {sweep.question.ranks} ranks",
-        f"# mesh: {row.candidate.shape}; axes inside a node: {', '.join(mesh.intra_node or ()) or 'none'}",
-        f"# micro-batches: {row.micro_batches}; recompute {row.recomputed} of {sweep.question.layers} layers",
-        f"# modelled: {row.costs.seconds:.4g} s a step, {size_text(row.costs.peak_bytes)} a rank",
+        f"# {sweep.request.workload.name}: {setting.candidate.recipe} on {sweep.request.ranks} ranks",
+        f"# mesh: {setting.candidate.shape}; axes inside a node: {', '.join(mesh.intra_node or ()) or 'none'}",
+        f"# micro-batches: {setting.micro_batches}; recompute {setting.recomputed} of {sweep.request.layers} layers",
+        f"# modelled: {setting.costs.seconds:.4g} s a step, {size_text(setting.costs.peak_bytes)} a rank",
         "",
     ]
-    return "\n".join(lines) + str(sweep.plan(row))
+    return "\n".join(lines) + str(sweep.plan(setting))

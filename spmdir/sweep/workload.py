@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
+from spmdir.core.plugin_code import plugin_failure
 from spmdir.core.text_file import read_text_file
+from spmdir.plugins import load_module
 
 MOST_LAYERS = 1024
 """The largest number of layers of a model."""
@@ -118,12 +119,12 @@ class ConfiguredModel(Workload):
 
     Attributes:
         name: the name of the model in reports.
-        config: the content of the file.
+        config: the content of the file, a JSON object.
         sequence: the number of tokens of a sample.
     """
 
     name: str
-    config: dict[str, Any] = attrs.field(eq=False)
+    config: str
     sequence: int
 
     @classmethod
@@ -144,7 +145,7 @@ class ConfiguredModel(Workload):
         kind = config.get("model_type") if isinstance(config, dict) else None
         if not isinstance(kind, str):
             raise SpmdirError(f"{path} has no model_type; expected the config.json of a model of transformers")
-        workload = cls(Path(path).stem if Path(path).stem != "config" else kind, config, sequence or 1)
+        workload = cls(Path(path).stem if Path(path).stem != "config" else kind, text, sequence or 1)
         longest = getattr(workload.configuration(None), "max_position_embeddings", None) or DEFAULT_SEQUENCE
         return attrs.evolve(workload, sequence=sequence or min(longest, DEFAULT_SEQUENCE))
 
@@ -160,12 +161,14 @@ class ConfiguredModel(Workload):
             )
         from transformers import AutoConfig
 
-        settings = {key: value for key, value in self.config.items() if key not in ("model_type", "auto_map")}
+        content = json.loads(self.config)
+        kind = content.pop("model_type")
+        content.pop("auto_map", None)  # code of the author, which transformers would run
         with _library_errors(f"transformers cannot read the configuration of '{self.name}'"):
-            config = AutoConfig.for_model(self.config["model_type"], **settings)
+            config = AutoConfig.for_model(kind, **content)
             count = getattr(config, "num_hidden_layers", 0)
             if not isinstance(count, int) or not 0 <= count <= MOST_LAYERS:
-                raise SpmdirError(f"{count} layers were found; expected at most {MOST_LAYERS}")
+                raise SpmdirError(f"num_hidden_layers is {shown(count)}; expected a number from 0 to {MOST_LAYERS}")
             if depth is not None and count:
                 lists = {k: v[:depth] for k, v in vars(config).items() if isinstance(v, list) and len(v) == count}
                 config.num_hidden_layers = depth
@@ -179,12 +182,10 @@ class ConfiguredModel(Workload):
         config = self.configuration(None)
         count = getattr(config, "num_hidden_layers", 0)
         lists = [value for value in vars(config).values() if isinstance(value, list) and len(value) == count]
-        lists_of_layers = [m for m in self._model(config).modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-        if not count or not lists_of_layers:
+        layers = layers_in(self._model(config))
+        if not count or len(layers) != count:
             return None
-        return layers_of(
-            [(_shape_key(layer), *(repr(v[i]) for v in lists)) for i, layer in enumerate(lists_of_layers[0])]
-        )
+        return layers_of([(_shape_key(layer), *(repr(v[i]) for v in lists)) for i, layer in enumerate(layers)])
 
     def _model(self, config: Any) -> nn.Module:
         from transformers import AutoModelForCausalLM
@@ -209,28 +210,34 @@ class PythonModel(Workload):
     If the function has a parameter `layers`, its default is the number of layers, and all layers are equal.
 
     Attributes:
-        name: `file.py:function` or `package.module:function`. The file is executed.
+        name: `file.py:function` or `package.module:function`.
         sequence: the number of tokens of a sample.
+        source: the content of the file; empty for a module of a package.
     """
 
     name: str
     sequence: int = 1
+    source: str = attrs.field(default="", repr=False)
 
-    @cached_property
+    @classmethod
+    def read(cls, name: str, sequence: int | None = None) -> PythonModel:
+        """Return the model that `name` builds. The file is executed when the model is built.
+
+        Raises:
+            SpmdirError: the file cannot be read.
+        """
+        path = name.rpartition(":")[0]
+        source = read_text_file(path, f"the model {path}") if path.endswith(".py") else ""
+        return cls(name, sequence or 1, source)
+
+    @property
     def _function(self) -> Callable[..., Any]:
-        source, _, name = self.name.rpartition(":")
-        with _library_errors(f"cannot import '{source}'"):
-            if source.endswith(".py"):
-                spec = importlib.util.spec_from_file_location(Path(source).stem, source)
-                assert spec is not None and spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                sys.modules[spec.name] = module
-                spec.loader.exec_module(module)
-            else:
-                module = importlib.import_module(source)
+        path, _, name = self.name.rpartition(":")
+        with _library_errors(f"cannot import '{path}'"):
+            module = load_module(path) if path.endswith(".py") else importlib.import_module(path)
         function = getattr(module, name, None)
         if not callable(function):
-            raise SpmdirError(f"'{source}' has no function '{shown(name)}'; expected FILE.py:FUNCTION")
+            raise SpmdirError(f"'{path}' has no function '{name}'; expected FILE.py:FUNCTION")
         return function
 
     @cached_property
@@ -263,7 +270,7 @@ def _library_errors(problem: str) -> Iterator[None]:
     except SpmdirError:
         raise
     except Exception as error:
-        raise UnsupportedError(f"{problem}: {type(error).__name__}: {error}") from None
+        raise plugin_failure(error) or UnsupportedError(f"{problem}: {type(error).__name__}: {error}") from None
 
 
 def _shape_key(layer: nn.Module) -> Hashable:
@@ -271,7 +278,7 @@ def _shape_key(layer: nn.Module) -> Hashable:
     return tuple((name, tuple(parameter.shape)) for name, parameter in layer.named_parameters())
 
 
-def outermost_layers(model: nn.Module) -> list[nn.Module]:
+def layers_in(model: nn.Module) -> list[nn.Module]:
     """Return the layers of a model: the entries of its longest `nn.ModuleList`."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return list(max(lists, key=len, default=[]))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spmdir.core.byte_size import Bytes
@@ -14,7 +13,6 @@ from spmdir.tools.argument_parser import ArgumentParser, number_parser
 from spmdir.tools.command import write_text
 
 if TYPE_CHECKING:
-    from spmdir.sweep.sweep import Sweep
     from spmdir.sweep.workload import Workload
 
 EXAMPLES = """\
@@ -52,29 +50,30 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--workers", type=number_parser("processes", 1, 1024), metavar="N", help=workers)
     rows = "Print the first N rows (default: 20)."
     parser.add_argument("--rows", type=number_parser("rows", 1, 10**6), default=20, metavar="N", help=rows)
-    plan = "Write the plan of the fastest row to FILE, for `shard_module(plan=FILE)`."
+    plan = "Write the plan of the fastest setting to FILE, for `shard_module(plan=FILE)`."
     parser.add_argument("--save-plan", metavar="FILE", help=plan)
     parser.add_output()
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the table."""
-    ending = os.path.splitext(options.output or "")[1].lower()
-    if ending not in _FORMATS:
-        raise SpmdirError(
-            f"no format has the extension of '{options.output}'; expected {', '.join(filter(None, _FORMATS))}"
-        )
     from spmdir.sweep.candidate import DEFAULT_RECIPES
-    from spmdir.sweep.sweep import Question, sweep
-    from spmdir.sweep.sweep_text import plan_file
+    from spmdir.sweep.sweep import SweepRequest, sweep
+    from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
 
-    question = Question.of(_workload(options), options.ranks, options.batch, options.memory, options.topology)
+    text = partial(sweep_text, most=options.rows)
+    formats = {"": text, ".txt": text, ".json": sweep_json, ".csv": sweep_csv, ".html": sweep_html}
+    extension = os.path.splitext(options.output or "")[1].lower()
+    if extension not in formats:
+        expected = ", ".join(filter(None, formats))
+        raise SpmdirError(f"no format has the extension of '{options.output}'; expected {expected}")
+    request = SweepRequest.of(_workload(options), options.ranks, options.batch, options.memory, options.topology)
     recipes = tuple(options.recipes.split(",")) if options.recipes else DEFAULT_RECIPES
-    result = sweep(question, recipes, options.workers or os.cpu_count() or 1)
-    write_text(options.output, _FORMATS[ending](result, options.rows), options.model)
+    result = sweep(request, recipes, options.workers or os.cpu_count() or 1)
+    write_text(options.output, formats[extension](result), options.model)
     if options.save_plan:
         if result.best is None:
-            raise SpmdirError("no setting fits; no plan was written: use more ranks or more memory")
+            raise SpmdirError("no setting fits, so no plan was written; use more ranks or more memory")
         write_text(options.save_plan, plan_file(result, result.best), options.model)
     return 0 if result.best else 1
 
@@ -85,7 +84,7 @@ def _workload(options: argparse.Namespace) -> Workload:
     if options.model.endswith(".json"):
         return ConfiguredModel.read(options.model, options.sequence)
     if ":" in options.model:
-        return PythonModel(options.model, options.sequence or 1)
+        return PythonModel.read(options.model, options.sequence)
     raise SpmdirError(f"cannot plan {shown(options.model)}; expected a config.json, or FILE.py:FUNCTION")
 
 
@@ -96,33 +95,3 @@ def _size(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{shown(text)} is not a size; expected a number with a unit, as 72GiB"
         ) from None
-
-
-def _text(sweep: Sweep, rows: int) -> str:
-    from spmdir.sweep.sweep_text import sweep_text
-
-    return sweep_text(sweep, rows)
-
-
-def _json(sweep: Sweep, rows: int) -> str:
-    from spmdir.sweep.sweep_text import sweep_json
-
-    return sweep_json(sweep)
-
-
-def _csv(sweep: Sweep, rows: int) -> str:
-    from spmdir.sweep.sweep_text import sweep_csv
-
-    return sweep_csv(sweep)
-
-
-def _html(sweep: Sweep, rows: int) -> str:
-    from spmdir.sweep.sweep_text import sweep_html
-
-    return sweep_html(sweep)
-
-
-_FORMATS: Mapping[str, Callable[[Sweep, int], str]] = MappingProxyType(
-    {"": _text, ".txt": _text, ".json": _json, ".csv": _csv, ".html": _html}
-)
-"""Extension of the output file → the function that writes it."""

@@ -1,4 +1,4 @@
-"""Sweeps: rows against programs of full depth, limits, bounds, and the plan of the best row."""
+"""Sweeps: settings against programs of full depth, limits, bounds, and the plan of the best setting."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import pytest
 from spmdir.placement import sharding_plan
 from spmdir.report import memory_report
 from spmdir.sweep.candidate import candidates
-from spmdir.sweep.price import Setting, imported, price
+from spmdir.sweep.price import CaptureOptions, imported, price
 from spmdir.sweep.step_costs import StepCosts, at_depth
-from spmdir.sweep.sweep import Question, Sweep, gradient_seconds, state_bytes, sweep
+from spmdir.sweep.sweep import Sweep, SweepRequest, gradient_seconds, state_bytes, sweep
 from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
-from spmdir.sweep.workload import ConfiguredModel
+from spmdir.sweep.workload import ConfiguredModel, PythonModel
 from tests.sweep.test_workload import config_file
 
 RECIPES = ("ddp", "fsdp*tp*sp")
 
 
 @pytest.fixture(scope="module")
-def free(question: Question) -> Sweep:
+def free(tiny: SweepRequest) -> Sweep:
     """The sweep without a memory limit."""
-    return sweep(attrs.evolve(question, memory=math.inf), RECIPES)
+    return sweep(attrs.evolve(tiny, memory=math.inf), RECIPES)
 
 
 @pytest.fixture(scope="module")
-def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> SweepRequest:
     path = config_file(
         tmp_path_factory.mktemp("model"), hidden_size=256, intermediate_size=512, vocab_size=512, num_hidden_layers=6
     )
-    return Question.of(ConfiguredModel.read(path), 4, 8)
+    return SweepRequest.of(ConfiguredModel.read(path), 4, 8)
 
 
-def test_costs_of_two_depths_give_the_costs_of_the_whole_model(question: Question) -> None:
+def test_costs_of_two_depths_give_the_costs_of_the_whole_model(tiny: SweepRequest) -> None:
     for recipe in RECIPES:
         candidate = next(candidates(4, 8, [recipe]))
-        setting = Setting(question.samples, 1, False, None)
-        predicted = price(question.workload, candidate, setting, question.pipeline)
-        whole, _ = imported(question.workload, candidate, attrs.evolve(setting, depth=question.layers))
-        peak = memory_report(whole, pipeline=question.pipeline).peak_bytes
+        options = CaptureOptions(tiny.samples, 1, False, None)
+        predicted = price(tiny.workload, candidate, options, tiny.pipeline)
+        whole, _ = imported(tiny.workload, candidate, attrs.evolve(options, depth=tiny.layers))
+        peak = memory_report(whole, pipeline=tiny.pipeline).peak_bytes
         assert predicted.peak_bytes == pytest.approx(peak, rel=0.1), recipe
 
 
@@ -58,10 +58,10 @@ def test_more_layers_do_not_expose_less_communication() -> None:
     assert (costs.seconds, costs.exposed_seconds) == (32.5, 0.5)
 
 
-def test_tight_memory_leads_to_recomputation_or_micro_batches(question: Question, free: Sweep) -> None:
+def test_tight_memory_leads_to_recomputation_or_micro_batches(tiny: SweepRequest, free: Sweep) -> None:
     assert free.best is not None and free.best.recomputed == 0 and free.best.micro_batches == 1
-    least = min(row.costs.peak_bytes for row in free.rows)
-    tight = sweep(attrs.evolve(question, memory=least * 0.9), ("fsdp*tp*sp",))
+    least = min(setting.costs.peak_bytes for setting in free.settings)
+    tight = sweep(attrs.evolve(tiny, memory=least * 0.9), ("fsdp*tp*sp",))
     assert tight.best is not None
     assert tight.best.costs.peak_bytes <= least * 0.9
     assert tight.best.recomputed or tight.best.micro_batches > 1
@@ -69,43 +69,64 @@ def test_tight_memory_leads_to_recomputation_or_micro_batches(question: Question
 
 
 def test_rows_are_sorted_and_the_front_has_no_better_row(free: Sweep) -> None:
-    seconds = [row.costs.seconds for row in free.rows]
+    seconds = [setting.costs.seconds for setting in free.settings]
     assert seconds == sorted(seconds)
-    for row in free.pareto:
+    for setting in free.pareto:
         assert not any(
-            other.costs.seconds < row.costs.seconds and other.costs.peak_bytes < row.costs.peak_bytes
-            for other in free.rows
+            other.costs.seconds < setting.costs.seconds and other.costs.peak_bytes < setting.costs.peak_bytes
+            for other in free.settings
         )
-    assert 0 < free.utilisation(free.rows[0]) < 1
+    assert 0 < free.utilisation(free.settings[0]) < 1
 
 
-def test_bounds_are_below_the_prices(question: Question, free: Sweep) -> None:
-    for row in free.rows:
-        state = sum(row.costs.memory.get(kind, 0.0) for kind in ("parameters", "optimizer state"))
-        assert state_bytes(row.candidate, free.parameters) <= state * (1 + 1e-9)
-        assert gradient_seconds(row.candidate, free.parameters, question.machine) <= row.costs.seconds
+def test_bounds_are_below_the_prices(tiny: SweepRequest, free: Sweep) -> None:
+    for setting in free.settings:
+        state = sum(setting.costs.memory.get(kind, 0.0) for kind in ("parameters", "optimizer state"))
+        assert state_bytes(setting.candidate, free.parameters) <= state * (1 + 1e-9)
+        assert gradient_seconds(setting.candidate, free.parameters, tiny.machine) <= setting.costs.seconds
 
 
-def test_nothing_fits_into_too_little_memory(question: Question) -> None:
-    result = sweep(attrs.evolve(question, memory=1e5), ("fsdp",))
+def test_nothing_fits_into_too_little_memory(tiny: SweepRequest) -> None:
+    result = sweep(attrs.evolve(tiny, memory=1e5), ("fsdp",))
     assert result.best is None
     assert "parameters and optimizer state need" in sweep_text(result)
 
 
-def test_several_processes_give_the_same_rows(question: Question, free: Sweep) -> None:
-    assert sweep(attrs.evolve(question, memory=math.inf), RECIPES, workers=2).rows == free.rows
+def test_several_processes_give_the_same_rows(tiny: SweepRequest, free: Sweep) -> None:
+    assert sweep(attrs.evolve(tiny, memory=math.inf), RECIPES, workers=2).settings == free.settings
+
+
+def test_models_of_one_name_have_their_own_prices(tmp_path: Path) -> None:
+    peaks = []
+    for size in (32, 256):
+        workload = ConfiguredModel.read(config_file(tmp_path, hidden_size=size, num_hidden_layers=1))
+        (setting,) = sweep(SweepRequest.of(workload, 2), ("ddp",)).settings
+        peaks.append(setting.costs.peak_bytes)
+    assert peaks[1] > 4 * peaks[0]
+
+
+def test_processes_build_the_model_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "json.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build(samples, layers=3):\n"
+        "    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(layers)])\n"
+        "    return model, lambda model, x: model(x).square().mean(), torch.ones(samples, 8)\n"
+    )
+    result = sweep(SweepRequest.of(PythonModel.read(f"{path}:build"), 4), ("ddp", "fsdp"), workers=2)
+    assert {setting.candidate.recipe for setting in result.settings} == {"ddp", "fsdp"}
 
 
 def test_plan_of_a_row_is_a_plan_file_for_the_whole_model(free: Sweep, tmp_path: Path) -> None:
-    row = next(row for row in free.rows if row.candidate.recipe == "fsdp*tp*sp")
+    setting = next(setting for setting in free.settings if setting.candidate.recipe == "fsdp*tp*sp")
     path = tmp_path / "plan.toml"
-    path.write_text(plan_file(free, row))
-    model = free.question.workload.case(1, None).model
-    assert str(sharding_plan(model, row.candidate.mesh, str(path))) == str(free.plan(row))
+    path.write_text(plan_file(free, setting))
+    model = free.request.workload.case(1, None).model
+    assert str(sharding_plan(model, setting.candidate.mesh, str(path))) == str(free.plan(setting))
     assert "# mesh: dp=2,tp=2; axes inside a node: dp, tp\n" in path.read_text()
 
 
 def test_formats_list_all_rows(free: Sweep) -> None:
-    assert len(sweep_csv(free).splitlines()) == len(free.rows) + 1
-    assert sweep_json(free).count('"recipe"') == len(free.rows) + len(free.skipped)
-    assert sweep_html(free).count("<circle") == len(free.rows)
+    assert len(sweep_csv(free).splitlines()) == len(free.settings) + 1
+    assert sweep_json(free).count('"recipe"') == len(free.settings) + len(free.skipped)
+    assert sweep_html(free).count("<circle") == len(free.settings)

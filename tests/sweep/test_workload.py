@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,10 @@ def test_alternating_attention_has_a_longer_period(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("[1]", "has no model_type; expected the config.json of a model of transformers"),
         ('{"model_type": "no such model"}', "transformers cannot read the configuration of 'no such model'"),
-        (json.dumps({**TINY, "num_hidden_layers": 10**9}), "found; expected at most 1024"),
+        (
+            json.dumps({**TINY, "num_hidden_layers": 10**9}),
+            "num_hidden_layers is 1000000000; expected a number from 0 to 1024",
+        ),
         (json.dumps({**TINY, "hidden_size": "wide"}), "transformers cannot"),
     ],
 )
@@ -80,15 +84,16 @@ def test_function_of_a_file_builds_the_model(tmp_path: Path) -> None:
         "def wrong(samples):\n    return 1\n"
         "def failing(samples):\n    return 1 / 0\n"
     )
-    workload = PythonModel(f"{path}:build")
+    workload = PythonModel.read(f"{path}:build")
     assert workload.layers == LayerPattern(5, 0, 1)
     case = workload.case(4, 2)
     assert len(list(case.model.parameters())) == 4
     assert case.batch[0].shape == (4, 8)
+    assert "model" not in sys.modules
     for name, message in [
         ("wrong", "returns 1; expected"),
-        ("failing", "ZeroDivisionError"),
+        ("failing", r"model\.py:9:1: error: plug-in failed: ZeroDivisionError"),
         ("absent", "no function"),
     ]:
         with pytest.raises(SpmdirError, match=message):
-            PythonModel(f"{path}:{name}").case(1, None)
+            PythonModel.read(f"{path}:{name}").case(1, None)
