@@ -187,7 +187,9 @@ class _Importer:
         sharding = attributes.pop("sdy.sharding", None)
         if isinstance(sharding, TensorShardingPerValueAttr):
             if len(sharding.data) != len(op.results):
-                raise ParseError(f"has {len(sharding.data)} shardings for {len(op.results)} results; give one a result")
+                raise ParseError(
+                    f"has {len(sharding.data)} shardings for {len(op.results)} results; expected one for each result"
+                )
             pairs = zip(sharding.data, op.result_types, strict=True)
             shardings = iter([self._sharding(each, type_) for each, type_ in pairs])
             properties["sharding"] = shardings_attr(
@@ -221,7 +223,7 @@ def _structure(slots: Literal, count: int) -> Structure:
         structure = as_structure(slots)
         if sum(sum(entry) if isinstance(entry, tuple) else entry for entry in structure) == count:
             return structure
-    raise ParseError(f"has {count} operands, which spmd.slots does not place; expected {{slots = [1, [0, 1]]}}")
+    raise ParseError(f"has {count} operands; expected spmd.slots to place each of them, as in {{slots = [1, [0, 1]]}}")
 
 
 def _literals(attribute: Attribute, name: str) -> tuple[tuple[str, Literal], ...]:

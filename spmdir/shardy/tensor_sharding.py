@@ -107,7 +107,7 @@ def parse_tensor_sharding(text: str) -> TensorSharding:
         if listed is None:
             raise ParseError(f"found '{match[3].strip()}'; expected replicated={{…}} or unreduced={{…}}")
         if listed[2] not in ("", "sum"):
-            raise ParseError(f"unreduced by {listed[2]}; spmdir reads unreduced sums only")
+            raise ParseError(f'values are unreduced by {listed[2]}; expected sums, as in unreduced={{"tp"}}')
         axes[listed[1]] = _axes(listed[3])
         position = listed.end()
     return TensorSharding(match[1], tuple(dims), **axes)

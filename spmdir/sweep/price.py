@@ -130,6 +130,7 @@ def _built(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, A
 
 @functools.lru_cache(maxsize=32)
 def _captured(workload: Workload, options: CaptureOptions, activations: _Activations) -> Captured:
+    """Return the trace of a micro-batch, under the constraints on activations."""
     step, state, batch = _built(workload, options)
     say("tracing {} layers of {}", options.depth or "all", workload.name)
     with constrained_activations(step.model, activations.plan):

@@ -99,7 +99,7 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             CALL + '@aten.relu(%x) {backend_config = "", spmd.slots = "{slots = [[1, 1]]}"} : ' + ONE,
-            "p.mlir:3:3: error: 'stablehlo.custom_call': has 1 operands, which spmd.slots does not place",
+            "p.mlir:3:3: error: 'stablehlo.custom_call': has 1 operands; expected spmd.slots to place each of them",
         ),
         (
             CALL + '@aten.relu(%x) {backend_config = "", spmd.results = [true, true]} : ' + ONE,

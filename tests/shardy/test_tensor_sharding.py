@@ -82,7 +82,7 @@ def test_an_open_axis_of_a_scalar_is_an_error() -> None:
         ('<@mesh, [{"tp":(3)2}, {}]>', "'tp(3)2' is not a sub-axis of 'tp'"),
         ('<@mesh, [{"dp"}, {"dp"}]>', "axis 'dp' has two placements"),
         ('<@mesh, [{?}, {"dp"}]>', "dimension 0 is open and dimension 1 is closed"),
-        ('<@mesh, [{}, {}], unreduced=max{"dp"}>', "unreduced by max; spmdir reads unreduced sums only"),
+        ('<@mesh, [{}, {}], unreduced=max{"dp"}>', "values are unreduced by max; expected sums"),
         ('<@mesh, [{}, {}], sharded={"dp"}>', "expected replicated={…} or unreduced={…}"),
         ("<@mesh, [{}, dp]>", "expected the axes of each dimension"),
         ('<@mesh, [{"dp", "tp"}, {}]>', "dimension 0 of size 24 is sharded over 16 ranks"),
