@@ -53,14 +53,18 @@ def allocate_alone(sizes: Sequence[Sized], keeps_operand: bool = False) -> Alloc
         sizes: the result of `step_buffers`.
         keeps_operand: whether the operand is live until the last buffer is written.
     """
+    operand = ~0
     buffers: list[Allocation] = []
-    kept_operand = (~0,) if keeps_operand else ()
     for index, (_, size) in enumerate(sizes):
-        buffers.append(Allocation(size, 0, (index - 1, *kept_operand) if index else (~0,)))
-    names = [name for name, _ in sizes]
-    arrived = len(names) - names[::-1].index(ARRIVES) if ARRIVES in names else len(names)
-    sent = buffers[arrived - 1].reads if buffers else (~0,)
-    return Allocations(tuple(buffers), arrived, sent, (len(buffers) - 1,))  # ~0 if there are none
+        reads = [operand] if index == 0 else [index - 1]
+        if keeps_operand and index:
+            reads.append(operand)
+        buffers.append(Allocation(size, 0, tuple(reads)))
+    if not buffers:
+        return Allocations((), 0, (operand,), (operand,))
+    arrivals = [index for index, (name, _) in enumerate(sizes) if name == ARRIVES]
+    last_of_start = arrivals[-1] if arrivals else len(buffers) - 1
+    return Allocations(tuple(buffers), last_of_start + 1, buffers[last_of_start].reads, (len(buffers) - 1,))
 
 
 def allocate_bucket(
@@ -71,6 +75,10 @@ def allocate_bucket(
     keep_operands: Sequence[bool] = (),
 ) -> Allocations:
     """Return the allocations of a bucket, which sends one buffer and receives one.
+
+    For example, two members of 10 and 5 bytes are gathered over 8 ranks. The bucket allocates a send buffer of 15
+    bytes, a receive buffer of 120 bytes, and a copy for each result, of 80 and 40 bytes. The start allocates the first
+    two.
 
     Args:
         members: for each member, the result of `step_buffers`.
@@ -84,26 +92,25 @@ def allocate_bucket(
         buffers.append(Allocation(size, member, reads))
         return len(buffers) - 1
 
-    packed = []
+    packed_members = []
     for member, sizes in enumerate(members):
-        packed_buffer = ~member
+        packed = ~member
         for name, size in sizes:
             if name in PACKED:
-                packed_buffer = allocate(size, member, packed_buffer)
-        packed.append(packed_buffer)
-    sends, receives = (
-        [dict(sizes).get(name, size) for sizes, size in zip(members, default_sizes, strict=True)]
-        for name, default_sizes in (("sent", sources), (ARRIVES, targets))
-    )
-    sent = allocate(sum(sends), 0, *packed)
-    received = allocate(sum(receives), 0, sent)
-    if not spec.is_copied_apart:
-        return Allocations(tuple(buffers), len(buffers), (sent,), (received,) * len(members))
+                packed = allocate(size, member, packed)
+        packed_members.append(packed)
+    sent_sizes = [dict(sizes).get("sent", source) for sizes, source in zip(members, sources, strict=True)]
+    received_sizes = [dict(sizes).get(ARRIVES, target) for sizes, target in zip(members, targets, strict=True)]
+    sent = allocate(sum(sent_sizes), 0, *packed_members)
+    received = allocate(sum(received_sizes), 0, sent)
     start_count = len(buffers)
-    results = [allocate(size, member, received) for member, size in enumerate(receives)]
+    if not spec.is_copied_apart:
+        return Allocations(tuple(buffers), start_count, (sent,), (received,) * len(members))
+    results = [allocate(size, member, received) for member, size in enumerate(received_sizes)]
     for member, sizes in enumerate(members if spec.arrives_in_parts else ()):
         kept_operand = (~member,) if keep_operands and keep_operands[member] else ()
         names = [name for name, _ in sizes]
-        for _, size in sizes[names.index(ARRIVES) + 1 :] if ARRIVES in names else ():
+        buffers_after_arrival = sizes[names.index(ARRIVES) + 1 :] if ARRIVES in names else ()
+        for _, size in buffers_after_arrival:
             results[member] = allocate(size, member, results[member], *kept_operand)
     return Allocations(tuple(buffers), start_count, (sent,), tuple(results))

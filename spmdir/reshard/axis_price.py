@@ -87,6 +87,7 @@ def depends_on_shape(source: Placement, target: Placement) -> bool:
 
 
 def _is_shaped(edge: Edge) -> bool:
+    """Return whether the cost of an edge depends on the shape of the local tensor."""
     return edge.seconds is not None or (bool(edge.collectives) and edge.bytes is not None)
 
 
@@ -100,20 +101,21 @@ def _edge_price(
     topology: Topology,
     nodes: int,
 ) -> Cost:
+    """Return the cost of a declared edge, as `axis_price` does."""
     has_own_type = bool(edge.collectives) and (source.has_own_type or target.has_own_type)
     if local is None and (has_own_type or _is_shaped(edge) or edge.bytes is not None):
         return Cost(math.nan, math.nan)
-    sizes = (
-        _sizes_of_local_types(source, target, local, count) if has_own_type and local and edge.bytes is None else None
-    )
-    sizes = sizes or _sizes(source, target, local_bytes, count)
+    sizes = None
+    if has_own_type and local is not None and edge.bytes is None:
+        sizes = _sizes_of_local_types(source, target, local, count)
+    if sizes is None:
+        sizes = _sizes(source, target, local_bytes, count)
     shape: list[int] = list(local.shape) if local is not None else []
     if source.dim is not None and source.dim < len(shape):
         shape[source.dim] = -(-shape[source.dim] // count)
     itemsize = local.dtype.itemsize if local is not None else ITEMSIZE
-    total = _sum(
-        cost(traffic, sizes, nodes, topology) for traffic, sizes in edge_collectives(edge, sizes, shape, itemsize)
-    )
+    collectives = edge_collectives(edge, sizes, shape, itemsize)
+    total = _sum(cost(traffic, collective_sizes, nodes, topology) for traffic, collective_sizes in collectives)
     if edge.seconds is None or local is None or count == 1:
         return total
     return Cost(total.wire_bytes, edge.time(topology, shape, itemsize, count))
@@ -142,9 +144,11 @@ def _sizes_of_local_types(source: Placement, target: Placement, local: TensorMet
 
 
 def _sizes(source: Placement, target: Placement, local_bytes: float, count: int) -> Sizes:
+    """Return the sizes of a step over `count` ranks, as if all shards were equal."""
     shard = local_bytes / count
     before = shard if source.trait == "shard" else local_bytes
     after = shard if target.trait == "shard" else local_bytes
-    sharded = [placement.dim for placement in (source, target) if placement.trait == "shard"]
-    dim, to_dim = (*sharded, None, None)[:2]
+    sharded_dims = [placement.dim for placement in (source, target) if placement.trait == "shard"]
+    dim = sharded_dims[0] if sharded_dims else None
+    to_dim = sharded_dims[1] if len(sharded_dims) == 2 else None
     return Sizes(count, before, after, shard / count, dim, to_dim)

@@ -9,10 +9,11 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import Terms, add_terms, node_count, step_sizes, step_terms, terms
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
-from spmdir.reshard.traffic import Sizes
+from spmdir.reshard.traffic import Sizes, Traffic
 
 
 def added_bucket_seconds(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> float:
@@ -35,38 +36,18 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
     """
     if len(steps) == 1:
         return step_terms(steps[0], metas[0].shape, metas[0].dtype.itemsize, mesh, topology)
-    traffic = steps[0].spec.traffic
     member_sizes = [
         step_sizes(step, meta.shape, meta.dtype.itemsize, mesh) for step, meta in zip(steps, metas, strict=True)
     ]
     names = ("source", "target", "chunk", "moved")
-    source, target, chunk, moved = (
-        math.fsum(getattr(sizes_of_one, name) for sizes_of_one in member_sizes) for name in names
-    )
+    source, target, chunk, moved = (math.fsum(getattr(member, name) for member in member_sizes) for name in names)
     if steps[0].spec.loads is not None:  # elements that stay on their rank are not in the message
         source = target = moved
-    packed = [traffic.packed(sizes_of_one) for sizes_of_one in member_sizes]
-    unpacked = [
-        traffic.copied(sizes_of_one) - before for sizes_of_one, before in zip(member_sizes, packed, strict=True)
-    ]
-    before, after, kernels = source + math.fsum(packed), 0.0, 1 + sum(map(bool, packed))
-    if steps[0].spec.is_copied_apart:
-        after, kernels = after + target, kernels + len(member_sizes)
-    if steps[0].spec.arrives_in_parts:
-        unpacking_kernels = sum(
-            traffic.kernels(sizes_of_one) - bool(before)
-            for sizes_of_one, before in zip(member_sizes, packed, strict=True)
-        )
-        after, kernels = after + math.fsum(unpacked), kernels + unpacking_kernels
-    bucket_traffic = attrs.evolve(
-        traffic, packed=lambda _: before, copied=lambda _: before + after, kernels=lambda _: kernels
-    )
-    crossing = (
-        None
-        if member_sizes[0].crossing is None
-        else math.fsum(sizes_of_one.crossing or 0.0 for sizes_of_one in member_sizes)
-    )
+    crossing = None
+    if member_sizes[0].crossing is not None:
+        crossing = math.fsum(member.crossing or 0.0 for member in member_sizes)
     sizes = Sizes(member_sizes[0].group, source, target, chunk, moved=moved, crossing=crossing)
+    bucket_traffic = _bucket_traffic(steps[0].spec, member_sizes, source, target)
     bucket_terms = terms(bucket_traffic, sizes, node_count(steps[0].axes, mesh), topology)
     if not bucket_terms.measured:
         return bucket_terms
@@ -77,3 +58,28 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
     )
     extra = {name: max(0.0, getattr(both, name) - getattr(alone, name)) for name in ("copies", "launches", "packing")}
     return attrs.evolve(bucket_terms, **extra)
+
+
+def _bucket_traffic(spec: CollectiveSpec, member_sizes: Sequence[Sizes], source: float, target: float) -> Traffic:
+    """Return the traffic of a bucket, with the copies and kernels of all members.
+
+    Args:
+        source, target: the bytes of the message before and after the transfer.
+    """
+    traffic = spec.traffic
+    packed_bytes = [traffic.packed(member) for member in member_sizes]
+    bytes_before, bytes_after = source + math.fsum(packed_bytes), 0.0
+    kernels = 1 + sum(map(bool, packed_bytes))
+    if spec.is_copied_apart:
+        bytes_after += target
+        kernels += len(member_sizes)
+    if spec.arrives_in_parts:
+        members = list(zip(member_sizes, packed_bytes, strict=True))
+        bytes_after += math.fsum(traffic.copied(member) - packed for member, packed in members)
+        kernels += sum(traffic.kernels(member) - bool(packed) for member, packed in members)
+    return attrs.evolve(
+        traffic,
+        packed=lambda _: bytes_before,
+        copied=lambda _: bytes_before + bytes_after,
+        kernels=lambda _: kernels,
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 
+import attrs
+
 from spmdir.core.intervals import common, length
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
@@ -33,29 +35,34 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
         return []
     source = local_bytes(step.source, meta.shape, meta.dtype.itemsize, mesh)
     target = local_bytes(step.target, meta.shape, meta.dtype.itemsize, mesh)
-    leading = {
+    is_omitted = {
         "packed": _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh),
         "unpacked": _is_leading(step.dim, step, meta, mesh),
     }
     sizes = {"packed": source, "sent": source, "received": target, "unpacked": target, "result": target}
     if _is_exchange(step):  # elements that stay on their rank are not sent
-        step_size = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
-        received = _busiest_receiver(step, meta.shape, mesh)[0] * meta.dtype.itemsize
-        sizes |= {"sent": step_size.moved, "received": received, "joined": step_size.combined * target}
-        leading["joined"] = step_size.combined in (1, step_size.group)
-    return [(name, sizes[name]) for name in step.spec.buffers if not leading.get(name)]
+        exchanged = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
+        received = _busiest_receiver(step, meta.shape, mesh).received * meta.dtype.itemsize
+        sizes |= {"sent": exchanged.moved, "received": received, "joined": exchanged.combined * target}
+        # One partial value is joined in the result. If each rank sends a whole one, nothing is joined.
+        is_omitted["joined"] = exchanged.combined in (1, exchanged.group)
+    return [(name, sizes[name]) for name in step.spec.buffers if not is_omitted.get(name)]
 
 
 def copies_strided_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
     """Return whether `step` copies a strided operand first. It does if it sends the operand without packing it."""
-    packs = {"packed", "sent"}.intersection(step.spec.buffers)
-    is_packed = packs and not _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
+    has_packing = not {"packed", "sent"}.isdisjoint(step.spec.buffers)
+    is_packed = has_packing and not _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
     return sends_anything(step, meta.shape, mesh) and not is_packed
 
 
 def keeps_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
     """Return whether the operand of `step` is live until the result is written: chunks of it stay on the rank."""
-    return _is_exchange(step) and mesh.group_size(step.axes) > 1 and _busiest_receiver(step, meta.shape, mesh)[1]
+    return (
+        _is_exchange(step)
+        and mesh.group_size(step.axes) > 1
+        and _busiest_receiver(step, meta.shape, mesh).keeps_operand
+    )
 
 
 def _is_exchange(step: Step) -> bool:
@@ -63,24 +70,37 @@ def _is_exchange(step: Step) -> bool:
     return "joined" in step.spec.buffers
 
 
-@functools.lru_cache(maxsize=4096)
-def _busiest_receiver(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, bool]:
-    """Return the elements that a rank receives in an exchange, and whether its operand is live until they are joined.
+@attrs.frozen(order=True)
+class _Receiver:
+    """A rank of an exchange, ordered by the elements that it has in memory when all have arrived.
 
-    The rank is the one that has the most elements at that time.
+    Attributes:
+        live: elements in memory: the received ones, and the operand if it is still needed.
+        received: elements that the rank receives.
+        keeps_operand: whether a part of the operand stays on the rank, so that it is live until all parts are joined.
     """
+
+    live: int = 0
+    received: int = 0
+    keeps_operand: bool = False
+
+
+@functools.lru_cache(maxsize=4096)
+def _busiest_receiver(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _Receiver:
+    """Return the rank of an exchange that has the most elements in memory when all have arrived."""
     assert step.spec.loads is not None  # an exchange
-    received: dict[int, int] = {}
+    received_numels: dict[int, int] = {}
     for (_, receiver), numel in step.spec.loads(step.source, step.target, mesh, shape)[0].items():
-        received[receiver] = received.get(receiver, 0) + numel
+        received_numels[receiver] = received_numels.get(receiver, 0) + numel
     fine = refinement(mesh, step.source, step.target)
     source, target = step.source.refined(fine), step.target.refined(fine)
-    most = (0, 0, False)
-    for rank, numel in received.items():
-        source_grid = grid_of(source, shape, fine, rank)
-        keeps = all(map(common, source_grid, grid_of(target, shape, fine, rank)))
-        most = max(most, (numel + math.prod(map(length, source_grid)) * keeps, numel, keeps))
-    return most[1:]
+    busiest = _Receiver()
+    for rank, received in received_numels.items():
+        source_grid, target_grid = grid_of(source, shape, fine, rank), grid_of(target, shape, fine, rank)
+        keeps_operand = all(map(common, source_grid, target_grid))
+        operand_numel = math.prod(map(length, source_grid)) if keeps_operand else 0
+        busiest = max(busiest, _Receiver(received + operand_numel, received, keeps_operand))
+    return busiest
 
 
 def _is_leading(dim: int | None, step: Step, meta: TensorMeta, mesh: Mesh) -> bool:

@@ -52,8 +52,8 @@ def lower_bound(
     edges = [(placement, edge) for placement in placements for edge in placement.edges()]
     if any(edge.bytes is not None for _, edge in edges):
         return None
-    sizes = [edge.itemsize for placement, edge in edges if placement.error and edge.itemsize is not None]
-    itemsize = min([itemsize, *sizes])
+    sent_itemsizes = [edge.itemsize for placement, edge in edges if placement.error and edge.itemsize is not None]
+    itemsize = min([itemsize, *sent_itemsizes])
     try:
         fine = refinement(mesh, source, target)
     except ShardingError:
@@ -62,30 +62,40 @@ def lower_bound(
         if not all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
             return None
         return lower_bound(shape, itemsize, source.refined(fine), target.refined(fine), fine)
+    return itemsize * _least_messages(shape, source, target, mesh)
+
+
+def _least_messages(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> float:
+    """Return the fewest elements that the busiest rank must send or receive; k, m and r are those of the module."""
     partial_axes, remaining_partial = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
     source_axes, target_axes = _sharding_axes(source), _sharding_axes(target)
-    classes = mesh.group_size(partial_axes)
+    partial_values = mesh.group_size(partial_axes)  # k
     needer_size = mesh.group_size(remaining_partial)
-    own_classes = mesh.group_size(axis for axis in partial_axes if axis in remaining_partial)
-    needers = mesh.world_size // needer_size // mesh.group_size(target_axes)
-    owners = needers // mesh.group_size(
-        axis for axis in source_axes if axis not in target_axes and axis not in remaining_partial
-    )
+    own_partial_values = mesh.group_size(axis for axis in partial_axes if axis in remaining_partial)  # m
+    needers = mesh.world_size // needer_size // mesh.group_size(target_axes)  # r
+    # Needers that have the element at the start do not differ along the axes that shard only the source.
+    gathered_axes = [axis for axis in source_axes if axis not in target_axes and axis not in remaining_partial]
+    owning_needers = needers // mesh.group_size(gathered_axes)
 
+    # The local tensors of two ranks are equal unless they differ along one of these axes.
     distinct_axes = [axis for axis in (*source_axes, *partial_axes) if mesh.sizes[axis] > 1]
     sharding_axes = [*dict.fromkeys([*source_axes, *target_axes])]
     overlap = count_overlaps(shape, source, target, mesh, sharding_axes, remaining_partial) or _overlaps_from_lengths(
         shape, source, target, mesh, sharding_axes, remaining_partial
     )
-    if own_classes == classes:
-        per_overlap, received = classes + needers - owners - 1 if needers > owners else 0, overlap.most_missing
+    if own_partial_values == partial_values:
+        lacking_needers = needers - owning_needers
+        messages_per_overlap = partial_values + lacking_needers - 1 if lacking_needers else 0
+        received = overlap.most_missing
     else:
-        per_overlap, received = classes - own_classes + needers - 1, overlap.most_needed
-    messages = overlap.total * per_overlap + (math.prod(shape) - overlap.total) * (classes + needers - 1)
+        messages_per_overlap = partial_values - own_partial_values + needers - 1
+        received = overlap.most_needed
+    messages_elsewhere = (math.prod(shape) - overlap.total) * (partial_values + needers - 1)
+    messages = overlap.total * messages_per_overlap + messages_elsewhere
     is_never_reduced = set(distinct_axes) <= {*target_axes, *remaining_partial}
     sent = overlap.most_leaving if is_never_reduced else overlap.most_held
-    holders = mesh.world_size // mesh.group_size(distinct_axes)
-    return itemsize * max(messages / mesh.world_size, received / needer_size, sent / holders)
+    replicas = mesh.world_size // mesh.group_size(distinct_axes)
+    return max(messages / mesh.world_size, received / needer_size, sent / replicas)
 
 
 def _overlaps_from_lengths(
@@ -96,14 +106,16 @@ def _overlaps_from_lengths(
     sharding_axes: list[str],
     remaining_partial: list[str],
 ) -> Overlaps:
-    """Return a lower bound on the overlaps, as if each rank had as much of its need as the lengths of shards allow."""
-    source_count, target_count = (
+    """Return the largest overlaps that the lengths of shards allow: ranks lack at least the remaining elements."""
+    source_numel, target_numel = (
         math.prod(max(side.lengths(dim, size, mesh)) for dim, size in enumerate(shape)) for side in (source, target)
     )
-    total = min(math.prod(shape), mesh.group_size(sharding_axes) * min(source_count, target_count))
-    needer_count = source_count * mesh.group_size(axis for axis in sharding_axes if axis in remaining_partial)
-    return Overlaps(total, max(target_count - needer_count, 0), target_count, source_count, 0)
+    total = min(math.prod(shape), mesh.group_size(sharding_axes) * min(source_numel, target_numel))
+    numel_of_needer = source_numel * mesh.group_size(axis for axis in sharding_axes if axis in remaining_partial)
+    most_missing = max(target_numel - numel_of_needer, 0)
+    return Overlaps(total, most_missing, most_needed=target_numel, most_held=source_numel, most_leaving=0)
 
 
 def _sharding_axes(sharding: Sharding) -> list[str]:
+    """Return the axes that shard a dimension."""
     return [axis for axis, placement in sharding.entries if placement.trait == "shard"]

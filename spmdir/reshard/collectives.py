@@ -28,7 +28,11 @@ from spmdir.reshard.two_round_exchange import two_round_loads
 
 
 def _concatenations(sizes: Sizes) -> int:
-    """Return the number of concatenations in an exchange: one for each partial value, if it arrives in parts."""
+    """Return the number of concatenations in an exchange: one for each partial value, if it arrives in parts.
+
+    In a group of 4 ranks with 4 partial values, each arrives whole from its rank. With 2 partial values, each arrives
+    in parts from 2 ranks.
+    """
     return sizes.combined if sizes.group > sizes.combined else 0
 
 
@@ -281,31 +285,36 @@ def register_collectives(values: Iterable[object], origin: str, op_names: Collec
 
     Args:
         origin: the name of the module.
-        taken: the names of all ops of the `spmd` dialect.
+        op_names: the names of all ops of the `spmd` dialect.
 
     Raises:
         ShardingError: the name of a spec is taken, or its `if_local` names no local collective.
     """
     registered = {name: spec for name, (spec, _) in _SPECS.items()}
-    declared = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
-    specs = [spec for spec in declared if spec not in registered.values()]  # the others were imported, or loaded before
-    named = {spec.name: spec for spec in specs}
-    for spec in specs:
-        _check_name(spec, named[spec.name], origin, op_names)
-        local = named.get(spec.if_local or "") or registered.get(spec.if_local or "")
-        if spec.if_local is not None and (local is None or not local.is_local):
+    specs_in_module = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
+    # A spec that is registered already was imported by the module, or loaded before.
+    new_specs = [spec for spec in specs_in_module if spec not in registered.values()]
+    latest_by_name = {spec.name: spec for spec in new_specs}
+    for spec in new_specs:
+        _check_name(spec, latest_by_name[spec.name], origin, op_names)
+        if spec.if_local is None:
+            continue
+        replacement = latest_by_name.get(spec.if_local) or registered.get(spec.if_local)
+        if replacement is None or not replacement.is_local:
             raise ShardingError(
                 f"`if_local` of {spec!r} is '{spec.if_local}'; expected the name of a collective that sends nothing",
                 spec.place,
             )
-    _SPECS.update((spec.name, (spec, origin)) for spec in specs)
+    _SPECS.update((spec.name, (spec, origin)) for spec in new_specs)
 
 
 def _check_name(spec: CollectiveSpec, latest: CollectiveSpec, origin: str, op_names: Collection[str]) -> None:
     """Raise ShardingError if another collective or op has the name of a spec.
 
     Args:
-        last: the last spec of this name in the module.
+        latest: the last spec of this name in the module.
+        origin: the name of the module.
+        op_names: the names of all ops of the `spmd` dialect.
     """
     previous = _SPECS.get(spec.name)
     if latest is not spec:

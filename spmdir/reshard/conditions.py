@@ -59,25 +59,28 @@ def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, t
     - A declared step that shards nothing is blocked only by axes after its own in the order of axes, and by other axes
       with the placement that it moves, if that placement `splits`: all of them must move together.
     """
-    own_types = {
+    unmoved_own_types = {
         axis: p for side in (source, target) for axis, p in side.entries if p.has_own_type and axis not in axes
     }
-    if not own_types:
+    if not unmoved_own_types:
         return set()
     if not axes:
-        return set(own_types)
-    dims = {side[axis].dim for side in (source, target) for axis in axes}
+        return set(unmoved_own_types)
+    moved_placements = {side[axis] for side in (source, target) for axis in axes}
+    moved_dims = {placement.dim for placement in moved_placements}
     if spec.moves == "edge":
         outermost = min(map(axis_order, axes))
-        moved_placements = {side[axis] for side in (source, target) for axis in axes}
         return {
             axis
-            for axis, placement in own_types.items()
-            if dims != {None} or axis_order(axis) > outermost or (placement.splits and placement in moved_placements)
+            for axis, placement in unmoved_own_types.items()
+            if moved_dims != {None}
+            or axis_order(axis) > outermost
+            or (placement.splits and placement in moved_placements)
         }
-    is_partial = any(side[axis].trait == "partial" for side in (source, target) for axis in axes)
-    touched = dims if is_partial or dims == {None} else dims - {None}
-    return {axis for axis, placement in own_types.items() if not all(placement.keeps(dim) for dim in touched)}
+    # A reduction changes elements wherever they are, so the placement must keep them too: `keeps(None)`.
+    is_partial = any(placement.trait == "partial" for placement in moved_placements)
+    dims = moved_dims if is_partial or moved_dims == {None} else moved_dims - {None}
+    return {axis for axis, placement in unmoved_own_types.items() if not all(placement.keeps(dim) for dim in dims)}
 
 
 def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
@@ -107,6 +110,7 @@ def has_declared_step(before: Placement, after: Placement) -> bool:
 
 
 def check_joint(spec: CollectiveSpec, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
+    """Raise ShardingError unless one step of `spec` may move `axes` together between the shardings `sides`."""
     if not can_move_together(spec, axes, sides):
         placements = " to ".join(str(side[axes[0]]) for side in sides)
         raise ShardingError(
@@ -116,6 +120,7 @@ def check_joint(spec: CollectiveSpec, axes: Sequence[str], sides: Sequence[Shard
 
 
 def check_split(spec: CollectiveSpec, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
+    """Raise ShardingError if a sharding has other shards on the refined mesh `fine` than on `mesh`."""
     for sharding in shardings:
         if not splits_evenly(sharding, fine, shape):
             raise ShardingError(

@@ -136,17 +136,19 @@ def step_terms(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topo
 
 
 def add_terms(parts: Sequence[Terms]) -> Terms:
-    """Return the terms of collectives in sequence. The busier kind of link counts as busy while either kind is."""
+    """Return the terms of collectives in sequence. The busier kind of link counts as busy while either kind is.
+
+    For example, two collectives with (intra, inter) of (3, 1) and (1, 2) seconds keep links busy for 3 + 2 seconds. The
+    sums are 4 and 3, so the result is (5, 3).
+    """
     if len(parts) == 1:
         return parts[0]
-    (wire, latency, intra, inter, copies, launches, packing) = (
-        math.fsum(getattr(part, name) for part in parts)
-        for name in ("wire_bytes", "latency", "intra", "inter", "copies", "launches", "packing")
-    )
-    busy = math.fsum(max(part.intra, part.inter) for part in parts)
-    intra, inter = (busy, inter) if intra >= inter else (intra, busy)
+    names = ("wire_bytes", "latency", "intra", "inter", "copies", "launches", "packing")
+    sums = {name: math.fsum(getattr(part, name) for part in parts) for name in names}
+    busier = "intra" if sums["intra"] >= sums["inter"] else "inter"
+    sums[busier] = math.fsum(max(part.intra, part.inter) for part in parts)
     measured = " ".join(dict.fromkeys(part.measured for part in parts if part.measured))
-    return Terms(wire, latency, intra, inter, copies, launches, packing, measured)
+    return Terms(**sums, measured=measured)
 
 
 def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> StepCollectives:
@@ -178,8 +180,8 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
     if edge.bytes is not None:
         sent = edge.sent(shape, itemsize, sizes.group)
         return [
-            (attrs.evolve(traffic, wire=_moved_bytes, **_NOT_COPIED), attrs.evolve(sizes, moved=number))
-            for traffic, number in zip(traffics, sent, strict=True)
+            (attrs.evolve(traffic, wire=_moved_bytes, **_NOT_COPIED), attrs.evolve(sizes, moved=sent_bytes))
+            for traffic, sent_bytes in zip(traffics, sent, strict=True)
         ]
     if edge.itemsize is not None:
         scale = edge.itemsize / itemsize
@@ -233,11 +235,12 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
         )
         if measured is not None:
             modelled = fixed + per_byte * wire
-            share = measured.seconds * latency / modelled if modelled else 0.0
-            busy = measured.seconds - share
-            return Terms(wire, share, *((0.0, busy) if inter > intra else (busy, 0.0)), measured=measured.place)
-    before = traffic.packed(sizes)
-    packing = 2 * before / topology.memory_bandwidth + topology.launch_latency if before else 0.0
+            measured_latency = measured.seconds * latency / modelled if modelled else 0.0
+            busy = measured.seconds - measured_latency
+            measured_intra, measured_inter = (0.0, busy) if inter > intra else (busy, 0.0)
+            return Terms(wire, measured_latency, measured_intra, measured_inter, measured=measured.place)
+    packed_bytes = traffic.packed(sizes)
+    packing = 2 * packed_bytes / topology.memory_bandwidth + topology.launch_latency if packed_bytes else 0.0
     return Terms(wire, latency, intra, inter, copies, launches, packing)
 
 
@@ -264,12 +267,12 @@ def _transfers(traffic: Traffic, sizes: Sizes, wire: float, nodes: int, topology
     J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009) for trees.
     """
     assert traffic.crossing is not None  # the collective is not local
-    group, share = sizes.group, traffic.crossing(sizes.group, nodes)
-    crossing = wire * share if sizes.crossing is None else sizes.crossing
-    hops, inter_hops = 1.0, share
+    group, inter_fraction = sizes.group, traffic.crossing(sizes.group, nodes)
+    inter_bytes = wire * inter_fraction if sizes.crossing is None else sizes.crossing
+    hops, inter_hops = 1.0, inter_fraction
     if traffic.passes:
         hops = traffic.passes * (group - 1)
-        inter_hops = float(nodes > 1) if traffic.sends_at_once else math.floor((group - 1) * share + 1e-9)
+        inter_hops = float(nodes > 1) if traffic.sends_at_once else math.floor((group - 1) * inter_fraction + 1e-9)
         inter_hops *= traffic.passes
     for protocol in topology.all_protocols:
         limit = protocol.intra_limit if nodes == 1 else protocol.inter_limit
@@ -277,13 +280,13 @@ def _transfers(traffic: Traffic, sizes: Sizes, wire: float, nodes: int, topology
         inter_rate = protocol.efficiency * topology.inter_bandwidth
         hop, inter_hop = protocol.intra_latency, protocol.inter_latency
         latency = protocol.base_latency + (hops - inter_hops) * hop + inter_hops * inter_hop
-        yield latency * traffic.rounds, wire / intra_rate, crossing / inter_rate
+        yield latency * traffic.rounds, wire / intra_rate, inter_bytes / inter_rate
         if nodes > 1 and traffic.may_use_tree and topology.tree_efficiency:
             # Each byte goes to the root and back: along the ranks of a node, and along the levels of a tree of nodes.
-            ranks = group // nodes
-            whole = wire * group / (group - 1) / topology.tree_efficiency
-            latency = protocol.base_latency + 2 * ((ranks - 1) * hop + math.floor(math.log2(nodes)) * inter_hop)
-            yield latency, whole / intra_rate, whole / ranks / inter_rate
+            node_ranks = group // nodes
+            tree_bytes = wire * group / (group - 1) / topology.tree_efficiency
+            latency = protocol.base_latency + 2 * ((node_ranks - 1) * hop + math.floor(math.log2(nodes)) * inter_hop)
+            yield latency, tree_bytes / intra_rate, tree_bytes / node_ranks / inter_rate
 
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
@@ -379,15 +382,16 @@ def _busiest_rank_elements(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _B
     total, inter_node = 0, 0
     assert step.spec.loads is not None  # the caller checks this
     for loads in step.spec.loads(step.source, step.target, mesh, shape):
-        all_traffic, inter_node_traffic = defaultdict[tuple[str, int], int](int), defaultdict[tuple[str, int], int](int)
+        # ("sent" or "received", rank) → elements
+        elements, inter_node_elements = defaultdict[tuple[str, int], int](int), defaultdict[tuple[str, int], int](int)
         for (sender, receiver), numel in loads.items():
-            all_traffic["sent", sender] += numel
-            all_traffic["received", receiver] += numel
+            elements["sent", sender] += numel
+            elements["received", receiver] += numel
             if node_axes and mesh.index(sender, node_axes) != mesh.index(receiver, node_axes):
-                inter_node_traffic["sent", sender] += numel
-                inter_node_traffic["received", receiver] += numel
-        total += max(all_traffic.values(), default=0)
-        inter_node += max(inter_node_traffic.values(), default=0)
+                inter_node_elements["sent", sender] += numel
+                inter_node_elements["received", receiver] += numel
+        total += max(elements.values(), default=0)
+        inter_node += max(inter_node_elements.values(), default=0)
     return _BusiestRank(total, inter_node)
 
 

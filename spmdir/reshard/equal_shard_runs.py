@@ -21,15 +21,22 @@ def mark_runs(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], starts: Ma
         cuts: (axis, (shard placement, number of ranks)) pairs, outermost first.
         starts: axis → indices.
     """
-    extents = {size}
+    lengths = {size}  # of the chunks that the outer axes cut
     for axis, (placement, count) in cuts:
-        runs = [run for extent in extents for run in runs_of(placement, extent, count)]
+        runs = [run for length in lengths for run in runs_of(placement, length, count)]
         starts[axis].update(first_rank for first_rank, _, _ in runs)
-        extents = {length for _, _, length in runs}
+        lengths = {shard_length for _, _, shard_length in runs}
 
 
 def cut_length(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], coordinate: Mapping[str, int]) -> int:
-    """Return the length of the shard at `coordinate`, of a dimension of `size`. Axes without a coordinate are at 0."""
+    """Return the length of the shard at `coordinate`, of a dimension of `size`. Axes without a coordinate are at 0.
+
+    For example, `a` of 4 ranks cuts 6 elements into 2, 2, 2 and 0. The length at {"a": 3} is 0.
+
+    Args:
+        cuts: as in `mark_runs`.
+        coordinate: axis → index.
+    """
     for axis, (placement, count) in cuts:
         size = shard_length(placement, size, count, coordinate.get(axis, 0))
     return size

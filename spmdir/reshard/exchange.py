@@ -66,18 +66,32 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
+    """Return the shares of the group of `rank`.
+
+    If the exchange creates partial values, the load of the busiest rank is balanced: cells are diverted in part from
+    the partial values whose ranks have most of them to others. The load of a rank is linear in the diverted part. If a
+    rank receives 600 elements without diversion and 0 with all diverted, and another 0 and 300, the least maximum is at
+    8 of 12 portions: 200 each.
+    """
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
-    made_axes = partial_axes(source, target)
-    cells = find_cells(source, target, mesh, shape, group, reduced_axes(source, target), made_axes)
-    nearest = _shares_of(cells, 0, {})
-    if not made_axes:
-        return nearest
-    before = transfer_counts(nearest, group)
-    received = dict(zip(group, before[1], strict=True))
-    after = transfer_counts(_shares_of(cells, _PORTIONS, received), group)
-    loads = {pair for sides in zip(before, after, strict=True) for pair in zip(*sides, strict=True)}
-    diverted = min(range(_PORTIONS), key=lambda n: max((_PORTIONS - n) * a + n * b for a, b in loads))
-    return _shares_of(cells, diverted, received) if diverted else nearest
+    created_axes = partial_axes(source, target)
+    cells = find_cells(source, target, mesh, shape, group, reduced_axes(source, target), created_axes)
+    nearest_shares = _shares_of(cells, 0, {})
+    if not created_axes:
+        return nearest_shares
+    nearest_sent, nearest_received = transfer_counts(nearest_shares, group)
+    received = dict(zip(group, nearest_received, strict=True))
+    diverted_sent, diverted_received = transfer_counts(_shares_of(cells, _PORTIONS, received), group)
+    loads = {  # (elements if nothing is diverted, elements if all is) that a rank sends, or that it receives
+        *zip(nearest_sent, diverted_sent, strict=True),
+        *zip(nearest_received, diverted_received, strict=True),
+    }
+
+    def busiest_load(portions: int) -> int:
+        return max((_PORTIONS - portions) * nearest + portions * diverted for nearest, diverted in loads)
+
+    portions = min(range(_PORTIONS), key=busiest_load)
+    return _shares_of(cells, portions, received) if portions else nearest_shares
 
 
 @attrs.frozen
@@ -109,58 +123,66 @@ def find_cells(
     Args:
         source_partial, target_partial: the axes along which partial values differ, before and after.
     """
-    grids = {member: grid_of(source, shape, mesh, member) for member in group}
-    shards = [sorted({grid[dim] for grid in grids.values()}) for dim in range(len(shape))]
-    senders: dict[Grid, list[list[int]]] = {}
-    receivers: dict[Grid, list[list[int]]] = {}
-    for member in group:
-        for by_grid, axes, grid in (
-            (senders, source_partial, grids[member]),
-            (receivers, target_partial, grid_of(target, shape, mesh, member)),
-        ):
-            ranks_by_partial = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
-            ranks_by_partial[mesh.index(member, axes)].append(member)
+    senders = _ranks_by_grid(source, mesh, shape, group, source_partial)
+    receivers = _ranks_by_grid(target, mesh, shape, group, target_partial)
+    source_ranges = [sorted({grid[dim] for grid in senders}) for dim in range(len(shape))]
     return [
-        Cell(Chunk.of(cell), senders[owner], ranks)
-        for grid, ranks in receivers.items()
-        for cell, owner in _cells(grid, shards)
+        Cell(Chunk.of(cell), senders[source_grid], ranks)
+        for target_grid, ranks in receivers.items()
+        for cell, source_grid in _cells(target_grid, source_ranges)
     ]
+
+
+def _ranks_by_grid(
+    sharding: Sharding, mesh: Mesh, shape: tuple[int, ...], group: Sequence[int], partial_axes: Sequence[str]
+) -> dict[Grid, list[list[int]]]:
+    """Return grid of a shard → for each partial value along `partial_axes`, the ranks of `group` that have it there."""
+    ranks_by_grid: dict[Grid, list[list[int]]] = {}
+    for rank in group:
+        grid = grid_of(sharding, shape, mesh, rank)
+        ranks_by_partial = ranks_by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(partial_axes))])
+        ranks_by_partial[mesh.index(rank, partial_axes)].append(rank)
+    return ranks_by_grid
 
 
 _PORTIONS = 12
 """A cell is divided between the ranks that have it and other ranks in twelfths."""
 
 
-def _shares_of(cells: Sequence[Cell], diverted: int, received: Mapping[int, int]) -> list[Share]:
+def _shares_of(cells: Sequence[Cell], portions: int, received: Mapping[int, int]) -> list[Share]:
     """Return the shares of all cells. A cell goes to the partial values of the target that fewest ranks lack.
 
+    For example, a cell of 12 elements is at rank 0. The partial values of the target are at the ranks 0 and 1, and at
+    2 and 3. One rank of the first lacks the cell, and two of the second. So the first partial value is *near* and the
+    second is *far*. With 3 diverted portions, 9 elements go to the first and 3 to the second.
+
     Args:
-        diverted: twelfths of a cell that go to other partial values instead, if each has a rank that lacks the cell.
-        received: rank → the elements that it receives if `diverted` is 0. The least loaded of the other partial
+        portions: twelfths of a cell that go to far partial values, if each near one has a rank that lacks the cell.
+        received: rank → the elements that it receives if nothing is diverted. The least loaded of the far partial
             values receive the diverted shares.
     """
     shares: list[Share] = []
     for cell in cells:
         for partial, senders in enumerate(cell.senders):
             sender_set = set(senders)
-            lacking = [sum(member not in sender_set for member in members) for members in cell.receivers]
+            lacking = [sum(rank not in sender_set for rank in ranks) for ranks in cell.receivers]
             fewest = min(lacking)
-            near = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks == fewest]
-            far_candidates = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks > fewest]
-            far = _least_loaded(far_candidates, received) if diverted and fewest and far_candidates else []
-            chosen = [(members, (_PORTIONS - diverted) * len(far) if far else 1) for members in near]
-            chosen += [(members, diverted * len(near)) for members in far]
-            for chunk, members in split_by_weight(cell.chunk, chosen):
-                shares += [Share(member, member, partial, chunk) for member in members if member in sender_set]
-                shares += share_among(
-                    partial, [(member, chunk) for member in members if member not in sender_set], senders
-                )
+            near = [ranks for ranks, count in zip(cell.receivers, lacking, strict=True) if count == fewest]
+            far_candidates = [ranks for ranks, count in zip(cell.receivers, lacking, strict=True) if count > fewest]
+            far = _least_loaded(far_candidates, received) if portions and fewest and far_candidates else []
+            weighted = [(ranks, (_PORTIONS - portions) * len(far) if far else 1) for ranks in near]
+            weighted += [(ranks, portions * len(near)) for ranks in far]
+            for chunk, ranks in split_by_weight(cell.chunk, weighted):
+                shares += [Share(rank, rank, partial, chunk) for rank in ranks if rank in sender_set]
+                receivers = [(rank, chunk) for rank in ranks if rank not in sender_set]
+                shares += share_among(partial, receivers, senders)
     return shares
 
 
 def _least_loaded(candidates: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
-    most = [max(received[member] for member in members) for members in candidates]
-    return [members for members, load in zip(candidates, most, strict=True) if load == min(most)]
+    """Return the groups of ranks whose busiest rank receives the fewest elements."""
+    loads = [max(received[rank] for rank in ranks) for ranks in candidates]
+    return [ranks for ranks, load in zip(candidates, loads, strict=True) if load == min(loads)]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -173,10 +195,10 @@ def least_received(source: Sharding, target: Sharding, mesh: Mesh, shape: Sequen
     """Return a lower bound on the elements that some rank receives: all other partial values of its target shard."""
     fine = refinement(mesh, source, target)
     source, target = source.refined(fine), target.refined(fine)
-    made_axes = partial_axes(source, target)
-    partials = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in made_axes)
-    needed = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
-    return (partials - 1) * needed / fine.group_size(made_axes)
+    created_axes = partial_axes(source, target)
+    partial_count = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in created_axes)
+    target_numel = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
+    return (partial_count - 1) * target_numel / fine.group_size(created_axes)
 
 
 def loads_of(
@@ -211,16 +233,19 @@ def grid_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> 
     return tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
 
 
-def _cells(grid: Grid, shards: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid, Grid]]:
-    """Yield each cell of `grid` that is not empty, with the grid of its source shard.
+def _cells(target_grid: Grid, source_ranges: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid, Grid]]:
+    """Yield each cell of `target_grid` that is not empty, with the grid of its source shard.
+
+    For example, the target grid 0-7 of one dimension has two cells with the source ranges 0-4, 5-9 and 10-14:
+    0-4 of the first, and 5-7 of the second.
 
     Args:
-        shards: for each dimension, the ranges of all source shards.
+        source_ranges: for each dimension, the ranges of all source shards.
     """
-    if not grid:
+    if not target_grid:
         yield (), ()
         return
-    for owner in shards[0]:
-        if owner and grid[0] and (overlap := common(grid[0], owner)):
-            for cell, owners in _cells(grid[1:], shards[1:]):
-                yield (overlap, *cell), (owner, *owners)
+    for ranges in source_ranges[0]:
+        if ranges and target_grid[0] and (overlap := common(target_grid[0], ranges)):
+            for inner_cell, inner_grid in _cells(target_grid[1:], source_ranges[1:]):
+                yield (overlap, *inner_cell), (ranges, *inner_grid)

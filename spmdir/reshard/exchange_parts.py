@@ -43,6 +43,7 @@ class Chunk:
     Attributes:
         lengths: the length of each dimension.
         numel: the number of elements.
+        parent, dim, start: for a stretch, the larger chunk, the dimension, and the first position in it.
     """
 
     def __init__(self, lengths: tuple[int, ...], numel: int, parent: Chunk | None = None, dim: int = 0, start: int = 0):
@@ -71,17 +72,12 @@ class Chunk:
             return self
         if not self.lengths:
             return self if begin == 0 < end else _EMPTY
-        extent = max(self.lengths)
-        dim = self.lengths.index(extent)
-        start = extent * begin // count
-        stretch_length = extent * end // count - start
-        return Chunk(
-            (*self.lengths[:dim], stretch_length, *self.lengths[dim + 1 :]),
-            self.numel // extent * stretch_length,
-            self,
-            dim,
-            start,
-        )
+        longest = max(self.lengths)
+        dim = self.lengths.index(longest)
+        start = longest * begin // count
+        stretch_length = longest * end // count - start
+        lengths = (*self.lengths[:dim], stretch_length, *self.lengths[dim + 1 :])
+        return Chunk(lengths, self.numel // longest * stretch_length, self, dim, start)
 
 
 _EMPTY = Chunk((), 0)
@@ -100,14 +96,16 @@ class Share:
 def split_by_weight(chunk: Chunk, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Chunk, Any]]:
     """Split `chunk` along its longest dimension in proportion to weights.
 
+    For example, weights 1 and 3 split 8 elements into the positions 0-1 and 2-7.
+
     Args:
         weighted: (item, weight) pairs.
 
     Yields: (part, item) pairs.
     """
-    edges = [0, *itertools.accumulate(weight for _, weight in weighted)]
-    for (begin, end), (item, _) in zip(itertools.pairwise(edges), weighted, strict=True):
-        yield chunk.stretch(begin, end, edges[-1]), item
+    boundaries = [0, *itertools.accumulate(weight for _, weight in weighted)]
+    for (begin, end), (item, _) in zip(itertools.pairwise(boundaries), weighted, strict=True):
+        yield chunk.stretch(begin, end, boundaries[-1]), item
 
 
 def share_among(partial: int, wanted: Sequence[tuple[int, Chunk]], senders: Sequence[int]) -> Iterator[Share]:

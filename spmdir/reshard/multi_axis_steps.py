@@ -31,16 +31,18 @@ def find_obstacle(spec: CollectiveSpec, source: Sharding, target: Sharding) -> s
     An exchange reduces and creates partial values chunk by chunk. It cannot create partial values without an identity,
     such as averages. Placements that do not change are not checked, except partial ones in two rounds.
     """
-    touches_all = spec.traffic.rounds > 1
+    has_two_rounds = spec.traffic.rounds > 1
     if len(source.kinds | target.kinds) > 1:
         return "turn one kind of partial value into another"
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
     reduced: list[PartialPlacement] = []
     created: list[PartialPlacement] = []
-    for before, after in ((source[axis], target[axis]) for axis in axes):
+    for axis in axes:
+        before, after = source[axis], target[axis]
         if before != after and has_declared_step(before, after):
             return f"take {before} to {after}, which declare their own step"
-        for placement, placements in ((before, reduced), (after, created)) if before != after or touches_all else ():
+        is_moved = before != after or has_two_rounds
+        for placement, placements in ((before, reduced), (after, created)) if is_moved else ():
             if isinstance(placement, PartialPlacement) and not placement.has_own_type:
                 placements.append(placement)
             elif placement.trait not in ("replicated", "shard"):
@@ -55,6 +57,9 @@ def _find_uncombinable(reduced: Sequence[PartialPlacement], created: Sequence[Pa
 
     Partial values of a plug-in are combined between its `before` and its `after`, over all axes at once. If partial
     values remain, `after` is applied to the combination of a part of them. This is correct if the placement `splits`.
+
+    Args:
+        reduced, created: the partial placements of the source, and of the target, on axes that the exchange moves.
     """
     plugins = [p for p in dict.fromkeys((*reduced, *created)) if not isinstance(p, Partial)]
     if not plugins or not (reduced or len(created) > 1):
@@ -134,31 +139,40 @@ _NO_PERMUTATION = (
 
 
 def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> bool:
-    """Return whether both sides cut a dimension by S into the same chunks, and no rank's chunk changes its length."""
-    sides = [tuple(zip(side.dim_axes(dim), side.dim_placements(dim, mesh), strict=True)) for side in (source, target)]
-    outer, middle = _without_shared(*sides)
-    _, middle = _without_shared(*(cuts[::-1] for cuts in middle))
-    counts = [tuple(count for _, (_, count) in reversed(cuts)) for cuts in middle]
-    if math.prod(counts[0]) != math.prod(counts[1]):
+    """Return whether both sides cut a dimension by S into the same chunks, and no rank's chunk changes its length.
+
+    The axes that both sides have in common, outermost and innermost, do not move. For example, the moved axes from
+    `a, b, c` to `a, c, b` are `b, c` and `c, b`. If b and c have 2 and 3 ranks, both cut into 6 chunks.
+    """
+    # (axis, (placement, number of ranks)) for each axis of the dimension, outermost first
+    source_cuts, target_cuts = (
+        tuple(zip(side.dim_axes(dim), side.dim_placements(dim, mesh), strict=True)) for side in (source, target)
+    )
+    outer_cuts, source_moved, target_moved = _split_common_prefix(source_cuts, target_cuts)
+    _, source_moved, target_moved = _split_common_prefix(source_moved[::-1], target_moved[::-1])
+    source_counts, target_counts = (
+        tuple(count for _, (_, count) in reversed(moved)) for moved in (source_moved, target_moved)
+    )
+    if math.prod(source_counts) != math.prod(target_counts):
         return False
-    if size % math.prod(count for _, (_, count) in sides[0]) == 0:
+    if size % math.prod(count for _, (_, count) in source_cuts) == 0:
         return True
-    starts: dict[str, set[int]] = {axis: {0} for cuts in sides for axis, _ in cuts}
-    for cuts in sides:
+    starts: dict[str, set[int]] = {axis: {0} for axis, _ in (*source_cuts, *target_cuts)}
+    for cuts in (source_cuts, target_cuts):
         mark_runs(size, cuts, starts)
-    points = (dict(zip(starts, point, strict=True)) for point in itertools.product(*starts.values()))
-    return all(
-        cut_length(size, sides[0], coordinate) == cut_length(size, sides[1], coordinate) for coordinate in points
-    ) and all(have_same_chunks(extent, *counts) for extent in shard_lengths(tuple(cut for _, cut in outer), size))
+    for point in itertools.product(*starts.values()):
+        coordinate = dict(zip(starts, point, strict=True))
+        if cut_length(size, source_cuts, coordinate) != cut_length(size, target_cuts, coordinate):
+            return False
+    outer_lengths = shard_lengths(tuple(cut for _, cut in outer_cuts), size)
+    return all(have_same_chunks(outer_length, source_counts, target_counts) for outer_length in outer_lengths)
 
 
-def _without_shared(
-    before: Sequence[_T], after: Sequence[_T]
-) -> tuple[Sequence[_T], tuple[Sequence[_T], Sequence[_T]]]:
-    """Return the common prefix of both sequences, and their remaining elements."""
+def _split_common_prefix(before: Sequence[_T], after: Sequence[_T]) -> tuple[Sequence[_T], Sequence[_T], Sequence[_T]]:
+    """Return the common prefix of both sequences, and the remaining elements of each."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
-    shared = len(list(pairs))
-    return before[:shared], (before[shared:], after[shared:])
+    common_count = len(list(pairs))
+    return before[:common_count], before[common_count:], after[common_count:]
 
 
 @functools.lru_cache(maxsize=65536)
@@ -184,24 +198,26 @@ def permute_senders(
 
 @functools.lru_cache(maxsize=4096)
 def _senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], first_rank: int) -> dict[int, int]:
-    """Return `permute_senders` of the group whose first rank is `first_rank`."""
+    """Return `permute_senders` of the group whose first rank is `first_rank`.
+
+    For example, from `a: S(0), b: S(0)` to `b: S(0), a: S(0)` on the mesh (a = 2, b = 2), ranks 1 and 2 swap their
+    blocks: {0: 0, 1: 2, 2: 1, 3: 3}.
+    """
     group = sorted(mesh.group(first_rank, permuted_axes(source, target, mesh)))
     source_blocks, target_blocks = (
         {rank: _block(side, shape, mesh, rank) for rank in group} for side in (source, target)
     )
-    result = {rank: rank for rank in group}
+    senders = {rank: rank for rank in group}
     moving = [rank for rank in group if source_blocks[rank] != target_blocks[rank]]
-    spare: dict[object, list[int]] = {}
+    senders_of_block: dict[object, list[int]] = {}
     for rank in reversed(moving):
-        spare.setdefault(source_blocks[rank], []).append(rank)
+        senders_of_block.setdefault(source_blocks[rank], []).append(rank)
     for rank in moving:
-        candidates = spare.get(target_blocks[rank])
-        if not candidates or any(
-            length(a) != length(b) for a, b in zip(source_blocks[rank], target_blocks[rank], strict=True)
-        ):
+        candidates = senders_of_block.get(target_blocks[rank])
+        if not candidates or [*map(length, source_blocks[rank])] != [*map(length, target_blocks[rank])]:
             raise ShardingError(_NO_PERMUTATION.format(source, target, f" for rank {rank}", list(shape)))
-        result[rank] = candidates.pop()
-    return result
+        senders[rank] = candidates.pop()
+    return senders
 
 
 def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[Ranges, ...]:

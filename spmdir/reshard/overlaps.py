@@ -122,24 +122,25 @@ def count_overlaps(
     """
     cut_dims = {placement.dim for _, placement in (*source.entries, *target.entries)}
     dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape) if dim in cut_dims]
-    uncut = math.prod(size for dim, size in enumerate(shape) if dim not in cut_dims)
+    uncut_numel = math.prod(size for dim, size in enumerate(shape) if dim not in cut_dims)
     starts: dict[str, set[int]] = {axis: {0} for axis in sharding_axes}
     for dim in dims:
         mark_runs(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.is_nested else dim.shared, starts)
-    crossing = [dim for dim in dims if not dim.is_nested]
-    classes = _find_agreeing_digits(crossing, starts) if crossing else ()
-    if classes is None:
-        for axis, (_, count) in (cut for dim in crossing for cut in (*dim.before, *dim.after)):
-            starts[axis] = set(range(min(count, POINTS + 1)))
-    agreeing = {axis for digits in classes or () for axis in digits.axes}
-    points = tuple((axis, tuple(sorted(run_starts))) for axis, run_starts in starts.items() if axis not in agreeing)
-    if math.prod(len(run_starts) for _, run_starts in points) > POINTS or (
-        classes is None and any(map(_is_scattered, crossing))
-    ):
+    crossing_dims = [dim for dim in dims if not dim.is_nested]
+    agreeing_digits = _find_agreeing_digits(crossing_dims, starts) if crossing_dims else ()
+    if agreeing_digits is None:  # compare the shards one by one
+        if any(map(_is_scattered, crossing_dims)):
+            return None
+        for dim in crossing_dims:
+            for axis, (_, count) in (*dim.before, *dim.after):
+                starts[axis] = set(range(min(count, POINTS + 1)))
+    digit_axes = {axis for digits in agreeing_digits or () for axis in digits.axes}
+    points = tuple((axis, tuple(sorted(run_starts))) for axis, run_starts in starts.items() if axis not in digit_axes)
+    if math.prod(len(run_starts) for _, run_starts in points) > POINTS:
         return None
-    holding = [axis for axis in sharding_axes if source[axis].trait != "replicated"]
-    needing = [axis for axis in sharding_axes if axis not in remaining_partial]
-    return _count(dims, uncut, points, classes, holding, needing, mesh)
+    source_axes = [axis for axis in sharding_axes if source[axis].trait != "replicated"]
+    target_axes = [axis for axis in sharding_axes if axis not in remaining_partial]
+    return _count(dims, uncut_numel, points, agreeing_digits, source_axes, target_axes, mesh)
 
 
 def _is_scattered(dim: _Dim) -> bool:
@@ -150,50 +151,71 @@ def _is_scattered(dim: _Dim) -> bool:
 
 def _count(
     dims: Sequence[_Dim],
-    uncut: int,
+    uncut_numel: int,
     points: _RunStarts,
-    agreeing: Sequence[_AgreeingDigits] | None,
-    holding: Sequence[str],
-    needing: Sequence[str],
+    agreeing_digits: Sequence[_AgreeingDigits] | None,
+    source_axes: Sequence[str],
+    target_axes: Sequence[str],
     mesh: Mesh,
 ) -> Overlaps:
-    """Return `count_overlaps` over the sharded dimensions `dims`. `uncut` is the size of all others together."""
-    common_numels = source_numels = target_numels = [uncut] * math.prod(len(run_starts) for _, run_starts in points)
+    """Return `count_overlaps` over the sharded dimensions `dims`.
+
+    A point is one run for each axis of `points`. The number of elements in a shard is a product over dimensions, and
+    each factor depends only on the axes of its dimension.
+
+    Args:
+        uncut_numel: the product of the sizes of all other dimensions.
+        agreeing_digits: None if shards are compared one by one.
+        source_axes, target_axes: the axes on which the shard of a rank depends, before and after.
+    """
+    digits_of_crossing = agreeing_digits or ()
+    point_count = math.prod(len(run_starts) for _, run_starts in points)
+    common_numels = source_numels = target_numels = [uncut_numel] * point_count
     counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
     starts_of = dict(points)
     for dim in dims:
         dim_points = tuple((axis, starts_of[axis]) for axis in dim.axes if axis in starts_of)
-        by_point = _count_dim(dim, dim_points, agreeing is not None)
+        by_point = _count_dim(dim, dim_points, agreeing_digits is not None)
         projected = _project(counts, tuple(axis for axis, _ in dim_points))
         common_numels = [numel * by_point[number][0] for numel, number in zip(common_numels, projected, strict=True)]
         source_numels = [numel * by_point[number][1] for numel, number in zip(source_numels, projected, strict=True)]
         target_numels = [numel * by_point[number][2] for numel, number in zip(target_numels, projected, strict=True)]
 
     def most_lacking(own_axes: Sequence[str], numels: Sequence[int]) -> int:
-        """Return the largest difference of `whole` and the overlaps with ranks that differ outside `own_axes`."""
-        if any(sum(axis in own_axes for axis in digits.axes) > 1 for digits in agreeing or ()):
-            return max(numels)  # these digits may differ, so the overlap may be empty
-        times = math.prod(digits.size for digits in agreeing or () if not any(axis in own_axes for axis in digits.axes))
-        groups = _project(counts, tuple(axis for axis, _ in counts if axis in own_axes))
-        remaining = dict(zip(groups, numels, strict=True))
-        for group, numel, weight in zip(groups, common_numels, _weights(points, tuple(own_axes), mesh), strict=True):
-            remaining[group] -= numel * weight * times
-        return max(remaining.values())
+        """Return the most elements of a shard that are in no overlap with it.
 
-    digit_choices = math.prod(digits.size for digits in agreeing or ())
+        Args:
+            own_axes: the axes on which the shard depends. It overlaps with shards of ranks that differ on other axes.
+            numels: for each point, the elements of the shard.
+        """
+        if any(sum(axis in own_axes for axis in digits.axes) > 1 for digits in digits_of_crossing):
+            return max(numels)  # these digits may differ, so the overlap may be empty
+        free_digits = [digits for digits in digits_of_crossing if not any(axis in own_axes for axis in digits.axes)]
+        overlaps_per_point = math.prod(digits.size for digits in free_digits)
+        shards = _project(counts, tuple(axis for axis, _ in counts if axis in own_axes))
+        lacking = dict(zip(shards, numels, strict=True))
+        for shard, numel, weight in zip(shards, common_numels, _weights(points, tuple(own_axes), mesh), strict=True):
+            lacking[shard] -= numel * weight * overlaps_per_point
+        return max(lacking.values())
+
+    digit_choices = math.prod(digits.size for digits in digits_of_crossing)
     total = digit_choices * sum(map(int.__mul__, common_numels, _weights(points, (), mesh)))
     return Overlaps(
         total,
-        most_lacking(needing, target_numels),
-        max(target_numels),
-        max(source_numels),
-        most_lacking(holding, source_numels),
+        most_missing=most_lacking(target_axes, target_numels),
+        most_needed=max(target_numels),
+        most_held=max(source_numels),
+        most_leaving=most_lacking(source_axes, source_numels),
     )
 
 
 @functools.lru_cache(maxsize=4096)
 def _weights(points: _RunStarts, own_axes: tuple[str, ...], mesh: Mesh) -> tuple[int, ...]:
-    """Return, for each point, the number of ranks in its runs, with each rank along `own_axes` counted separately."""
+    """Return, for each point, the number of ranks in its runs along all axes except `own_axes`.
+
+    For example, runs of `a` of 4 ranks start at 0 and 3, and there is one run of `x` of 2 ranks. The weights are (6,
+    2), or (2, 2) if `a` is one of `own_axes`.
+    """
     weights = [1]
     for axis, run_starts in points:
         runs = [end - start for start, end in itertools.pairwise((*run_starts, mesh.sizes[axis]))]
@@ -205,6 +227,8 @@ def _weights(points: _RunStarts, own_axes: tuple[str, ...], mesh: Mesh) -> tuple
 def _project(counts: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tuple[int, ...]:
     """Return, for each point along `counts`, its index among the points along `axes` alone, the first axis major.
 
+    For example, `_project((("a", 2), ("b", 3)), ("b",))` is (0, 1, 2, 0, 1, 2).
+
     Args:
         counts: (axis, number of points) pairs.
     """
@@ -212,10 +236,10 @@ def _project(counts: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tupl
     for axis in reversed(axes):
         strides[axis] = stride
         stride *= sizes[axis]
-    numbers = [0]
+    projected = [0]
     for axis, size in counts:
-        numbers = [number + strides.get(axis, 0) * index for number in numbers for index in range(size)]
-    return tuple(numbers)
+        projected = [outer + strides.get(axis, 0) * index for outer in projected for index in range(size)]
+    return tuple(projected)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -232,6 +256,7 @@ def _count_dim(dim: _Dim, points: _RunStarts, has_digits: bool) -> tuple[tuple[i
 
 
 def _count_point(dim: _Dim, coordinate: Mapping[str, int], has_digits: bool) -> tuple[int, int, int]:
+    """Return (common, source, target) elements of a dimension at one `coordinate`, axis -> index."""
     if not dim.is_nested and not has_digits:
         source, target = (_ranges_at((*dim.shared, *cuts), dim.size, coordinate) for cuts in (dim.before, dim.after))
         return length(common(source, target)), length(source), length(target)
@@ -241,11 +266,15 @@ def _count_point(dim: _Dim, coordinate: Mapping[str, int], has_digits: bool) -> 
 
 
 def _ranges_at(cuts: _Cuts, size: int, coordinate: Mapping[str, int]) -> Any:
+    """Return the ranges of positions in the shard at `coordinate`, of a dimension of `size`."""
     return shard_ranges(tuple(cut for _, cut in cuts), size, tuple(coordinate[axis] for axis, _ in cuts))
 
 
 def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_AgreeingDigits, ...] | None:
-    """Return the digits that must agree; None if the cuts have no such digits, or if chunks are uneven."""
+    """Return the digits that must agree; None if the cuts have no such digits, or if chunks are uneven.
+
+    The digits of both sides of a dimension agree pairwise, in order. Pairs with a digit in common are one group.
+    """
     axes = {axis: count for dim in dims for axis, (_, count) in (*dim.before, *dim.after)}
     if any(len(starts[axis]) > 1 for axis in axes) or not all(dim.is_even() for dim in dims):
         return None
@@ -254,9 +283,10 @@ def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) 
         return None
     groups = [{(axis, outer)} for axis, ends in digits.items() for outer in ends[:-1]]
     for dim in dims:
-        for pair in zip(*(_digits_of(cuts, digits) for cuts in (dim.before, dim.after)), strict=False):
-            joined_groups = [group for group in groups if not group.isdisjoint(pair)]
-            groups = [*(group for group in groups if group not in joined_groups), set().union(*joined_groups)]
+        for pair in zip(_digits_of(dim.before, digits), _digits_of(dim.after, digits), strict=False):
+            groups_of_pair = [group for group in groups if not group.isdisjoint(pair)]
+            other_groups = [group for group in groups if group not in groups_of_pair]
+            groups = [*other_groups, set().union(*groups_of_pair)]
     return tuple(
         _AgreeingDigits(_digit_size(next(iter(group)), digits), tuple(axis for axis, _ in group)) for group in groups
     )
@@ -265,32 +295,48 @@ def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) 
 def _find_digits(dims: Sequence[_Dim], axes: Mapping[str, int]) -> dict[str, list[int]] | None:
     """Split each axis into digits, such that both sides of every dimension have digits of the same sizes.
 
+    A dimension is cut by digits, outermost first. The products of their sizes are its boundaries: (2, 4) for two digits
+    of size 2. If the other side has a boundary within a digit, the digit is split there, until no digit is split.
+
+    For example, `a` of 4 ranks cuts a dimension before, and `x`, `y` of 2 ranks each after. The boundaries are (4) and
+    (2, 4). So `a` is split at 2: {"a": [1, 2, 4], "x": [1, 2], "y": [1, 2]}.
+
+    Args:
+        axes: axis → its number of ranks.
+
     Returns: axis → the products of digit sizes before each digit, then the size of the axis; None if there is no such
-        split. An axis of 4 ranks in two digits is [1, 2, 4].
+        split.
     """
     digits = {axis: sorted({1, count}) for axis, count in axes.items()}
-    while True:
-        before = {axis: tuple(ends) for axis, ends in digits.items()}
+    is_split = True
+    while is_split:
+        ends_before = {axis: tuple(ends) for axis, ends in digits.items()}
         for dim in dims:
             sides = (_digits_of(dim.before, digits), _digits_of(dim.after, digits))
-            edges = [list(itertools.accumulate((_digit_size(d, digits) for d in side), int.__mul__)) for side in sides]
-            for side, side_edges, other_edges in zip(sides, edges, edges[::-1], strict=True):
-                for (axis, outer), start, end in zip(side, [1, *side_edges], side_edges, strict=False):
-                    digits[axis] += [outer * (edge // start) for edge in other_edges if start < edge < end]
-                    if any(edge % start or end % edge for edge in other_edges if start < edge < end):
+            boundaries = [
+                list(itertools.accumulate((_digit_size(digit, digits) for digit in side), int.__mul__))
+                for side in sides
+            ]
+            for side, own_boundaries, other_boundaries in zip(sides, boundaries, boundaries[::-1], strict=True):
+                for (axis, outer), start, end in zip(side, [1, *own_boundaries], own_boundaries, strict=False):
+                    within = [boundary for boundary in other_boundaries if start < boundary < end]
+                    if any(boundary % start or end % boundary for boundary in within):
                         return None
+                    digits[axis] += [outer * (boundary // start) for boundary in within]
         digits = {axis: sorted(set(ends)) for axis, ends in digits.items()}
         if any(high % low for ends in digits.values() for low, high in itertools.pairwise(ends)):
             return None
-        if before == {axis: tuple(ends) for axis, ends in digits.items()}:
-            return digits
+        is_split = ends_before != {axis: tuple(ends) for axis, ends in digits.items()}
+    return digits
 
 
 def _digits_of(cuts: Iterable[tuple[str, Any]], digits: Mapping[str, Sequence[int]]) -> list[_Digit]:
+    """Return the digits of the axes of `cuts`, outermost first. `digits` is the result of `_find_digits`."""
     return [(axis, outer) for axis, _ in cuts for outer in digits[axis][:-1]]
 
 
 def _digit_size(digit: _Digit, digits: Mapping[str, Sequence[int]]) -> int:
+    """Return the size of one digit: 2 for the digit ("a", 2) of {"a": [1, 2, 4]}."""
     axis, outer = digit
     ends = digits[axis]
     return ends[ends.index(outer) + 1] // outer

@@ -133,6 +133,7 @@ def plan_of(reshard: Reshard) -> ReshardPlan:
 
 
 def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> None:
+    """Raise ShardingError unless both sides of a reshard fit the mesh and the shape, and have no open placement."""
     for sharding in (source, target):
         sharding.check_shape(mesh, shape)
         if sharding.mesh != mesh.name:
@@ -154,8 +155,8 @@ def _plan_steps(reshard: Reshard) -> tuple[Step, ...]:
     if fine is not None:
         refined = attrs.evolve(reshard, source=source.refined(fine), target=target.refined(fine), mesh=fine)
         return tuple(_merge_step(step, mesh) for step in _search_steps(refined))
-    split = {mesh.root_axis(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
-    unsplit_entries = [(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split]
+    split_axes = {mesh.root_axis(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
+    unsplit_entries = [(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split_axes]
     intermediate = Sharding(unsplit_entries, source.mesh)
     return (
         *_plan_steps(attrs.evolve(reshard, target=intermediate)),

@@ -36,9 +36,10 @@ def free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]
     """
     fixed = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
-        pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
-        common_axes = itertools.takewhile(lambda pair: pair[0] == pair[1] and source[pair[0]] == target[pair[0]], pairs)
-        fixed.update(axis for axis, _ in common_axes)
+        for source_axis, target_axis in zip(source.dim_axes(dim), target.dim_axes(dim), strict=False):
+            if source_axis != target_axis or source[source_axis] != target[source_axis]:
+                break
+            fixed.add(source_axis)
     return tuple(axis for axis in mesh.axis_names if axis not in fixed)
 
 
@@ -53,11 +54,12 @@ def useful_placements(
     used_placements = [
         placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)
     ]
-    used = {placement.dim for placement in used_placements}
-    unsharded_dims = [dim for dim in range(len(shape)) if dim not in used]
+    sharded_dims = {placement.dim for placement in used_placements}
+    unsharded_dims = [dim for dim in range(len(shape)) if dim not in sharded_dims]
     largest = sorted(unsharded_dims, key=lambda dim: (-shape[dim], dim))[:1]
     first = [dim for dim in unsharded_dims if shape[dim] > 1][:1]
-    return tuple(dict.fromkeys([*map(Shard, sorted({*used, *largest, *first})), *used_placements]))
+    useful_dims = sorted({*sharded_dims, *largest, *first})
+    return tuple(dict.fromkeys([*map(Shard, useful_dims), *used_placements]))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -87,34 +89,41 @@ def find_moves(
         if step is not None:
             steps.append(step)
 
-    def of_trait(trait: str, to: Placement) -> list[str]:
+    def movable_axes(trait: str, to: Placement) -> list[str]:
+        """Return the free axes of `trait` that no declared step takes to the placement `to`."""
         axes = [axis for axis in free if source[axis].trait == trait]
         return [axis for axis in axes if not has_declared_step(source[axis], to)]
 
     by_traits = functools.partial(collectives_between, collectives=collectives)
+    # slice and reduce_scatter
     for shard, before in itertools.product(shard_placements, ("replicated", "partial")):
         for spec in by_traits(before, "shard"):
-            for axes in _choices(of_trait(before, shard)):
+            for axes in _ordered_subsets(movable_axes(before, shard)):
                 add(spec, axes, shard, dim=shard.dim)
+    # all_gather and all_to_all, of the innermost axes of a dimension
     for dim in dict.fromkeys(place.dim for place in shard_placements):
-        movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
-        for start in range(len(movable)):
-            axes = movable[start:]
-            for spec in by_traits("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
-                add(spec, axes, dim=dim)
+        innermost_first = itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim)))
+        free_inner_axes = tuple(innermost_first)[::-1]
+        for start in range(len(free_inner_axes)):
+            axes = free_inner_axes[start:]
+            if set(axes) <= {*movable_axes("shard", R)}:
+                for spec in by_traits("shard", "replicated"):
+                    add(spec, axes, dim=dim)
             for spec, shard in itertools.product(by_traits("shard", "shard"), shard_placements):
-                if shard.dim != dim and set(axes) <= {*of_trait("shard", shard)}:
+                if shard.dim != dim and set(axes) <= {*movable_axes("shard", shard)}:
                     add(spec, axes, shard, dim=dim, to_dim=shard.dim)
+    # all_reduce
     for spec in by_traits("partial", "replicated"):
-        for axes in _subsets(of_trait("partial", R)):
+        for axes in _subsets(movable_axes("partial", R)):
             add(spec, axes)
+    # partition
     for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
         if not source.kinds <= {placement.kind}:
             continue
-        replicated = of_trait("replicated", placement)
-        axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
-        for spec, chosen in itertools.product(by_traits("replicated", "partial"), _subsets(axes)):
-            add(spec, chosen, placement, reduction=placement.op)
+        replicated_axes = movable_axes("replicated", placement)
+        axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated_axes)
+        for spec, subset in itertools.product(by_traits("replicated", "partial"), _subsets(axes)):
+            add(spec, subset, placement, reduction=placement.op)
     for spec in collectives:
         if spec.moves == "edge":
             steps += _declared_steps(spec, source, partial, free, shard_placements, mesh)
@@ -152,29 +161,30 @@ def _declared_steps(
     shard_placements: tuple[ShardPlacement, ...],
     mesh: Mesh,
 ) -> Iterator[Step]:
-    """Yield the steps that placements declare."""
+    """Yield the steps that placements declare as edges. The arguments are those of `find_moves`."""
     for before in dict.fromkeys(source[axis] for axis in free):
         declared_targets = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
-        for after in dict.fromkeys([R, *shard_placements, *declared_targets, *(placement for _, placement in partial)]):
+        wanted_placements = [placement for _, placement in partial]
+        for after in dict.fromkeys([R, *shard_placements, *declared_targets, *wanted_placements]):
             if after == before or edge_between(before, after) is None:
                 continue
             axes = [axis for axis in free if source[axis] == before]
-            for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
-                other_entries = [entry for entry in source.entries if entry[0] not in chosen]
-                target = Sharding([*other_entries, *((axis, after) for axis in chosen)], source.mesh)
-                if len(target.kinds) > 1 or not can_move_together(spec, chosen, (source, target)):
+            for moved in _ordered_subsets(axes) if after.dim is not None else _subsets(axes):
+                unmoved_entries = [entry for entry in source.entries if entry[0] not in moved]
+                target = Sharding([*unmoved_entries, *((axis, after) for axis in moved)], source.mesh)
+                if len(target.kinds) > 1 or not can_move_together(spec, moved, (source, target)):
                     continue
-                if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
-                    yield Step(spec.name, tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
+                if before.dim is None or source.dim_axes(before.dim)[-len(moved) :] == moved:
+                    yield Step(spec.name, tuple(axis for axis in mesh.axis_names if axis in moved), source, target)
 
 
 def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield every choice of one or more of `axes`, in their order."""
+    """Yield every subset of one or more of `axes`, in their order: (a), (b) and (a, b) of [a, b]."""
     return itertools.chain.from_iterable(itertools.combinations(axes, length + 1) for length in range(len(axes)))
 
 
-def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield every ordered choice of one or more of `axes`."""
+def _ordered_subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield every subset of one or more of `axes`, in every order: (a), (b), (a, b) and (b, a) of [a, b]."""
     return itertools.chain.from_iterable(itertools.permutations(axes, length + 1) for length in range(len(axes)))
 
 
@@ -182,6 +192,9 @@ def _permuted_targets(
     source: Sharding, free: tuple[str, ...], shard_placements: tuple[ShardPlacement, ...], mesh: Mesh
 ) -> Iterator[Sharding]:
     """Yield the shardings that cut each dimension into as many chunks as `source`, by other or reordered axes.
+
+    For example, `a: S(0), b: S(0)` on the mesh (a = 2, b = 2, c = 2) leads to `b: S(0), a: S(0)`, and to every other
+    ordered pair of the three axes.
 
     If a placement has chunks that are not contiguous blocks, there are none: an exchange moves such chunks.
     """
@@ -191,39 +204,51 @@ def _permuted_targets(
         (axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None
     ]
     usable_axes = tuple(axis for axis in free if source[axis].trait in ("replicated", "shard"))
-    dims = dict.fromkeys(place.dim for place in shard_placements)
-    counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
-    for layout in _layouts(counts, usable_axes, mesh):
+    dims = dict.fromkeys(placement.dim for placement in shard_placements)
+    chunk_counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
+    for layout in _layouts(chunk_counts, usable_axes, mesh):
         target = Sharding([*fixed_entries, *layout], source.mesh)
         if target != source:
             yield target
 
 
 def _layouts(
-    counts: tuple[tuple[int, int], ...], axes: tuple[str, ...], mesh: Mesh
+    chunk_counts: tuple[tuple[int, int], ...], axes: tuple[str, ...], mesh: Mesh
 ) -> Iterator[tuple[tuple[str, Shard], ...]]:
-    """Yield every way to shard each (dim, count) by an ordered choice of `axes` whose sizes multiply to count."""
-    if not counts:
+    """Yield every way to cut dimensions into the given numbers of chunks by different axes, as (axis, placement) pairs.
+
+    Args:
+        chunk_counts: (dim, number of chunks) pairs.
+    """
+    if not chunk_counts:
         yield ()
         return
-    (dim, count), remaining_counts = counts[0], counts[1:]
-    for chosen in _axes_of_product(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
-        for remaining_layout in _layouts(remaining_counts, tuple(axis for axis in axes if axis not in chosen), mesh):
-            yield (*((axis, Shard(dim)) for axis in chosen), *remaining_layout)
+    dim, count = chunk_counts[0]
+    for dim_axes in _axes_of_product(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
+        unused_axes = tuple(axis for axis in axes if axis not in dim_axes)
+        for layout_of_other_dims in _layouts(chunk_counts[1:], unused_axes, mesh):
+            yield (*((axis, Shard(dim)) for axis in dim_axes), *layout_of_other_dims)
 
 
 @functools.lru_cache(maxsize=65536)
 def _axes_of_product(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the ordered choices of (axis, size) pairs whose sizes multiply to `count`, shortest first."""
+    """Return the ordered choices of axes whose sizes multiply to `count`, shortest first.
 
-    def chosen(count: int, indices: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if count == 1:
+    For example, (a = 2, b = 2, c = 4) has three choices for 4: (c), (a, b) and (b, a).
+
+    Args:
+        axes: (axis, size) pairs.
+    """
+
+    def extend(indices: tuple[int, ...], remaining: int) -> Iterator[tuple[int, ...]]:
+        """Yield the choices that begin with `indices`. The sizes of further axes multiply to `remaining`."""
+        if remaining == 1:
             yield indices
         for index, (_, size) in enumerate(axes):
-            if index not in indices and count % size == 0:
-                yield from chosen(count // size, (*indices, index))
+            if index not in indices and remaining % size == 0:
+                yield from extend((*indices, index), remaining // size)
 
-    choices = sorted(chosen(count, ()), key=lambda indices: (len(indices), indices))
+    choices = sorted(extend((), count), key=lambda indices: (len(indices), indices))
     return tuple(tuple(axes[index][0] for index in indices) for indices in choices)
 
 
@@ -236,26 +261,21 @@ def find_exchanges(
     the target without its partial values, if source and target have reductions of different kinds: those of the source
     must be done before those of the target begin.
     """
-    sharded_entries = [
-        (a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")
-    ]
-    unreduced = Sharding(
-        [*sharded_entries, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh
-    )
-    mixed = len(source.kinds | target.kinds) > 1
-    without_partials = (
-        [Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh)] if mixed else []
-    )
-    for goal in dict.fromkeys((target, unreduced, *without_partials)):
-        for spec in collectives:
-            if spec.moves != "elements":
-                continue
-            if spec.traffic.rounds > 1 and not (source.partial or goal.partial):
-                continue  # there is nothing to reduce in between
-            axes = spec.group_axes(source, goal, mesh)
-            is_small = source != goal and axes and mesh.group_size(axes) <= EXCHANGED.most
-            if is_small and find_obstacle(spec, source, goal) is None:
-                yield Step(spec.name, axes, source, goal)
+    unreduced_entries = [(axis, p) for axis, p in source.entries if p.trait in ("partial", "other")]
+    unreduced_axes = {axis for axis, _ in unreduced_entries}
+    sharded_entries = [(axis, p) for axis, p in target.entries if p.trait == "shard" and axis not in unreduced_axes]
+    goals = [target, Sharding([*sharded_entries, *unreduced_entries], source.mesh)]
+    if len(source.kinds | target.kinds) > 1:
+        goals.append(Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh))
+    for goal, spec in itertools.product(dict.fromkeys(goals), collectives):
+        if spec.moves != "elements":
+            continue
+        if spec.traffic.rounds > 1 and not (source.partial or goal.partial):
+            continue  # there is nothing to reduce in between
+        axes = spec.group_axes(source, goal, mesh)
+        is_small = source != goal and axes and mesh.group_size(axes) <= EXCHANGED.most
+        if is_small and find_obstacle(spec, source, goal) is None:
+            yield Step(spec.name, axes, source, goal)
 
 
 @functools.lru_cache(maxsize=65536)

@@ -142,6 +142,7 @@ class PlanSearch:
         self.best: dict[Sharding, PlanCost] = {source: (0, 0.0, 0)}
         self.last_step: dict[Sharding, Step] = {}
         self.steps_seen, self.is_greedy = 0, False
+        # (priority, order of insertion, cost of the steps so far, sharding, the exchange to price that leads to it)
         self._queue: list[tuple[tuple[float, ...], int, PlanCost, Sharding, Step | None]] = []
         self._order = itertools.count()
         self._remaining: dict[Sharding, PlanCost] = {}
@@ -175,6 +176,11 @@ class PlanSearch:
         return self._path_to_target()
 
     def _path_to_target(self) -> tuple[Step, ...]:
+        """Return the steps that reach the target at the lowest cost so far.
+
+        Raises:
+            ShardingError: the target was not reached.
+        """
         source, target = self.reshard.source, self.reshard.target
         if target not in self.best:
             raise ShardingError(f"no plan from <{source}> to <{target}>; a placement must declare more edges")
@@ -187,6 +193,13 @@ class PlanSearch:
     def _push(
         self, priority: PlanCost, sharding: Sharding, reached: PlanCost, order: int, exchange: Step | None = None
     ) -> None:
+        """Add a sharding to the queue.
+
+        Args:
+            reached: the cost of the steps that lead to `sharding`, or to the source of `exchange`.
+            order: breaks ties of the priority.
+            exchange: the step to `sharding`, if its exact cost is still to be computed.
+        """
         key = (_distance(sharding, self.reshard.target), *priority) if self.is_greedy else priority
         heapq.heappush(self._queue, (key, order, reached, sharding, exchange))
 
@@ -208,15 +221,15 @@ class PlanSearch:
             sharding, self.wanted_placements, self.free, self.shard_placements, reshard.mesh, reshard.collectives
         )
         self.steps_seen += len(steps)
-        direct = find_exchanges(sharding, reshard.target, reshard.mesh, reshard.collectives)
-        for step in self._legal(sharding, reached, (*steps, *direct)):
+        exchanges = find_exchanges(sharding, reshard.target, reshard.mesh, reshard.collectives)
+        for step in self._legal(sharding, reached, (*steps, *exchanges)):
             if step.spec.loads is None:
                 self._reach(reached, step)
                 continue
-            cost = least_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
-            least = _sum(reached, _step_price(step, cost))
-            priority = _sum(least, self._remaining_cost(step.target))
-            if least < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
+            step_bound = least_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
+            reached_bound = _sum(reached, _step_price(step, step_bound))
+            priority = _sum(reached_bound, self._remaining_cost(step.target))
+            if reached_bound < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
                 self._push(priority, step.target, reached, next(self._order), step)
 
     def _legal(self, sharding: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
@@ -248,11 +261,10 @@ class PlanSearch:
         the target has no loss along tp.
         """
         target = self.reshard.target
-        enters = any(p.error and p not in (before[axis], target[axis]) for axis, p in after.entries)
-        return enters or (
-            not self.converts_again
-            and any(p.error and target[axis] == p and after[axis] != p for axis, p in before.entries)
-        )
+        if any(p.error and p not in (before[axis], target[axis]) for axis, p in after.entries):
+            return True
+        leaves_wanted = any(p.error and target[axis] == p and after[axis] != p for axis, p in before.entries)
+        return leaves_wanted and not self.converts_again
 
     def _reach(self, reached: PlanCost, step: Step) -> None:
         """Queue the target of `step` if this is the cheapest path to it so far. `reached` is the cost of its source."""
@@ -308,6 +320,7 @@ def _fits_shape(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
 
 
 def _step_price(step: Step, cost: Cost) -> PlanCost:
+    """Return the cost of a step in ticks, bytes and steps."""
     extra = _TWO_ROUND_GAIN if step.spec.traffic.rounds > 1 else 0
     return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
@@ -319,19 +332,20 @@ def _sum(a: PlanCost, b: PlanCost) -> PlanCost:
 def _most_useful(free: tuple[str, ...], source: Sharding, target: Sharding) -> tuple[str, ...]:
     """Return the axes whose placement differs between both sides, and further axes up to FEW_AXES in total."""
     unchanged = [axis for axis in free if source[axis] == target[axis] and source[axis].dim is None]
-    spare = max(FEW_AXES - (len(free) - len(unchanged)), 0)
-    return tuple(axis for axis in free if axis not in unchanged[spare:])
+    changed_count = len(free) - len(unchanged)
+    omitted = unchanged[max(FEW_AXES - changed_count, 0) :]
+    return tuple(axis for axis in free if axis not in omitted)
 
 
 def _distance(sharding: Sharding, target: Sharding) -> int:
-    """Return the number of axes that must leave or join a dimension, or become partial or stop being partial."""
+    """Return the number of axes that must leave or join a dimension, or become partial or stop being partial.
+
+    For example, it is 3 from `a: S(0), b: S(0)` to `a: S(0), c: S(0), b: S(0)`: b leaves, and then c and b join.
+    """
     distance = len({*sharding.partial} ^ {*target.partial})
-    for dim in {
-        placement.dim for side in (sharding, target) for _, placement in side.entries if placement.dim is not None
-    }:
-        axes_here, target_axes = ([(axis, side[axis]) for axis in side.dim_axes(dim)] for side in (sharding, target))
-        common_count = sum(
-            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(axes_here, target_axes, strict=False))
-        )
-        distance += len(axes_here) + len(target_axes) - 2 * common_count
+    for dim in {placement.dim for _, placement in (*sharding.entries, *target.entries) if placement.dim is not None}:
+        entries, target_entries = ([(axis, side[axis]) for axis in side.dim_axes(dim)] for side in (sharding, target))
+        pairs = zip(entries, target_entries, strict=False)
+        common_count = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        distance += len(entries) + len(target_entries) - 2 * common_count
     return distance

@@ -107,10 +107,12 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
         wire, sends, seconds = 0.0, 0, 0.0
         for target in order:
             plan = planner.plan(meta, source, target)
-            for start in (reached for reached in steps if not reached.has_lossy):
+            for start in steps:
+                if start.has_lossy:
+                    continue
                 if planner.least_seconds(meta, start, target) <= plan.seconds * (1 + ROUNDING):
                     plan = min(plan, planner.plan(meta, start, target), key=_rank)
-            steps.update((step.target, step) for step in plan.steps if step.target not in steps)
+            steps.update({step.target: step for step in plan.steps if step.target not in steps})
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
             sends += sum(sends_anything(step, meta.shape, planner.mesh) for step in plan.steps)
         if best is None or (seconds, wire, sends) < best[0]:

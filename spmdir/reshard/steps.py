@@ -40,7 +40,7 @@ class Step:
         to_dim: the dimension that all_to_all shards.
         reduction: the reduction of the partial values before the step (all_reduce, reduce_scatter) or after it
             (partition).
-        others: (name, value) pairs of the arguments of other clauses, sorted by name.
+        extra_arguments: (name, value) pairs of the arguments of other clauses, sorted by name.
         spec: the spec of the collective. The spec of a plug-in changes if its file is run again.
     """
 
@@ -64,11 +64,11 @@ class Step:
 
     def placement_changes(self, mesh: Mesh) -> tuple[tuple[Placement, Placement], ...]:
         """Return the distinct (placement before, placement after) pairs of axes that the step changes."""
-        named = (*self.axes, *(axis for side in (self.source, self.target) for axis, _ in side.entries))
-        fine = mesh.refine(named)
+        placed_axes = [axis for side in (self.source, self.target) for axis, _ in side.entries]
+        fine = mesh.refine([*self.axes, *placed_axes])
         source, target = self.source.refined(fine), self.target.refined(fine)
-        axes = [part for axis in self.axes for part in fine.parts(axis)]
-        pairs = dict.fromkeys((source[axis], target[axis]) for axis in axes)
+        sub_axes = [part for axis in self.axes for part in fine.parts(axis)]
+        pairs = dict.fromkeys((source[axis], target[axis]) for axis in sub_axes)
         return tuple((before, after) for before, after in pairs if before != after)
 
     @property
@@ -83,14 +83,14 @@ class Step:
         return any(before.error or after.error for before, after in self.placement_changes(mesh))
 
     def __str__(self) -> str:
-        details = (
+        clauses = (
             ("on", f"[{', '.join(self.axes)}]"),
             ("dim", self.dim),
             ("to", self.to_dim),
             ("op", self.reduction),
             *self.extra_arguments,
         )
-        return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
+        return " ".join([self.kind, *(f"{keyword} {value}" for keyword, value in clauses if value is not None)])
 
 
 def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **arguments: Any) -> Step:
@@ -100,31 +100,21 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **a
         ShardingError: the step is not legal.
     """
     target, spec = transition(kind, source, mesh, shape, **arguments), collective(kind)
+    extra_arguments = _extra_arguments(spec, arguments)
     if not spec.names_axes:
-        return Step(
-            kind,
-            spec.group_axes(source, target, mesh),
-            source,
-            target,
-            extra_arguments=_extra_arguments(spec, arguments),
-        )
+        axes = spec.group_axes(source, target, mesh)
+        return Step(kind, axes, source, target, extra_arguments=extra_arguments)
     axes, reduction = tuple(arguments["axes"]), arguments.get("reduction")
     if spec.before == "partial":
         fine = refinement(mesh, source, axes)
-        reduction = partial_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
-    return Step(
-        kind,
-        axes,
-        source,
-        target,
-        arguments.get("dim"),
-        arguments.get("to_dim"),
-        reduction,
-        _extra_arguments(spec, arguments),
-    )
+        sub_axes = [part for axis in axes for part in fine.parts(axis)]
+        reduction = partial_op(source.refined(fine), sub_axes)
+    dim, to_dim = arguments.get("dim"), arguments.get("to_dim")
+    return Step(kind, axes, source, target, dim, to_dim, reduction, extra_arguments)
 
 
 def _extra_arguments(spec: CollectiveSpec, arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return (name, value) for the arguments of clauses that have no field in `Step`, such as the root of a scatter."""
     names = sorted(clause.argument for clause in spec.clauses if clause.argument not in STANDARD_ARGUMENTS)
     return tuple((name, arguments[name]) for name in names if name in arguments)
 
@@ -160,10 +150,9 @@ def transition(
     fine = refinement(mesh, source, axes, *([target] if target else []))
     if fine is mesh:
         return _move_axes(spec, source, mesh, len(shape), tuple(axes), target, **arguments)
-    parts = tuple(part for axis in axes for part in fine.parts(axis))
-    result = _move_axes(
-        spec, source.refined(fine), fine, len(shape), parts, target and target.refined(fine), **arguments
-    )
+    sub_axes = tuple(part for axis in axes for part in fine.parts(axis))
+    refined_target = target and target.refined(fine)
+    result = _move_axes(spec, source.refined(fine), fine, len(shape), sub_axes, refined_target, **arguments)
     check_split(spec, mesh, fine, shape, source, result)
     return result.merged(mesh)
 
@@ -181,40 +170,45 @@ def _move_axes(
     reduction: str | None = None,
     **extra_arguments: Any,
 ) -> Sharding:
-    """Return `source` with `axes` taken from the trait before `spec` to the trait after it."""
-    kind = spec.name
-    leaving, joining = (dim, to_dim) if spec.before == "shard" else (None, dim)
-    for dimension, trait in ((leaving, spec.before), (joining, spec.after)):
+    """Return `source` with `axes` taken from the trait before `spec` to the trait after it.
+
+    Args:
+        rank: the number of dimensions of the tensor.
+        target: contains the shard placement of axes that join a dimension; `S` if None.
+        dim, to_dim, reduction: as in `Step`.
+    """
+    gathered_dim, sharded_dim = (dim, to_dim) if spec.before == "shard" else (None, dim)
+    for dimension, trait in ((gathered_dim, spec.before), (sharded_dim, spec.after)):
         if trait == "shard" and (dimension is None or not 0 <= dimension < rank):
-            raise ShardingError(f"{kind} has dimension {dimension}; expected a dimension of a tensor of rank {rank}")
-    _check_leaving(spec, source, axes, leaving, reduction)
-    result = Sharding(
-        [
-            *(e for e in source.entries if e[0] not in axes),
-            *_joining_entries(spec, axes, target, leaving, joining, reduction),
-        ],
-        source.mesh,
-    )
+            raise ShardingError(
+                f"{spec.name} has dimension {dimension}; expected a dimension of a tensor of rank {rank}"
+            )
+    _check_leaving(spec, source, axes, gathered_dim, reduction)
+    unmoved_entries = [(axis, placement) for axis, placement in source.entries if axis not in axes]
+    moved_entries = _moved_entries(spec, axes, target, gathered_dim, sharded_dim, reduction)
+    result = Sharding([*unmoved_entries, *moved_entries], source.mesh)
     result.check(mesh, rank)
     check_joint(spec, axes, (source, result))
     check_declared_steps(spec, axes, source, result)
     return result
 
 
-def _joining_entries(
+def _moved_entries(
     spec: CollectiveSpec,
     axes: tuple[str, ...],
     target: Sharding | None,
-    leaving: int | None,
-    joining: int | None,
+    gathered_dim: int | None,
+    sharded_dim: int | None,
     reduction: str | None,
 ) -> list[tuple[str, Placement]]:
     """Return (axis, placement) for `axes` after the step; empty if they become replicated."""
     if spec.after == "shard":
-        assert joining is not None  # checked
-        if joining == leaving:
-            raise ShardingError(f"{spec.name} is from dimension {leaving} to itself; expected two different dimensions")
-        return [(axis, _shard_placement(joining, target and target[axis])) for axis in axes]
+        assert sharded_dim is not None  # checked
+        if sharded_dim == gathered_dim:
+            raise ShardingError(
+                f"{spec.name} is from dimension {gathered_dim} to itself; expected two different dimensions"
+            )
+        return [(axis, _shard_placement(sharded_dim, target and target[axis])) for axis in axes]
     if spec.after == "partial":
         if reduction is None:
             raise ShardingError(f"{spec.name} has no reduction; expected one, such as `op sum`")
@@ -228,6 +222,7 @@ def _joining_entries(
 
 
 def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
+    """Return `wanted` if it shards `dim`, else `S(dim)`."""
     return wanted if isinstance(wanted, ShardPlacement) and wanted.dim == dim else Shard(dim)
 
 
@@ -265,10 +260,10 @@ def _check_leaving(
             raise ShardingError(
                 f"{spec.name} requires '{axis}' to be {spec.before}, found {source[axis]} in <{source}>"
             )
-    needed = partial_op(source, axes) if spec.before == "partial" else reduction
-    if reduction not in (None, needed):
+    source_reduction = partial_op(source, axes) if spec.before == "partial" else reduction
+    if reduction not in (None, source_reduction):
         raise ShardingError(
-            f"{spec.name} has the reduction {reduction}; expected {needed}, the reduction of <{source}>"
+            f"{spec.name} has the reduction {reduction}; expected {source_reduction}, the reduction of <{source}>"
         )
 
 

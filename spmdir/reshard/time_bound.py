@@ -58,9 +58,9 @@ class QuickBound:
         is_modelled = topology.costs is None and keep_bounds(collectives)
         self._shape, self._itemsize, self._sizes = shape, itemsize, mesh.sizes
         self._is_known = is_modelled and _is_standard(target)
-        self._left = [axis for axis, _ in target.partial]
-        self._together = mesh.group_size(self._left)
-        self._need = self._lengths(target) if self._is_known else ()
+        self._target_partial = [axis for axis, _ in target.partial]
+        self._target_partial_count = mesh.group_size(self._target_partial)
+        self._target_lengths = self._lengths(target) if self._is_known else ()
         self._groups = _group_sizes(mesh)
         self._protocols = _protocols(mesh, topology) if is_modelled else ((0.0, 0.0, 0.0),)
         self._has_trees = bool(topology.tree_efficiency) and node_count(mesh.axis_names, mesh) > 1
@@ -69,11 +69,13 @@ class QuickBound:
         """Return lower bounds on the seconds, and on the bytes that a rank sends, from `source` to the target."""
         if not self._is_known or not _is_standard(source):
             return 0.0, 0.0
-        lengths = self._lengths(source)
-        needed, source_count = math.prod(self._need) / self._together, math.prod(lengths)
-        reduces = any(axis not in self._left for axis, _ in source.partial)
-        wire = self._itemsize * (needed if reduces else max(needed - source_count, 0.0))
-        ranks = self._ranks(source, lengths)
+        source_lengths = self._lengths(source)
+        # The ranks along the target's partial axes may receive an equal part of the target shard each.
+        target_numel = math.prod(self._target_lengths) / self._target_partial_count
+        reduces = any(axis not in self._target_partial for axis, _ in source.partial)
+        received = target_numel if reduces else max(target_numel - math.prod(source_lengths), 0.0)
+        wire = self._itemsize * received
+        ranks = self._ranks(source, source_lengths)
         return (self._seconds(ranks, wire), wire) if wire or ranks > 1 else (0.0, 0.0)
 
     def seconds(self, source: Sharding, wire: float) -> float:
@@ -89,16 +91,19 @@ class QuickBound:
         protocols = zip(latencies, self._protocols, strict=True)
         return min(latency + wire * per_byte for latency, (_, _, per_byte) in protocols)
 
-    def _ranks(self, source: Sharding, lengths: Sequence[int]) -> int:
+    def _ranks(self, source: Sharding, source_lengths: Sequence[int]) -> int:
         """Return a lower bound on the number of ranks that contribute to the largest target shard.
 
         Ranks that differ only along the target's partial axes receive these contributions together.
+
+        Args:
+            source_lengths: the length of the largest source shard in each dimension.
         """
-        overlapped = math.prod(
-            [-(-need // max(source_length, 1)) for source_length, need in zip(lengths, self._need, strict=True)]
+        overlapped_shards = math.prod(
+            [-(-target // max(source, 1)) for source, target in zip(source_lengths, self._target_lengths, strict=True)]
         )
         partial_values = math.prod([self._sizes[axis] for axis, _ in source.partial])
-        return -(-overlapped * partial_values // self._together)
+        return -(-overlapped_shards * partial_values // self._target_partial_count)
 
     def _lengths(self, sharding: Sharding) -> list[int]:
         """Return the length of the largest shard of each dimension."""
@@ -133,6 +138,7 @@ def most_seconds_per_byte(mesh: Mesh, topology: Topology) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _protocols(mesh: Mesh, topology: Topology) -> Protocols:
+    """Return the constants of each protocol, on the faster of the links that `mesh` may use."""
     is_within_node = node_count(mesh.axis_names, mesh) == 1
     bandwidth = max(topology.intra_bandwidth, topology.inter_bandwidth)
     constants = []
@@ -148,17 +154,18 @@ def _protocols(mesh: Mesh, topology: Topology) -> Protocols:
 def _latencies(ranks: int, sizes: tuple[int, ...], protocols: Protocols, has_trees: bool) -> tuple[float, ...]:
     """Return, for each protocol of the collective that sends the bytes, the least latency of all collectives.
 
-    That collective contributes to the number of ranks, or it sends to one peer.
+    That collective is over a group of one of `sizes`, and the other collectives have to reach `ranks / size` ranks. Or
+    it sends to one peer in one hop, and the others have to reach all `ranks`.
     """
-    to_one_peer = _latency(ranks, sizes, protocols, has_trees)
-    rest = [_latency(-(-ranks // size), sizes, protocols, has_trees) for size in sizes]
-    hops = [_hops(size, has_trees) for size in sizes]
-    return tuple(
-        [
-            start + min([hop + to_one_peer, *(h * hop + latency for h, latency in zip(hops, rest, strict=True))])
-            for start, hop, _ in protocols
-        ]
-    )
+    latency_of_all = _latency(ranks, sizes, protocols, has_trees)
+    hops_and_latency_of_others = [
+        (_hops(size, has_trees), _latency(-(-ranks // size), sizes, protocols, has_trees)) for size in sizes
+    ]
+    latencies = []
+    for start, hop, _ in protocols:
+        over_groups = [hops * hop + latency for hops, latency in hops_and_latency_of_others]
+        latencies.append(start + min([hop + latency_of_all, *over_groups]))
+    return tuple(latencies)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -80,9 +80,10 @@ class _Shares:
 
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> _Shares:
+    """Return the shares of the group of `rank`, with the reducers from POOLS that move the fewest elements."""
     group = mesh.group(rank, two_round_axes(source, target, mesh))
-    before, after = ([axis for axis, _ in side.partial] for side in (source, target))
-    moves = [_Move.of(cell) for cell in find_cells(source, target, mesh, shape, group, before, after)]
+    source_partial, target_partial = ([axis for axis, _ in side.partial] for side in (source, target))
+    moves = [_Move.of(cell) for cell in find_cells(source, target, mesh, shape, group, source_partial, target_partial)]
     choices = dict.fromkeys(tuple(move.reducers(pool) for move in moves) for pool in POOLS)
     return min((_assign_shares(moves, reducers) for reducers in choices), key=lambda shares: shares.busiest(group))
 
@@ -96,6 +97,7 @@ def two_round_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple
 
 
 Pool = Callable[[set[int], set[int], set[int]], set[int]]
+"""(senders, receivers, near) → reducers, all sets of ranks; see POOLS."""
 
 POOLS: tuple[Pool, ...] = (
     lambda senders, receivers, near: senders & receivers or senders,
@@ -113,71 +115,82 @@ target that fewest ranks lack.
 class _Move:
     """The movement of one cell. Partial values are numbered by their position along the partial axes.
 
+    For example, the first and second partial values of the source are at the ranks 0 and 1, and at 2 and 3. The only
+    partial value of the target is at the ranks 2 and 3. Then the second value stays at 2 and 3, the first moves, the
+    ranks 0 and 1 have its sum already, and the ranks 2 and 3 lack it.
+
     Attributes:
         staying: source partial value that stays → the target partial value that it becomes.
         moving: the source partial values that move.
-        served: the ranks that already have the sum of `moving`; empty if several partial values move.
-        lacking: for each target partial value, the ranks that need the sum.
+        ranks_with_sum: the ranks that already have the sum of `moving`; empty if several partial values move.
+        ranks_without_sum: for each target partial value, its ranks that need the sum.
     """
 
     cell: Cell
     staying: dict[int, int]
     moving: list[int]
-    served: set[int]
-    lacking: list[set[int]]
+    ranks_with_sum: set[int]
+    ranks_without_sum: list[set[int]]
 
     @staticmethod
     def of(cell: Cell) -> _Move:
+        """Return the movement of `cell`."""
         staying = _find_staying(cell)
         moving = [partial for partial in range(len(cell.senders)) if partial not in staying]
-        served = set(cell.senders[moving[0]]) if len(moving) == 1 else set()
-        return _Move(cell, staying, moving, served, [set(ranks) - served for ranks in cell.receivers])
+        ranks_with_sum = set(cell.senders[moving[0]]) if len(moving) == 1 else set()
+        ranks_without_sum = [set(ranks) - ranks_with_sum for ranks in cell.receivers]
+        return _Move(cell, staying, moving, ranks_with_sum, ranks_without_sum)
 
     def reducers(self, pool: Pool) -> tuple[int, ...]:
         """Return the reducers of the partial values that move; none if all stay."""
         if not self.moving:
             return ()
-        fewest = min(map(len, self.lacking))
-        near = {rank for ranks in self.lacking if self.served and len(ranks) == fewest for rank in ranks}
+        near: set[int] = set()
+        if self.ranks_with_sum:
+            fewest = min(map(len, self.ranks_without_sum))
+            near.update(*(ranks for ranks in self.ranks_without_sum if len(ranks) == fewest))
         senders = {rank for partial in self.moving for rank in self.cell.senders[partial]}
-        return tuple(sorted(pool(senders, {rank for ranks in self.cell.receivers for rank in ranks}, near)))
+        receivers = {rank for ranks in self.cell.receivers for rank in ranks}
+        return tuple(sorted(pool(senders, receivers, near)))
 
 
-def _assign_shares(moves: Sequence[_Move], reducers: Sequence[tuple[int, ...]]) -> _Shares:
+def _assign_shares(moves: Sequence[_Move], reducers_of_moves: Sequence[tuple[int, ...]]) -> _Shares:
+    """Return the shares of all moves, each with its reducers. The reducers of a move divide its cell evenly."""
     shares = _Shares()
-    for move, rank_of_reducer in zip(moves, reducers, strict=True):
-        cell, staying = move.cell, set(move.staying.values())
-        shares.stationary.extend(
-            Share(rank, rank, 0, cell.chunk) for index in staying for rank in cell.receivers[index]
-        )
-        chunks = list(split_by_weight(cell.chunk, [(rank, 1) for rank in rank_of_reducer]))
+    for move, reducers in zip(moves, reducers_of_moves, strict=True):
+        cell = move.cell
+        for target_partial in set(move.staying.values()):
+            shares.stationary.extend(Share(rank, rank, 0, cell.chunk) for rank in cell.receivers[target_partial])
+        chunks = list(split_by_weight(cell.chunk, [(reducer, 1) for reducer in reducers]))
         for partial in move.moving:
             senders = cell.senders[partial]
-            shares.first_round.extend(Share(rank, rank, partial, chunk) for chunk, rank in chunks if rank in senders)
-            shares.first_round.extend(
-                share_among(partial, [(rank, chunk) for chunk, rank in chunks if rank not in senders], senders)
-            )
-        for chunk, rank in chunks:
-            _add_second_round(move, chunk, rank, staying, shares)
+            kept = [Share(reducer, reducer, partial, chunk) for chunk, reducer in chunks if reducer in senders]
+            lacking = [(reducer, chunk) for chunk, reducer in chunks if reducer not in senders]
+            shares.first_round.extend(kept)
+            shares.first_round.extend(share_among(partial, lacking, senders))
+        for chunk, reducer in chunks:
+            _add_second_round(move, chunk, reducer, shares)
     return shares
 
 
-def _add_second_round(move: _Move, chunk: Chunk, reducer: int, staying: set[int], shares: _Shares) -> None:
+def _add_second_round(move: _Move, chunk: Chunk, reducer: int, shares: _Shares) -> None:
     """Add to `shares` the sends of a sum from its reducer, to the target partial values that fewest ranks lack."""
-    sent = [len(ranks) - (reducer in ranks) for ranks in move.lacking]
-    best = [index for index, count in enumerate(sent) if count == min(sent)]
-    for piece, index in split_by_weight(chunk, [(index, 1) for index in best]):
-        partial = int(index in staying)
-        served_receivers = move.served.intersection(move.cell.receivers[index])
-        shares.stationary.extend(Share(rank, rank, partial, piece) for rank in served_receivers)
-        shares.second_round.extend(Share(reducer, rank, partial, piece) for rank in move.lacking[index])
+    send_counts = [len(ranks - {reducer}) for ranks in move.ranks_without_sum]
+    nearest = [index for index, count in enumerate(send_counts) if count == min(send_counts)]
+    target_partials_of_staying = set(move.staying.values())
+    for piece, index in split_by_weight(chunk, [(index, 1) for index in nearest]):
+        # `partial` is 1 if the sum is added to a partial value that stays, which is number 0.
+        partial = int(index in target_partials_of_staying)
+        receivers_with_sum = move.ranks_with_sum.intersection(move.cell.receivers[index])
+        shares.stationary.extend(Share(rank, rank, partial, piece) for rank in receivers_with_sum)
+        shares.second_round.extend(Share(reducer, rank, partial, piece) for rank in move.ranks_without_sum[index])
 
 
 def _find_staying(cell: Cell) -> dict[int, int]:
     """Return source partial value → target partial value, if all ranks of the target partial value already have it."""
     staying: dict[int, int] = {}
-    for index, ranks in enumerate(cell.receivers):
-        for partial, senders in enumerate(cell.senders):
-            if set(ranks) <= set(senders):
-                staying.setdefault(partial, index)
+    for target_partial, receivers in enumerate(cell.receivers):
+        for source_partial, senders in enumerate(cell.senders):
+            if set(receivers) <= set(senders):
+                staying.setdefault(source_partial, target_partial)
     return staying
