@@ -134,11 +134,11 @@ class Block:
         copy_price: dict[int, float] = {}  # of the buffers that are cheaper to copy than to hold
         for buffer, size in enumerate(self.sizes):
             if size is not None:
-                cost, copy = price * size, self.copies[buffer] if self.copies else None
-                if copy is not None and copy < cost:
-                    cost = copy_price[buffer] = copy
+                available_price, copy = price * size, self.copies[buffer] if self.copies else None
+                if copy is not None and copy < available_price:
+                    available_price = copy_price[buffer] = copy
                 end = buffer_count + producer[buffer] if buffer in producer else sink
-                edges.append((buffer, end, round(cost / CAPACITY_UNIT)))
+                edges.append((buffer, end, round(available_price / CAPACITY_UNIT)))
         for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
             capacity = INFINITE if seconds is None else 1 + round(seconds / CAPACITY_UNIT)
             edges.append((buffer_count + task, sink, capacity))
@@ -148,7 +148,7 @@ class Block:
         not_repeated = [
             buffer for buffer in source_side if buffer < buffer_count and producer.get(buffer) not in repeated
         ]
-        held_bytes = sum(filter(None, [self.sizes[buffer] for buffer in not_repeated if buffer not in copy_price]))
+        held_bytes = sum(self.sizes[buffer] or 0.0 for buffer in not_repeated if buffer not in copy_price)
         copied = [buffer for buffer in not_repeated if buffer in copy_price]
         copies = [Restored(producer[buffer], self.allocates[producer[buffer]].index(buffer)) for buffer in copied]
         seconds = sum(self.seconds[task] or 0.0 for task in repeated) + sum(copy_price[buffer] for buffer in copied)
@@ -167,11 +167,11 @@ def make_block(
 
     Args:
         may_repeat: for each task of the block, whether it may run again.
-        held: the buffers that are always held.
+        always_held: the buffers that are held in any case.
         weights: buffer that is used after the cut of the program → the weight of one byte of it.
         copy_prices: buffer that may be copied → the price of a copy to the host and back in seconds.
     """
-    number: dict[int, int] = {}
+    number: dict[int, int] = {}  # buffer of the program → its number in the block
 
     def numbers_of(buffers: Sequence[int]) -> tuple[int, ...]:
         return tuple([number.setdefault(buffer, len(number)) for buffer in buffers])
@@ -180,23 +180,28 @@ def make_block(
     reads = tuple([numbers_of(task.reads) for task in tasks])
     allocates = tuple([numbers_of(task.allocates) for task in tasks])
     allocated = {buffer for task in tasks for buffer in task.allocates}
-    always_held = {
-        buffer for buffer in number if buffer in always_held or (buffer in weights and buffer not in allocated)
-    }
-    largest = max(
-        (weights[buffer] for buffer in number if buffer in weights and buffer not in always_held), default=0.0
-    )
+    # The values between blocks are held too.
+    held = {buffer for buffer in number if buffer in always_held or (buffer in weights and buffer not in allocated)}
+    needed = [buffer for buffer in number if buffer in weights and buffer not in held]
+    largest_weight = max((weights[buffer] for buffer in needed), default=0.0)
 
     def weighted_bytes(buffer: int) -> float:
-        """Return the bytes of a buffer times its weight. Weights are rounded to classes, so equal layers stay equal."""
-        weight = math.ceil(WEIGHT_CLASSES * weights.get(buffer, largest) / largest) / WEIGHT_CLASSES if largest else 1.0
-        return weight * program.buffers[buffer].bytes
+        """Return the bytes of a buffer times its weight. Weights are rounded to classes, so equal layers stay equal.
 
+        For example, weights of 0.3 and 0.35 of the largest weight are both rounded up to 3/8.
+        """
+        size = program.buffers[buffer].bytes
+        if not largest_weight:
+            return size
+        fraction = weights.get(buffer, largest_weight) / largest_weight
+        return math.ceil(WEIGHT_CLASSES * fraction) / WEIGHT_CLASSES * size
+
+    copies = [copy_prices.get(buffer) if buffer in allocated else None for buffer in number] if copy_prices else []
     return Block(
         tuple([task_seconds(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
         allocates,
         reads,
-        tuple([None if buffer in always_held else weighted_bytes(buffer) for buffer in number]),
-        tuple([index for buffer, index in number.items() if buffer in weights and buffer not in always_held]),
-        tuple([copy_prices.get(buffer) if buffer in allocated else None for buffer in number]) if copy_prices else (),
+        tuple([None if buffer in held else weighted_bytes(buffer) for buffer in number]),
+        tuple([number[buffer] for buffer in needed]),
+        tuple(copies),
     )

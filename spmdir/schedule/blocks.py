@@ -47,12 +47,13 @@ def _cut_evenly(tasks: range, live_before: Sequence[float], size: int) -> Iterat
 
 
 def _signature(program: Program, task: Task) -> Hashable:
+    """Return a value that is equal for the corresponding tasks of equal layers."""
     return task.op, task.seconds, tuple(program.buffers[buffer].bytes for buffer in task.allocates), len(task.reads)
 
 
 def _period(signatures: Sequence[Hashable]) -> int:
     """Return the number of tasks in a layer; 0 if there are no equal layers."""
-    counts = distances(signatures)
+    counts = distances(signatures)  # distance between equal tasks → its frequency
     return max(counts, key=lambda distance: (counts[distance], -distance), default=0)
 
 

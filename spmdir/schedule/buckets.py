@@ -134,17 +134,23 @@ class _Merger:
             for position, task in enumerate(tasks)
         ]
         self._exclude_dependent()
+        # for each position, the compute seconds before it
         seconds = [sum([program.tasks[task].seconds for task in item]) for item in items]
         self.clock = list(itertools.accumulate(seconds, initial=0.0))
         self.live, self.growth = _live_bytes(program, items)
 
     def merge(self) -> list[Item]:
-        """Return the items in the new order, each bucket as one item."""
+        """Return the items in the new order, each bucket as one item.
+
+        The old order is kept, with two exceptions. Items that a bucket needs are placed before it. Items that need a
+        bucket which is not placed yet are postponed until it is.
+        """
         buckets_at: dict[int, list[_Bucket]] = {}
         for bucket in self._buckets():
             if bucket.members != (bucket.position,):
                 buckets_at.setdefault(bucket.position, []).append(bucket)
-        merged = {member for buckets in buckets_at.values() for bucket in buckets for member in bucket.members}
+        all_buckets = itertools.chain.from_iterable(buckets_at.values())
+        bucket_members = {member for bucket in all_buckets for member in bucket.members}
         placed: set[int] = set()
         postponed: list[int] = []
         new_items: list[Item] = []
@@ -163,7 +169,7 @@ class _Merger:
                     if placed.issuperset(self.needs[user]):
                         place(user)
                 postponed = [user for user in postponed if user not in placed]
-            if position == len(self.old_items) or position in placed or position in merged:
+            if position == len(self.old_items) or position in placed or position in bucket_members:
                 continue
             if placed.issuperset(self.needs[position]):
                 place(position)
@@ -184,16 +190,18 @@ class _Merger:
 
     def _exclude_dependent(self) -> None:
         """Remove the members that depend on another member through movable tasks. The others become movable."""
-        members, follows_member, independent = set(self.members), [False] * len(self.old_items), []
+        members, independent_members = set(self.members), []
+        follows_member = [False] * len(self.old_items)  # is a member, or depends on one through movable tasks
         for position, needs in enumerate(self.needs):
             depends = any(follows_member[need] for need in needs)
             if position in members:
-                independent += [] if depends else [position]
                 follows_member[position] = True
+                if not depends:
+                    independent_members.append(position)
             else:
                 follows_member[position] = depends and self.is_movable[position]
-        self.members = independent
-        for position in independent:
+        self.members = independent_members
+        for position in independent_members:
             self.is_movable[position] = True
 
     def _buckets(self) -> Iterator[_Bucket]:
@@ -230,6 +238,7 @@ class _Merger:
         yield from open_buckets.values()
 
     def _compute_between(self, earliest: int, latest: int) -> float:
+        """Return the compute seconds between two positions; 0 if they are in the wrong order."""
         return self.clock[latest] - self.clock[earliest] if earliest <= latest else 0.0
 
     def _try_merge(self, bucket: _Bucket, candidate: _Bucket, previous: int | None) -> _Bucket | None:
@@ -239,7 +248,7 @@ class _Merger:
             previous: the position of the previous bucket, after which a transfer can be hidden; None if the bucket and
                 the candidate cannot be hidden.
         """
-        weight = 1.0 if previous is None else self.latency_weight
+        saved_latency = min(bucket.latency, candidate.latency) * (1.0 if previous is None else self.latency_weight)
         merged = _Bucket(
             bucket.members + candidate.members,
             bucket.preferred,
@@ -247,9 +256,7 @@ class _Merger:
             min(bucket.latest, candidate.latest),
             latency=max(bucket.latency, candidate.latency),
             link_seconds=bucket.link_seconds + candidate.link_seconds,
-            saved_seconds=bucket.saved_seconds
-            + candidate.saved_seconds
-            + min(bucket.latency, candidate.latency) * weight,
+            saved_seconds=bucket.saved_seconds + candidate.saved_seconds + saved_latency,
             bytes=bucket.bytes + candidate.bytes,
             growth=bucket.growth + candidate.growth,
             decrease=bucket.decrease + candidate.decrease,
@@ -265,19 +272,25 @@ class _Merger:
         return merged if (is_hidden or may_be_exposed) and self._fits(bucket, candidate, merged) else None
 
     def _fits(self, bucket: _Bucket, candidate: _Bucket, merged: _Bucket) -> bool:
-        """Return whether there is memory for `merged` in place of `bucket`. If so, update the live bytes."""
+        """Return whether there is memory for `merged` in place of `bucket`. If so, update the live bytes.
+
+        Both the bucket and the candidate move to the position of `merged`. If one moves to an earlier position, the
+        items that it passes have its allocations in addition. If it moves to a later one, the memory that it frees is
+        live at these items.
+        """
         position, old_positions = merged.position, (bucket.position, candidate.members[0])
         begin, end = min(position, *old_positions), max(position, *old_positions)
         live = self.live[begin : end + 1].copy()
         for moved, old_position in zip((bucket, candidate), old_positions, strict=True):
-            passed = slice(min(position, old_position) - begin, max(position, old_position) - begin)
-            live[passed] += moved.growth if position < old_position else moved.decrease
+            passed_items = slice(min(position, old_position) - begin, max(position, old_position) - begin)
+            live[passed_items] += moved.growth if position < old_position else moved.decrease
         if max(live.max(), live[position - begin] + merged.bytes) > self.limit:
             return False
         self.live[begin : end + 1] = live
         return True
 
     def _message_bytes(self, position: int) -> float:
+        """Return the bytes of the operands and results of a collective."""
         task = self.program.tasks[self.old_items[position][0]]
         return sum(self.program.buffers[buffer].bytes for buffer in (*task.allocates, *task.reads))
 

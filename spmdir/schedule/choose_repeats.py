@@ -50,7 +50,9 @@ def choose_repeats(
     def solve(copies: Mapping[int, float], rate: float = FULL_RATE) -> _Solution:
         return _CutProblem(program, budget, repeatable, cut, copies, rate).solve()
 
-    candidates = [solve({}), *(solve(copies, rate) for rate in (RATES if copies and budget else ()))]
+    candidates = [solve({})]
+    if copies and budget:
+        candidates += [solve(copies, rate) for rate in RATES]
     if copies and all(solution.peak > budget for solution in candidates):
         candidates.append(solve(copies))
     return min(candidates, key=lambda solution: (max(solution.peak, budget), solution.seconds)).repeats
@@ -116,6 +118,7 @@ class _CutProblem:
     ):
         self.program, self.budget, self.repeatable, self.cut = program, budget, repeatable, cut
         live = live_bytes(program)
+        # for each task, the sum of the bytes over the budget at all tasks before it
         excess_before = [0.0, *itertools.accumulate(max(0.0, size - budget) for size in live)]
         last_use, next_use = self._uses_around_cut()
         self.excess = max(live) - budget
@@ -155,29 +158,41 @@ class _CutProblem:
 
     def _find_moves(self, blocks: Sequence[range]) -> list[_Move]:
         """Return the moves of all blocks, cheapest first; of moves with equal prices, that of the first block first."""
-        producer = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.allocates}
-        boundary: set[int] = set()
-        for block in blocks:
-            for task in self.program.tasks[block.start : block.stop]:
-                boundary.update(buffer for buffer in task.reads if producer.get(buffer, block.start) < block.start)
+        boundary_buffers = self._find_boundary_buffers(blocks)
         moves: list[_Move] = []
         for block in blocks:
             say("fit-memory: what runs again of tasks {} to {}", block.start + 1, block.stop)
-            fixed = boundary if block.start else set()  # the first block reads nothing of other blocks
+            fixed_buffers = boundary_buffers if block.start else set()  # the first block reads nothing of other blocks
             may_repeat = [
-                self.repeatable[index] and fixed.isdisjoint(self.program.tasks[index].allocates) for index in block
+                self.repeatable[index] and fixed_buffers.isdisjoint(self.program.tasks[index].allocates)
+                for index in block
             ]
-            plain, *with_copies = (
-                self._decisions_of(make_block(self.program, block, may_repeat, self.held, self.weights, prices))
-                for prices in ({}, self.copies.prices(self.rate))[: 1 + bool(self.copies.seconds)]
-            )
-            for before, after in itertools.pairwise(with_copies[0] if with_copies else plain):
+            without_copies = decisions = self._decide(block, may_repeat, {})
+            if self.copies.seconds:
+                decisions = self._decide(block, may_repeat, self.copies.prices(self.rate))
+            for before, after in itertools.pairwise(decisions):
                 price = (after.seconds - before.seconds) / (before.held_bytes - after.held_bytes)
-                without = next((decision for decision in plain if decision.held_bytes <= after.held_bytes), plain[-1])
-                moves.append(_Move(price, block.start, after, without))
+                # the first decision without copies that holds no more, or else the one that holds least
+                replacements = (decision for decision in without_copies if decision.held_bytes <= after.held_bytes)
+                moves.append(_Move(price, block.start, after, next(replacements, without_copies[-1])))
         return sorted(moves)
 
-    def _decisions_of(self, block: Block) -> list[BlockDecision]:
+    def _find_boundary_buffers(self, blocks: Sequence[range]) -> set[int]:
+        """Return the buffers that a block reads and an earlier block allocates."""
+        producer = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.allocates}
+        boundary_buffers: set[int] = set()
+        for block in blocks:
+            for task in self.program.tasks[block.start : block.stop]:
+                boundary_buffers.update(
+                    buffer for buffer in task.reads if producer.get(buffer, block.start) < block.start
+                )
+        return boundary_buffers
+
+    def _decide(
+        self, tasks: range, may_repeat: Sequence[bool], copy_prices: Mapping[int, float]
+    ) -> list[BlockDecision]:
+        """Return the decisions of a block, computed once for equal blocks. The arguments are those of `make_block`."""
+        block = make_block(self.program, tasks, may_repeat, self.held, self.weights, copy_prices)
         if block not in self._decisions:
             self._decisions[block] = block.decisions()
         return self._decisions[block]
@@ -188,15 +203,17 @@ class _CutProblem:
         Copies are used only as long as all of them can be hidden, unless the rate is `FULL_RATE`.
         """
         decisions: dict[int, BlockDecision] = {}
-        copy_seconds: dict[int, float] = {}
+        copy_seconds: dict[int, float] = {}  # first task of a block → the seconds of its copies in one direction
         total = 0.0
         for move in moves:
-            decision, before = move.decision, copy_seconds.pop(move.start, 0.0)
-            seconds = sum([self.copies.seconds[self._copied_buffer(move.start, item)] for item in _copies_of(decision)])
-            if self.rate < FULL_RATE and total - before + seconds > self.copies.hidden_limit:
+            decision = move.decision
+            copied = [self._copied_buffer(move.start, item) for item in decision.restored if item.copied is not None]
+            seconds = sum([self.copies.seconds[buffer] for buffer in copied])
+            replaced_seconds = copy_seconds.pop(move.start, 0.0)
+            if self.rate < FULL_RATE and total - replaced_seconds + seconds > self.copies.hidden_limit:
                 decision, seconds = move.without_copies, 0.0
             decisions[move.start], copy_seconds[move.start] = decision, seconds
-            total += seconds - before
+            total += seconds - replaced_seconds
         return decisions
 
     def _apply_until_fit(self, moves: Sequence[_Move]) -> _Solution:
@@ -210,14 +227,15 @@ class _CutProblem:
             solutions[count] = self._solution_of(self._apply(moves[:count]))
             return solutions[count].peak <= self.budget
 
-        count = len(moves)  # fewer moves are tried too, because recomputation can raise the peak
-        low, high = 0, next((tried for tried in (count, count * 3 // 4, count // 2) if fits(tried)), 0)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if fits(middle) else (middle, high)
-        if not high:
+        # Fewer moves are tried too, because recomputation can raise the peak.
+        counts = (len(moves), len(moves) * 3 // 4, len(moves) // 2)
+        too_few, enough = 0, next((count for count in counts if fits(count)), 0)
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            too_few, enough = (too_few, middle) if fits(middle) else (middle, enough)
+        if not enough:
             return min(solutions.values(), key=self._badness)
-        return min(self._with_last_move(moves, low), key=lambda solution: solution.seconds)
+        return min(self._with_last_move(moves, too_few), key=lambda solution: solution.seconds)
 
     def _with_last_move(self, moves: Sequence[_Move], count: int) -> Iterator[_Solution]:
         """Yield solutions that fit, with the first `count` moves and one more.
@@ -230,14 +248,18 @@ class _CutProblem:
         def added_seconds(move: _Move) -> float:
             return move.decision.seconds - (decisions[move.start].seconds if move.start in decisions else 0.0)
 
-        def followed_by(move: _Move) -> _Solution:
+        def solve_with(move: _Move) -> _Solution:
             return self._solution_of({**decisions, move.start: move.decision})
 
-        shorter = [move for move in moves[count + 1 :] if added_seconds(move) < added_seconds(moves[count])]
-        first_by_seconds = {added_seconds(move): move for move in reversed(shorter)}
-        solutions = (followed_by(first_by_seconds[seconds]) for seconds in sorted(first_by_seconds))
-        fitting = next((solution for solution in solutions if solution.peak <= self.budget), None)
-        for solution in filter(None, (followed_by(moves[count]), fitting)):
+        solutions = [solve_with(moves[count])]
+        faster_moves = [move for move in moves[count + 1 :] if added_seconds(move) < added_seconds(moves[count])]
+        first_by_seconds = {added_seconds(move): move for move in reversed(faster_moves)}
+        for seconds in sorted(first_by_seconds):
+            solution = solve_with(first_by_seconds[seconds])
+            if solution.peak <= self.budget:
+                solutions.append(solution)
+                break
+        for solution in solutions:
             is_exact = self.budget - solution.peak <= TOLERANCE * self.excess
             yield self._without_last_blocks(solution) if is_exact else self._without_long_repeats(solution)
 
@@ -255,21 +277,18 @@ class _CutProblem:
 
     def _without_long_repeats(self, solution: _Solution) -> _Solution:
         """Remove repeats that are not needed to fit, longest first; of equally long ones, the last first."""
-        needed: set[object] = set()
-        items = [
-            (self._seconds(start, item), start + item.task, start, item)
-            for start, restored in solution.restored.items()
-            for item in restored
-        ]
-        for seconds, task, start, item in sorted(items, key=lambda entry: entry[:2], reverse=True):
-            is_task = item.copied is None
-            buffers = self.program.tasks[task].allocates if is_task else (self._copied_buffer(start, item),)
-            size = sum(self.program.buffers[buffer].bytes for buffer in buffers)
-            if (seconds, size) in needed:
+        needed: set[tuple[float, float]] = set()  # (seconds, bytes) of a repeat that could not be removed
+        items = [(start, item) for start, restored in solution.restored.items() for item in restored]
+        items.sort(key=lambda entry: (self._seconds(*entry), entry[0] + entry[1].task), reverse=True)
+        for start, item in items:
+            task = self.program.tasks[start + item.task]
+            buffers = task.allocates if item.copied is None else (self._copied_buffer(start, item),)
+            size = self._seconds(start, item), sum(self.program.buffers[buffer].bytes for buffer in buffers)
+            if size in needed:
                 continue
             smaller = self._solve_with({**solution.restored, start: solution.restored[start] - {item}})
             if smaller.peak > self.budget:
-                needed.add((seconds, size))
+                needed.add(size)
             elif smaller.seconds < solution.seconds:
                 solution = smaller
         return solution
@@ -281,27 +300,26 @@ class _CutProblem:
         return self.copies.price(self._copied_buffer(start, item), HIDDEN_PRICE)
 
     def _copied_buffer(self, start: int, item: Restored) -> int:
+        """Return the buffer that `item` of the block from the task `start` copies."""
         assert item.copied is not None
         return self.program.tasks[start + item.task].allocates[item.copied]
 
     def _badness(self, solution: _Solution) -> tuple[float, float]:
+        """Return a key for `min`: solutions that fit come first, the fastest of them first."""
         return max(solution.peak, self.budget), solution.seconds
 
     def _solution_of(self, decisions: Mapping[int, BlockDecision]) -> _Solution:
+        """Return the solution with the given decisions, by the first task of their block."""
         return self._solve_with({start: decision.restored for start, decision in decisions.items()})
 
     def _solve_with(self, restored: Mapping[int, frozenset[Restored]]) -> _Solution:
         """Return the solution with the given restored values, by the first task of their block."""
         items = [(start, item) for start, block_items in restored.items() for item in block_items]
-        recomputed = {start + item.task for start, item in items if item.copied is None}
+        recomputed_tasks = {start + item.task for start, item in items if item.copied is None}
         copied_buffers = [self._copied_buffer(start, item) for start, item in items if item.copied is not None]
-        copied = {buffer: self.copies.seconds[buffer] for buffer in copied_buffers}
-        added = find_repeats(self.program, self.cut, recomputed, copied)
-        run_seconds = [task_seconds(self.program.tasks[repeat.task]) for repeat in added if repeat.action == "run"]
-        reloaded = [repeat.buffer for repeat in added if repeat.action == "reload"]
-        seconds = sum(run_seconds) + self.copies.total_price(reloaded)
-        return _Solution(restored, tuple(added), peak_with_repeats(self.program, added), seconds)
-
-
-def _copies_of(decision: BlockDecision) -> list[Restored]:
-    return [item for item in decision.restored if item.copied is not None]
+        copy_seconds = {buffer: self.copies.seconds[buffer] for buffer in copied_buffers}
+        repeats = find_repeats(self.program, self.cut, recomputed_tasks, copy_seconds)
+        run_seconds = [task_seconds(self.program.tasks[repeat.task]) for repeat in repeats if repeat.action == "run"]
+        reloaded_buffers = [repeat.buffer for repeat in repeats if repeat.action == "reload"]
+        seconds = sum(run_seconds) + self.copies.total_price(reloaded_buffers)
+        return _Solution(restored, tuple(repeats), peak_with_repeats(self.program, repeats), seconds)

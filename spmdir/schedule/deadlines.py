@@ -62,6 +62,7 @@ class Deadlines:
             if index in self.waits and task.transfer is not None
         }
         is_preparing = find_preparing(program, range(len(tasks)), needs, self._transfers)
+        # Transfers, their waits, views and preparing tasks move; all other tasks keep their order.
         self._is_movable = [
             is_preparing[index] or is_view(program, index) or index in self._transfers or task.waits_for is not None
             for index, task in enumerate(tasks)
@@ -102,7 +103,8 @@ class Deadlines:
     def _latest_ends(self) -> Iterator[tuple[int, float, list[float]]]:
         """Yield (task, its latest end, latest begins of all tasks) for each movable task, from the last to the first.
 
-        The caller may change the latest begin of the yielded task. Tasks before it then respect the change.
+        The latest end of a task is the earliest of the latest begins of its users. The caller may lower the
+        latest begin of the yielded task. Tasks before it then respect the change.
         """
         latest_begins = [*self._clock]
         for index in reversed(range(len(self.tasks))):
@@ -113,16 +115,8 @@ class Deadlines:
                 yield index, latest_end, latest_begins
 
     def _find_latest_starts(self) -> None:
-        """Find the urgent starts, then the latest starts of the others, which keep clear of urgent transfers."""
-        urgent_times: dict[str, list[float]] = {}
-        for index, latest_end, _ in self._latest_ends():
-            transfer = self._transfers.get(index)
-            if transfer is not None and latest_end - self._earliest_end[index] < transfer.seconds:
-                self.latest_start[index] = -math.inf
-                for name in _resource_names(transfer):
-                    urgent_times.setdefault(name, []).append(self._earliest_end[index] - self._durations[index])
-        for times in urgent_times.values():
-            times.sort()
+        """Find the latest starts of the transfers that are not urgent. They keep clear of urgent transfers."""
+        urgent_times = self._find_urgent_times()
         next_start: dict[str, float] = {}  # stream → the latest start of the transfer that follows on it
         for index, latest_end, latest_begins in self._latest_ends():
             transfer = self._transfers.get(index)
@@ -135,23 +129,39 @@ class Deadlines:
                 continue
             streams = transfer.stream, *transfer.excludes
             end = min([latest_end, *(next_start.get(stream, latest_end) for stream in streams)])
-            names = *_resource_names(transfer), *transfer.excludes
-            busy_times = [urgent_times[name] for name in names if name in urgent_times]
+            resources = *_resource_names(transfer), *transfer.excludes
+            busy_times = [urgent_times[resource] for resource in resources if resource in urgent_times]
             seconds = self._slack * transfer.seconds
-            latest_begins[index] = self._find_slot(seconds, self._earliest_end[index], end, busy_times)
+            latest_begins[index] = self._find_last_start(seconds, self._earliest_end[index], end, busy_times)
             self.latest_start[index] = next_start[transfer.stream] = latest_begins[index]
 
-    def _find_slot(self, seconds: float, earliest: float, end: float, busy_times: Sequence[Sequence[float]]) -> float:
-        """Return the last begin of a task that is followed by `seconds` before `end` without any of the busy times.
+    def _find_urgent_times(self) -> dict[str, list[float]]:
+        """Set the latest start of urgent transfers to −inf; return resource → the ascending times of their starts."""
+        urgent_times: dict[str, list[float]] = {}
+        for index, latest_end, _ in self._latest_ends():
+            transfer = self._transfers.get(index)
+            if transfer is not None and latest_end - self._earliest_end[index] < transfer.seconds:
+                self.latest_start[index] = -math.inf
+                for resource in _resource_names(transfer):
+                    urgent_times.setdefault(resource, []).append(self._earliest_end[index] - self._durations[index])
+        for times in urgent_times.values():
+            times.sort()
+        return urgent_times
 
-        If there is none after `earliest`, return the last begin that is followed by `seconds` before `end`.
+    def _find_last_start(
+        self, seconds: float, earliest: float, end: float, busy_times: Sequence[Sequence[float]]
+    ) -> float:
+        """Return the last begin of a task at which a transfer of `seconds` can start that ends before `end`.
+
+        No busy time may be during the transfer. If there is no such begin after `earliest`, busy times are ignored. For
+        example, tasks begin at 0, 3 and 6. A transfer of 2 s that ends before 6 starts at 3, or at 0 if 4 is busy.
         """
-        fallback = slot = _last_up_to(self._clock, end - seconds)
-        while slot >= earliest:
-            last_busy = max([_last_up_to(times, slot + seconds) for times in busy_times], default=-math.inf)
-            if last_busy <= slot or last_busy - seconds >= slot:
-                return slot
-            slot = _last_up_to(self._clock, last_busy - seconds)
+        fallback = begin = _last_up_to(self._clock, end - seconds)
+        while begin >= earliest:
+            last_busy = max([_last_up_to(times, begin + seconds) for times in busy_times], default=-math.inf)
+            if last_busy <= begin or last_busy - seconds >= begin:
+                return begin
+            begin = _last_up_to(self._clock, last_busy - seconds)
         return fallback
 
     def _find_latest_leads(self, is_preparing: Sequence[bool]) -> None:

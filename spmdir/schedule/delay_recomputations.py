@@ -18,6 +18,8 @@ def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Progr
 
     If such a need is a wait, the recomputed task needs the start instead. Then it can run during the transfer.
 
+    For example, h uses the recomputed f and the wait w of the start s. Then f needs s too, and runs while s transfers.
+
     Args:
         is_repeated: for each task, whether it is recomputed. False for collectives: they may start early to be hidden.
     """
@@ -26,21 +28,18 @@ def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Progr
     for index, task in enumerate(tasks):
         for need in task.needs:
             first_user.setdefault(need, index)
+    # for each recomputed task, the tasks to wait for; for each other task, its needs that are not recomputed
     needs_of_user: list[set[int]] = [set() for _ in tasks]
     for index in reversed(range(len(tasks))):
         if not is_repeated[index]:
             needs_of_user[index] = {_start_of(program, need) for need in tasks[index].needs if not is_repeated[need]}
         elif index in first_user:
             needs_of_user[index] = {need for need in needs_of_user[first_user[index]] if need < index}
-    return attrs.evolve(
-        program,
-        tasks=tuple(
-            attrs.evolve(task, needs=tuple(sorted({*task.needs, *needs_of_user[index]})))
-            if is_repeated[index]
-            else task
-            for index, task in enumerate(tasks)
-        ),
-    )
+    delayed_tasks = [
+        attrs.evolve(task, needs=tuple(sorted({*task.needs, *needs_of_user[index]}))) if is_repeated[index] else task
+        for index, task in enumerate(tasks)
+    ]
+    return attrs.evolve(program, tasks=tuple(delayed_tasks))
 
 
 def _start_of(program: Program, task: int) -> int:

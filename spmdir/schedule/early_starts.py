@@ -67,13 +67,12 @@ class _Swaps:
         """
         while self._next is not None and self.headroom.has_run(self._next):
             self._next = next(self._starts)
-        task = self._next
-        if (
-            task is None
-            or len(self._in_flight_of_kind(task)) >= limit
-            or find_conflicts(self.program, task, self.in_flight)
-        ):
+        start = self._next
+        if start is None or len(self._in_flight_of_kind(start)) >= limit:
             return None
+        if find_conflicts(self.program, start, self.in_flight):
+            return None
+        task = start
         while unmet := [need for need in self.program.tasks[task].needs if not self.headroom.has_run(need)]:
             task = unmet[0]
             if not self._is_preparing[task]:
@@ -91,6 +90,7 @@ class _Swaps:
         needed_waits = [need for need in task.needs if need in waits]
         if task.transfer is not None and self.position in self._waits:
             same_kind = self._in_flight_of_kind(self.position)
+            # At most IN_FLIGHT_PER_KIND - 1 transfers of the kind may remain in flight beside this one.
             needed_waits += [self.in_flight[start] for start in same_kind[: 1 - IN_FLIGHT_PER_KIND]]
         if needed_waits:
             return needed_waits[0]

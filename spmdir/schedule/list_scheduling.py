@@ -65,10 +65,11 @@ def order_tasks(program: Program, memory_limit: float | None = None) -> tuple[in
         if max(live) > limit:
             initial, live = before.order, before.live
     renumbered, live = reorder_tasks(program, initial), [live[task] for task in initial]
-    orders = [
-        tuple(initial[position] for position in ListScheduler(renumbered, limit, live, slack).run()) for slack in SLACKS
-    ]
-    runs = sorted([before, *(simulate(program, order) for order in orders)], key=lambda run: run.seconds)
+    runs = [before]
+    for slack in SLACKS:
+        positions = ListScheduler(renumbered, limit, live, slack).run()
+        runs.append(simulate(program, tuple(initial[position] for position in positions)))
+    runs.sort(key=lambda run: run.seconds)
     return next(run.order for run in runs if run is before or run.peak_bytes <= limit)
 
 
@@ -118,18 +119,22 @@ class ListScheduler:
             task = self._next_start(seconds)
             if task is None:
                 task = self._next_on_idle_links() if compute is None else compute
-            if task is None and (task := self.headroom.turn) in [self.in_flight[start] for start in self._sent()]:
-                self.time = self.links.next_end(self._sent())
-            else:
-                self._append(task)
+            if task is None:
+                task = self.headroom.turn  # the next task in the given order always fits
+                pending_waits = [self.in_flight[start] for start in self._all_transferring()]
+                if task in pending_waits:  # let time pass: another task may be ready when a transfer has ended
+                    self.time = self.links.next_end(self._all_transferring())
+                    continue
+            self._append(task)
         return tuple(self.order)
 
-    def _sent(self) -> list[int]:
+    def _all_transferring(self) -> list[int]:
+        """Return the starts of all streams whose transfers have not ended."""
         return [start for starts in self.transferring.values() for start in starts]
 
     def _receive(self) -> None:
         """Make the waits of ended transfers ready."""
-        for start in self.links.have_ended(self._sent(), self.time):
+        for start in self.links.have_ended(self._all_transferring(), self.time):
             self.transferring[self.deadlines.stream_of[start]].remove(start)
             self._add_ready(self.in_flight[start])
 
@@ -151,42 +156,56 @@ class ListScheduler:
                     task = self._next_towards(start)
                     if task is not None:
                         return task
-        earliest: int | None = None
+        first: int | None = None
         for heap in self._early_starts.values():
             while heap and self.headroom.has_run(heap[0]):
                 heapq.heappop(heap)
-            if heap and (earliest is None or heap[0] < earliest) and self._is_idle(heap[0], compute_seconds):
-                earliest = heap[0] if self._next_towards(heap[0]) is not None else earliest
-        return None if earliest is None else self._next_towards(earliest)
+            if not heap or (first is not None and first <= heap[0]):
+                continue
+            if self._is_idle(heap[0], compute_seconds) and self._next_towards(heap[0]) is not None:
+                first = heap[0]
+        return None if first is None else self._next_towards(first)
 
     def _is_idle(self, start: int, compute_seconds: float) -> bool:
-        """Return whether the stream of a start, and the streams that it excludes, are idle for its whole transfer."""
+        """Return whether the stream of a start, and the streams that it excludes, are idle for its whole transfer.
+
+        The next compute task of `compute_seconds` may hide the transfers that are queued before it. No other start may
+        be due before the transfer ends.
+        """
         transfer = self._transfer(start)
         if any(self.transferring.get(stream) for stream in transfer.excludes):
             return False
-        queued = sum([self._transfer(start).seconds for start in self.transferring.get(transfer.stream, ())])
-        if queued and queued + transfer.seconds > compute_seconds:
+        queued_seconds = sum([self._transfer(queued).seconds for queued in self.transferring.get(transfer.stream, ())])
+        if queued_seconds and queued_seconds + transfer.seconds > compute_seconds:
             return False
-        heaps = [self._due_starts.get(stream) for stream in (transfer.stream, *transfer.excludes)]
         end = self.busy_time + compute_seconds + transfer.seconds
-        return all(heap[0][1] == start or heap[0][0] >= end for heap in heaps if heap)
+        for stream in (transfer.stream, *transfer.excludes):
+            if heap := self._due_starts.get(stream):
+                latest, due_start = heap[0]
+                if due_start != start and latest < end:
+                    return False
+        return True
 
     def _next_on_idle_links(self) -> int | None:
         """Return the next task for a start on an idle stream and idle links, though it is not due; None if none."""
-        running = [self._transfer(start) for start in self._sent()]
-        intra_is_busy, inter_is_busy = any(run.intra for run in running), any(run.inter for run in running)
-        best: tuple[float, int] | None = None
+        running = [self._transfer(start) for start in self._all_transferring()]
+        intra_is_busy = any(transfer.intra for transfer in running)
+        inter_is_busy = any(transfer.inter for transfer in running)
+        first: tuple[float, int] | None = None  # (latest start, start)
         for stream, heap in self._due_starts.items():
             self._drop_listed(heap)
-            if self.transferring.get(stream) or not heap or (best is not None and best < heap[0]):
+            if self.transferring.get(stream) or not heap or (first is not None and first < heap[0]):
                 continue
-            transfer = self.program.tasks[heap[0][1]].transfer
+            _, start = heap[0]
+            transfer = self.program.tasks[start].transfer
             if transfer is None or (transfer.intra and intra_is_busy) or (transfer.inter and inter_is_busy):
                 continue
-            best = heap[0] if self._next_towards(heap[0][1]) is not None else best
-        return None if best is None else self._next_towards(best[1])
+            if self._next_towards(start) is not None:
+                first = heap[0]
+        return None if first is None else self._next_towards(first[1])
 
     def _transfer(self, start: int) -> Transfer:
+        """Return the transfer of a start."""
         transfer = self.program.tasks[start].transfer
         assert transfer is not None
         return transfer
@@ -231,6 +250,7 @@ class ListScheduler:
         return fill - self._fill_seconds(task) < gaps
 
     def _fill_seconds(self, task: int) -> float:
+        """Return the seconds of a gap that a task can fill: its time, at most the longest exposed transfer."""
         return min(self.program.tasks[task].seconds, self.deadlines.longest_exposed)
 
     def _may_run(self, task: int) -> bool:
@@ -244,14 +264,15 @@ class ListScheduler:
         task, deadlines = self.program.tasks[number], self.deadlines
         self.order.append(number)
         self.headroom.run(number)
+        was_ready = True
         if task.waits_for is not None:
             del self.in_flight[task.waits_for]
-            if task.waits_for in (starts := self.transferring[deadlines.stream_of[task.waits_for]]):
-                starts.remove(task.waits_for)
+            transferring = self.transferring[deadlines.stream_of[task.waits_for]]
+            if task.waits_for in transferring:  # the wait runs although its transfer has not ended
+                was_ready = False
+                transferring.remove(task.waits_for)
                 self.time = max(self.time, self.links.ended(task.waits_for))
-            elif number not in deadlines.latest_start:
-                self._remove_fill(number)
-        elif number not in deadlines.latest_start:
+        if was_ready and number not in deadlines.latest_start:
             self._remove_fill(number)
         self.time += task.seconds
         self.busy_time += max(LEAST_SECONDS, task.seconds)
@@ -273,6 +294,7 @@ class ListScheduler:
             self._add_ready(task)
 
     def _add_ready(self, task: int) -> None:
+        """Add a task to the queues of starts, or to the queues of compute tasks that can fill gaps."""
         deadlines = self.deadlines
         if (latest := deadlines.latest_start.get(task)) is not None:
             heapq.heappush(self._due_starts.setdefault(deadlines.stream_of[task], []), (latest, task))
@@ -287,9 +309,11 @@ class ListScheduler:
             heapq.heappush(self._leading_tasks, (start, task))
 
     def _remove_fill(self, task: int) -> None:
+        """Subtract a task that runs from the seconds of ready tasks."""
         self.ready_fill[self.deadlines.leads_to[task]] -= self._fill_seconds(task)
         self.total_ready_fill -= self._fill_seconds(task)
 
     def _drop_listed(self, heap: list[tuple[float, int]]) -> None:
+        """Remove the tasks in the list from the front of a queue of (latest start, task)."""
         while heap and self.headroom.has_run(heap[0][1]):
             heapq.heappop(heap)

@@ -36,8 +36,8 @@ class Memory:
         """Return the largest number of live bytes while `task` runs, if it runs next."""
         record, sizes = self.program.tasks[task], self._sizes
         live, peak = self.bytes, 0.0
-        for makes, frees in self._changes(record):
-            for buffer in makes:
+        for allocates, frees in self._changes(record):
+            for buffer in allocates:
                 live += sizes[buffer]
             peak = max(peak, live)
             for buffer in frees:
@@ -55,8 +55,8 @@ class Memory:
         changes, transient = self._changes(record), 0.0 if record.memory_steps else record.transient
         for buffer in _unique_reads(record):
             self._readers[buffer] -= 1
-        for makes, frees in changes:
-            for buffer in makes:
+        for allocates, frees in changes:
+            for buffer in allocates:
                 self.live[buffer] = None
                 self.bytes += sizes[buffer]
             yield self.bytes + transient
@@ -65,11 +65,14 @@ class Memory:
                 self.bytes -= sizes[buffer]
 
     def _changes(self, task: Task) -> list[Change]:
-        """Return the buffers that each memory step of a task allocates and frees, if the task runs next."""
+        """Return the buffers that each memory step of a task allocates and frees, if the task runs next.
+
+        A buffer is freed if no other task is left to read it: it has one reader if the task reads it, or else none.
+        """
         readers = self._readers
         return [
-            (makes, [buffer for buffer, is_read in touched if readers[buffer] == is_read])
-            for makes, touched in task.memory_changes
+            (allocates, [buffer for buffer, is_read in last_uses if readers[buffer] == int(is_read)])
+            for allocates, last_uses in task.memory_changes
         ]
 
 
@@ -97,7 +100,7 @@ def memory_of_tasks(
         tasks: for each task, its memory steps.
         outputs: the buffers of the results of the program.
     """
-    external = set(outputs)
+    external = set(outputs)  # the buffers that are used by another task than the one that allocates them
     for steps in tasks:
         if len(steps) == 1:
             external.update(steps[0].reads)
@@ -113,19 +116,23 @@ def memory_of_tasks(
 
 
 def _memory_of_steps(steps: Sequence[MemoryStep], buffers: Sequence[Buffer], external: Collection[int]) -> TaskMemory:
-    """Return the memory use of several steps as one task. Other tasks use the `external` buffers."""
+    """Return the memory use of several steps as one task. Other tasks use the `external` buffers.
+
+    For example, the first step allocates a temporary of 8 bytes, and the second reads it and allocates a result of 4
+    bytes. The task allocates the result. At its peak of 12 bytes, 8 are transient.
+    """
     allocated = [buffer for step in steps for buffer in step.allocates]
     all_reads = dict.fromkeys(buffer for step in steps for buffer in step.reads)
-    makes = tuple([buffer for buffer in allocated if buffer in external or buffer not in all_reads])
-    reads = tuple([buffer for buffer in all_reads if buffer not in allocated])
+    results = tuple([buffer for buffer in allocated if buffer in external or buffer not in all_reads])
+    operands = tuple([buffer for buffer in all_reads if buffer not in allocated])
     last_step = {buffer: index for index, step in enumerate(steps) for buffer in (*step.allocates, *step.reads)}
-    inside = set(allocated).difference(makes)
+    temporaries = set(allocated).difference(results)
     live = peak = 0.0
     for index, step in enumerate(steps):
         live += sum(buffers[buffer].bytes for buffer in step.allocates)
         peak = max(peak, live)
-        live -= sum(buffers[buffer].bytes for buffer in inside if last_step[buffer] == index)
-    return TaskMemory(makes, reads, peak - live, tuple(steps))
+        live -= sum(buffers[buffer].bytes for buffer in temporaries if last_step[buffer] == index)
+    return TaskMemory(results, operands, peak - live, tuple(steps))
 
 
 def program_of_steps(

@@ -82,13 +82,15 @@ def _run_rounds(program: Program, budget: float, repeatable: Sequence[bool], cop
         next_round = _run_round(fitted.program, budget, repeatable, copies)
         if fitted.peak - next_round.peak < LEAST_PROGRESS * (fitted.peak - budget):
             break
-        repeatable = [
+        repeatable = [  # of the tasks of the next program
             repeatable[index] and (repeat is None or repeat.action == "run")
             for index, repeat in tasks_with_repeats(fitted.program, next_round.rounds[0])
         ]
-        rounds, recomputed = fitted.rounds + next_round.rounds, fitted.recomputed + next_round.recomputed
         fitted = attrs.evolve(
-            next_round, rounds=rounds, recomputed=recomputed, copies=fitted.copies + next_round.copies
+            next_round,
+            rounds=fitted.rounds + next_round.rounds,
+            recomputed=fitted.recomputed + next_round.recomputed,
+            copies=fitted.copies + next_round.copies,
         )
     return fitted
 
@@ -99,9 +101,9 @@ def _run_round(program: Program, budget: float, repeatable: Sequence[bool], copi
     for cut in _find_cuts(program, budget):
         repeats = choose_repeats(program, budget, repeatable, cut, copies)
         recomputed = tuple([repeat.task_in(program) for repeat in repeats if repeat.action == "run"])
-        copied = tuple([repeat.task_in(program) for repeat in repeats if repeat.action != "run"])
-        fitted = insert_repeats(program, repeats)
-        candidates.append(Fitted((repeats,), fitted, peak_bytes(fitted), recomputed, copied))
+        copy_tasks = tuple([repeat.task_in(program) for repeat in repeats if repeat.action != "run"])
+        new_program = insert_repeats(program, repeats)
+        candidates.append(Fitted((repeats,), new_program, peak_bytes(new_program), recomputed, copy_tasks))
         if candidates[-1].peak <= budget:
             return candidates[-1]
     return min(candidates, key=lambda candidate: candidate.peak)
@@ -120,6 +122,7 @@ def _find_cuts(program: Program, budget: float) -> list[int]:
 
 def _unused_live_bytes(program: Program) -> list[float]:
     """Return for each task the bytes of the buffers that are used before and after it, but not by it."""
+    # A buffer is unused from the task after one use up to the next use. `change` has the bytes at both ends.
     change = [0.0] * (len(program.tasks) + 1)
     last_use: dict[int, int] = {}
     for index, task in enumerate(program.tasks):

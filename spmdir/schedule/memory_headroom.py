@@ -87,12 +87,14 @@ class Headroom:
     def _apply(self, live: np.ndarray, task: int) -> None:
         """Update `live`, the live bytes at the tasks that `task` overtakes, as if `task` ran first.
 
-        The entries of tasks that have run have no meaning.
+        The results of `task` are live at all of them. A buffer that only `task` and earlier tasks read is freed after
+        the last of these. The entries of tasks that have run have no meaning.
         """
         live += self._held_bytes[task]
         for buffer in self._reads[task]:
             readers = self._readers[buffer]
             if readers[-1] == task:
-                earlier_readers = (reader for reader in reversed(readers[:-1]) if not self._has_run[reader])
-                last_reader = next(earlier_readers, -1)  # the buffer is freed after it
-                live[max(last_reader + 1 - self.turn, 0) :] -= self.program.buffers[buffer].bytes
+                remaining_readers = (reader for reader in reversed(readers[:-1]) if not self._has_run[reader])
+                last_reader = next(remaining_readers, -1)
+                first_without_buffer = max(last_reader + 1 - self.turn, 0)
+                live[first_without_buffer:] -= self.program.buffers[buffer].bytes

@@ -34,7 +34,13 @@ def minimum_cut(node_count: int, edges: Iterable[tuple[int, int, int]], source: 
 
 
 class _Network:
-    """The residual network: the remaining capacity of each edge. Edge `e ^ 1` is the reverse of edge `e`."""
+    """The residual network: the remaining capacity of each edge. Edge `e ^ 1` is the reverse of edge `e`.
+
+    Attributes:
+        edges: for each node, the edges that begin at it.
+        edge_end: for each edge, the node at its end.
+        capacity: for each edge, its remaining capacity.
+    """
 
     def __init__(self, nodes: int):
         self.edges: list[list[int]] = [[] for _ in range(nodes)]
@@ -42,6 +48,7 @@ class _Network:
         self.capacity: list[int] = []
 
     def add_edge(self, start: int, end: int, capacity: int) -> None:
+        """Add an edge, and its reverse without capacity."""
         self.edges[start].append(len(self.edge_end))
         self.edges[end].append(len(self.edge_end) + 1)
         self.edge_end += end, start
@@ -75,7 +82,7 @@ class _Network:
                 if self.capacity[edge] and levels[self.edge_end[edge]] == levels[node] + 1:
                     break
                 next_edge[node] += 1
-            else:
+            else:  # no edge of the node leads to the sink: go back
                 if not path:
                     return False
                 node = self.edge_end[path.pop() ^ 1]

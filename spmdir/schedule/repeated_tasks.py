@@ -42,9 +42,9 @@ class Repeat:
             return task
         buffer, to_host = program.buffers[self.buffer], self.action == "offload"
         transfer = copy_transfer(to_host, buffer.bytes, self.seconds)
-        makes, reads = ((), (self.buffer,)) if to_host else ((self.buffer,), ())
+        allocates, reads = ((), (self.buffer,)) if to_host else ((self.buffer,), ())
         name, op = f"{buffer.name}.{self.action}", f"spmd.{self.action}"
-        return Task(name, op, task.path, 0.0, (self.task,), makes, reads, transfer=transfer, is_blocking=True)
+        return Task(name, op, task.path, 0.0, (self.task,), allocates, reads, transfer=transfer, is_blocking=True)
 
 
 def find_repeats(
@@ -82,13 +82,13 @@ class _RepeatFinder:
         self.reloads_of: dict[int, list[int]] = {}
         self.last_use: dict[int, int] = {}
         for index, task in enumerate(program.tasks[: cut + 1]):
-            if index not in repeated and (copied_here := [buffer for buffer in task.allocates if buffer in copied]):
-                self.reloads_of[index] = copied_here
+            copied_buffers = [buffer for buffer in task.allocates if buffer in copied]
+            if copied_buffers and index not in repeated:
+                self.reloads_of[index] = copied_buffers
                 self.missing.add(index)
-            if not recreated.isdisjoint(task.reads) and not (
-                task.allocates or task.transfer or task.waits_for is not None
-            ):
-                self.missing.add(index)  # a view
+            is_view = not (task.allocates or task.transfer or task.waits_for is not None)
+            if is_view and not recreated.isdisjoint(task.reads):
+                self.missing.add(index)
             for buffer in (*task.allocates, *task.reads) if copied else ():
                 if buffer in copied:
                     self.last_use[buffer] = index
@@ -115,16 +115,16 @@ class _RepeatFinder:
                     needed.add(need)
                     if need not in self.reloads_of:
                         stack.append(need)
-        self.reloaded.update(needed & self.reloads_of.keys())
-        return [
-            repeat
-            for task in sorted(needed)
-            for repeat in (
-                [Repeat(user, task, "reload", buffer, self.copied[buffer]) for buffer in self.reloads_of[task]]
-                if task in self.reloads_of
-                else [Repeat(user, task)]
-            )
-        ]
+        repeats: list[Repeat] = []
+        for task in sorted(needed):
+            if task in self.reloads_of:
+                self.reloaded.add(task)
+                repeats += [
+                    Repeat(user, task, "reload", buffer, self.copied[buffer]) for buffer in self.reloads_of[task]
+                ]
+            else:
+                repeats.append(Repeat(user, task))
+        return repeats
 
 
 def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
@@ -135,6 +135,7 @@ def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
     """
     tasks: list[Task] = []
     buffers = list(program.buffers)
+    # task of `program` → the position of its last repeat, and buffer → its last repeat
     position, current_buffer = dict[int, int](), dict[int, int]()
     for index, repeat in tasks_with_repeats(program, added):
         task = repeat.task_in(program) if repeat else program.tasks[index]
@@ -155,35 +156,38 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
         for index, repeat in tasks_with_repeats(program, added)
     ]
     freed_bytes = [0.0] * len(tasks)
-    freed: dict[int, list[int]] = {}
+    freed_buffers: dict[int, list[int]] = {}  # task with memory steps → the buffers whose last use it is
     last_use: dict[int, int] = {}
 
     def free(buffer: int) -> None:
-        step = last_use[buffer]
-        freed_bytes[step] += size[buffer]
-        if tasks[step].memory_steps:
-            freed.setdefault(step, []).append(buffer)
+        position = last_use[buffer]
+        freed_bytes[position] += size[buffer]
+        if tasks[position].memory_steps:
+            freed_buffers.setdefault(position, []).append(buffer)
 
-    for step, task in enumerate(tasks):
+    for position, task in enumerate(tasks):
         for buffer in task.allocates:
             if buffer in last_use and buffer not in outputs:
                 free(buffer)
-            last_use[buffer] = step
+            last_use[buffer] = position
         for buffer in task.reads:
             if buffer in last_use:
-                last_use[buffer] = step
+                last_use[buffer] = position
     for buffer in last_use.keys() - outputs:
         free(buffer)
     live = peak = sum([size[buffer] for buffer in program.inputs])
-    for step, task in enumerate(tasks):
-        allocated = sum([size[buffer] for buffer in task.allocates])
-        inside = _peak_inside(task, freed.get(step, ()), size) if task.memory_steps else allocated + task.transient
-        peak = max(peak, live + inside)
-        live += allocated - freed_bytes[step]
+    for position, task in enumerate(tasks):
+        allocated_bytes = sum([size[buffer] for buffer in task.allocates])
+        if task.memory_steps:
+            task_peak = _peak_of_steps(task, freed_buffers.get(position, ()), size)
+        else:
+            task_peak = allocated_bytes + task.transient
+        peak = max(peak, live + task_peak)
+        live += allocated_bytes - freed_bytes[position]
     return peak
 
 
-def _peak_inside(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
+def _peak_of_steps(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
     """Return the peak of a task with several memory steps, in bytes above the bytes that are live before it.
 
     Args:
@@ -193,17 +197,19 @@ def _peak_inside(task: Task, freed: Collection[int], size: Sequence[float]) -> f
     last_step = {
         buffer: index for index, step in enumerate(task.memory_steps) for buffer in (*step.allocates, *step.reads)
     }
-    ends = {*freed, *_all_allocated(task)}.difference(buffer for buffer in task.allocates if buffer not in freed)
+    outlive_task = {buffer for buffer in task.allocates if buffer not in freed}
+    freed_in_task = {*freed, *_all_allocated(task)} - outlive_task
     live = peak = 0.0
     for index, step in enumerate(task.memory_steps):
         live += sum([size[buffer] for buffer in step.allocates])
         peak = max(peak, live)
-        live -= sum([size[buffer] for buffer in ends if last_step[buffer] == index])
+        live -= sum([size[buffer] for buffer in freed_in_task if last_step[buffer] == index])
     return peak
 
 
 def _all_allocated(task: Task) -> Iterable[int]:
-    return dict.fromkeys((*task.allocates, *(buffer for stage in task.memory_steps for buffer in stage.allocates)))
+    """Return the buffers that a task allocates, including those that only its memory steps use."""
+    return dict.fromkeys((*task.allocates, *(buffer for step in task.memory_steps for buffer in step.allocates)))
 
 
 def _renumber(task: Task, position: Mapping[int, int], current_buffer: Mapping[int, int]) -> Task:

@@ -135,8 +135,8 @@ class Links:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._streams: dict[str, deque[int]] = {}
-        self._remaining: dict[int, list[float]] = {}
+        self._streams: dict[str, deque[int]] = {}  # stream → the tasks whose transfers are queued; the first one runs
+        self._remaining: dict[int, list[float]] = {}  # task → the remaining seconds of each part of its transfer
         self._begins: dict[int, float] = {}
         self._ends: dict[int, float] = {}
 
@@ -183,10 +183,15 @@ class Links:
             self._ends[stream.popleft()] = self.now
 
     def _advance(self, until: float = math.inf) -> None:
-        """Simulate up to the next event, at most until a time."""
+        """Simulate up to the next event, at most until a time.
+
+        A transfer has three parts: 0 is its latency, 1 its use of the links within nodes, 2 of those between nodes.
+        Transfers share links, but not latency. For example, two transfers have 3 s and 1 s left on the same links. The
+        next event is after 2 s, when the second ends. The first has 2 s left then.
+        """
         running = [(stream, self._remaining[stream[0]]) for stream in self._streams.values() if stream]
-        parts = [
-            (remaining, part)  # part 0 is the latency, 1 the links within nodes, 2 the links between nodes
+        parts = [  # (remaining seconds of all parts of a transfer, a part that runs now)
+            (remaining, part)
             for _, remaining in running
             for part in ((0,) if remaining[0] else (1, 2))
             if remaining[part]
@@ -194,9 +199,10 @@ class Links:
         if not parts:
             self.now = until
             return
-        sharing = [1, 0, 0]
+        sharing = [1, 0, 0]  # for each part, the number of transfers that share its links
         for _, part in parts:
-            sharing[part] += part > 0
+            if part > 0:
+                sharing[part] += 1
         duration = min([remaining[part] * sharing[part] for remaining, part in parts])
         if self.now + duration >= until:
             self.now, duration = until, until - self.now
