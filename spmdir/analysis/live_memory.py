@@ -52,7 +52,8 @@ def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> f
             continue
         offload, allocates = copy if copy.TO_HOST else _offload_of(copy), ()
         if offload not in buffer:
-            buffer[offload], allocates = len(buffers), (len(buffers),)
+            buffer[offload] = len(buffers)
+            allocates = (buffer[offload],)
             buffers.append(Buffer("", copied[offload], "activations"))
         tasks.append(Task("", op.name, "", 0.0, allocates=allocates, reads=(buffer[offload],)))
     return peak_bytes(Program(tuple(tasks), tuple(buffers)))
@@ -155,8 +156,9 @@ class _Tracer:
             operands = [self.buffer[value] for value in op.operands]
             progress = _CollectiveProgress(self._allocations(op), operands, [])
             self.in_progress[op] = progress
-            states = tuple(map(self._add_buffer, op.results[len(op.pairs) :]))
-            steps = [MemoryStep(states, tuple(operands[len(op.pairs) :]))] if states else []
+            # The operands and results after the pairs are edge states.
+            new_states = tuple(map(self._add_buffer, op.results[len(op.pairs) :]))
+            steps = [MemoryStep(new_states, tuple(operands[len(op.pairs) :]))] if new_states else []
             if isinstance(op, Collective) and not progress.allocations.buffers:
                 steps.append(MemoryStep((), tuple(operands)))  # its result is a view
             return [*steps, *self._allocate_next(progress, op)]
@@ -210,6 +212,7 @@ class _Tracer:
         return self._known_views[call, strides]
 
     def _view_strides(self, call: Call, strides: Strides | None) -> tuple[Strides, ...] | None:
+        """Return the result of `_views` for a call. `strides` are those of its operand; contiguous if None."""
         try:
             rule = self.rules.instantiate(call)
         except (SpmdirError, TypeError, ValueError):
@@ -226,23 +229,21 @@ class _Tracer:
         return self._known_allocations[key]
 
     def _allocated(self, op: Collective) -> Allocations:
-        steps = op.steps(self.mesh)
-        metas = [meta for value, _ in op.pairs if (meta := global_type(value, self.mesh)) is not None]  # verified
-        sizes = [
-            self._buffers(step, meta, self.strides.get(value))
-            for step, meta, (value, _) in zip(steps, metas, op.pairs, strict=True)
-        ]
-        if len(steps) == 1:
-            return allocate_alone(sizes[0], keeps_operand(steps[0], metas[0], self.mesh))
-        sources, targets = (
-            [
-                local_bytes(getattr(step, end), meta.shape, meta.dtype.itemsize, self.mesh)
-                for step, meta in zip(steps, metas, strict=True)
-            ]
-            for end in ("source", "target")
-        )
-        keep = [keeps_operand(step, meta, self.mesh) for step, meta in zip(steps, metas, strict=True)]
-        return allocate_bucket(op.spec, sizes, sources, targets, keep)
+        """Return the allocations of a collective of one or several tensors."""
+        sizes: list[list[Sized]] = []
+        sources: list[float] = []
+        targets: list[float] = []
+        keep_operands: list[bool] = []
+        for step, (value, _) in zip(op.steps(self.mesh), op.pairs, strict=True):
+            meta = global_type(value, self.mesh)
+            assert meta is not None  # verified
+            sizes.append(self._buffers(step, meta, self.strides.get(value)))
+            sources.append(local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh))
+            targets.append(local_bytes(step.target, meta.shape, meta.dtype.itemsize, self.mesh))
+            keep_operands.append(keeps_operand(step, meta, self.mesh))
+        if len(sizes) == 1:
+            return allocate_alone(sizes[0], keep_operands[0])
+        return allocate_bucket(op.spec, sizes, sources, targets, keep_operands)
 
     def _allocate_next(self, progress: _CollectiveProgress, op: Collective | RotationOp | WaitOp) -> list[MemoryStep]:
         """Return the next memory steps of a collective and assign buffers to its results.
@@ -250,16 +251,17 @@ class _Tracer:
         A start allocates the buffers up to the arrival of the message. A wait, or a collective without a separate wait,
         allocates the remaining ones.
         """
-        memory_steps, plan = [], progress.allocations
-        stop = plan.start_count if not isinstance(op, WaitOp) and op.IS_START else len(plan.buffers)
+        memory_steps, allocations = [], progress.allocations
+        is_start = not isinstance(op, WaitOp) and op.IS_START
+        stop = allocations.start_count if is_start else len(allocations.buffers)
         for index in range(len(progress.allocated), stop):
-            allocation = plan.buffers[index]
+            allocation = allocations.buffers[index]
             result = op.results[allocation.member]
-            kind = self.kinds.get(result, "activations") if index in plan.results else "communication buffers"
+            kind = self.kinds.get(result, "activations") if index in allocations.results else "communication buffers"
             buffer = self._allocate(result, text_name(result), allocation.bytes, kind)
             memory_steps.append(MemoryStep((buffer,), progress.buffers_of(allocation.reads)))
             progress.allocated.append(buffer)
-        for (_, result), index in zip(op.pairs, plan.results, strict=True):
+        for (_, result), index in zip(op.pairs, allocations.results, strict=True):
             if index < stop:
                 (self.buffer[result],) = progress.buffers_of((index,))
         return memory_steps
@@ -288,6 +290,7 @@ class _Tracer:
         return self.buffer[value]
 
     def _allocate(self, value: SSAValue, name: str, size: float, kind: str) -> int:
+        """Add a buffer of `size` bytes and return its index."""
         self.values.append(value)
         self.buffers.append(Buffer(name, size, kind))
         return len(self.buffers) - 1
@@ -299,10 +302,10 @@ class _Tracer:
             return 0.0
         if DYNAMIC not in meta.shape:
             return float(meta.bytes)
-        whole, sharding = global_type(value, self.mesh), sharding_of(value)
-        if sharding is None or whole is None or DYNAMIC in whole.shape:
+        global_meta, sharding = global_type(value, self.mesh), sharding_of(value)
+        if sharding is None or global_meta is None or DYNAMIC in global_meta.shape:
             return self._estimate_bytes(value, meta)
-        return local_bytes(sharding, whole.shape, whole.dtype.itemsize, self.mesh)
+        return local_bytes(sharding, global_meta.shape, global_meta.dtype.itemsize, self.mesh)
 
     def _estimate_bytes(self, value: SSAValue, meta: TensorMeta) -> float:
         """Return the estimated bytes of a value in a local form whose size is unknown: those of its largest operand."""

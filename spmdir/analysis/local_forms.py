@@ -84,21 +84,21 @@ def places_in(form: Expansion, operands: int) -> Places:
     Args:
         operands: the number of operands.
     """
-    operand_places = {
-        value: (n, i) for n, op in reversed([*enumerate(form.ops)]) for i, value in enumerate(op.operands)
-    }
-    results = tuple(value and (value.index, value.result) for value in form.results)
-    return Places(
-        tuple(operand_places.get(Value("operand", index)) for index in range(operands)), len(form.ops), results
-    )
+    operand_places: dict[Value, Place] = {}
+    for number, op in reversed([*enumerate(form.ops)]):  # so the first op that uses a value replaces later ones
+        operand_places.update({value: (number, index) for index, value in enumerate(op.operands)})
+    result_places = tuple(value and (value.index, value.result) for value in form.results)
+    used_operands = tuple(operand_places.get(Value("operand", index)) for index in range(operands))
+    return Places(used_operands, len(form.ops), result_places)
 
 
 def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results: Sequence[SSAValue | None]) -> Places:
     """Return the places in `ops` of the operands and results of the op that `ops` replace."""
-    operand_places = {value: (n, i) for n, op in reversed([*enumerate(ops)]) for i, value in enumerate(op.operands)}
-    result_places: dict[SSAValue, Place] = {
-        value: (n, i) for n, op in enumerate(ops) for i, value in enumerate(op.results)
-    }
+    operand_places: dict[SSAValue, Place] = {}
+    result_places: dict[SSAValue, Place] = {}
+    for number, op in reversed([*enumerate(ops)]):  # so the first op that uses a value replaces later ones
+        operand_places.update({value: (number, index) for index, value in enumerate(op.operands)})
+        result_places.update({value: (number, index) for index, value in enumerate(op.results)})
     return Places(
         tuple(map(operand_places.get, operands)),
         len(ops),
@@ -151,6 +151,7 @@ def read_note(op: Operation, name: str = NOTE) -> Note | None:
 
 
 def _parse_note(attribute: Any) -> Note:
+    """Return the note in an attribute; raise AttributeError, KeyError, TypeError or ValueError if it is malformed."""
     entries: dict[str, Any] = dict(attribute.data)
     places: dict[str, Any] = dict(entries["places"].data)
     kinds = {"op": StringAttr, "operands": ArrayAttr, "needs": ShardingsAttr, "results": ArrayAttr,
@@ -175,6 +176,7 @@ def _parse_note(attribute: Any) -> Note:
 
 
 def _check_places(value: Any) -> tuple[Place, ...]:
+    """Return `value` if it is a tuple of places; raise ValueError if not."""
     for entry in value:
         if entry is not None and not (len(entry) == 2 and all(type(n) is int and n >= 0 for n in entry)):
             raise ValueError(f"{entry} is not a place")
@@ -193,7 +195,8 @@ def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = NO
     """
     if place is None:
         return None
-    if place[0] >= len(ops) or place[1] >= len(getattr(ops[place[0]], values)):
+    number, index = place
+    if number >= len(ops) or index >= len(getattr(ops[number], values)):
         replacement = "form" if name == NOTE else "expansion"
-        raise ShardingError(f"{name} names {values[:-1]} {place[1]} of op {place[0]}; the {replacement} has none there")
-    return getattr(ops[place[0]], values)[place[1]]
+        raise ShardingError(f"{name} names {values[:-1]} {index} of op {number}; the {replacement} has none there")
+    return getattr(ops[number], values)[index]

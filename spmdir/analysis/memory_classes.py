@@ -40,14 +40,13 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
         argument = argument_named.get(signature_name(function, "res_attrs", index))
         if argument is None or not _shape(value):
             continue
-        elements = dict.fromkeys(_elementwise_inputs(value, is_source))
-        if argument in elements:
+        inputs = dict.fromkeys(_elementwise_inputs(value, is_source))
+        if argument in inputs:
             argument_of_update[value] = argument
-            update_ops.update(element.owner for element in elements if not is_source(element))
-            classes.update((element, "gradients") for element in elements if _is_gradient(element, is_source))
+            update_ops.update(input_.owner for input_ in inputs if not is_source(input_))
         else:
             classes[argument] = "parameters"
-            classes.update((element, "gradients") for element in elements if _is_gradient(element, is_source))
+        classes.update((input_, "gradients") for input_ in inputs if _is_gradient(input_, is_source))
     for argument in function.args:
         kind = _BY_KIND.get(signature_kind(function, "arg_attrs", argument.index))
         if kind is None and argument in argument_of_update.values():
@@ -59,6 +58,7 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
+    """Return the shape of a tensor; () for a scalar, or a value that is no tensor."""
     meta = meta_of(value.type)
     return meta.shape if meta else ()
 
@@ -98,13 +98,13 @@ def _is_gradient(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> bool
 
 def _gathered_weights(function: FuncOp, classes: dict[SSAValue, str]) -> dict[SSAValue, str]:
     """Return the values that collectives compute from parameters alone."""
-    derived: set[SSAValue] = {value for value in function.args if classes[value] == "parameters"}
+    from_parameters: set[SSAValue] = {value for value in function.args if classes[value] == "parameters"}
     gathered: dict[SSAValue, str] = {}
     for op in function.body.block.ops:
-        if not isinstance(op, ValueOp) or not op.tensors or not derived.issuperset(op.tensors):
+        if not isinstance(op, ValueOp) or not op.tensors or not from_parameters.issuperset(op.tensors):
             continue
         unclassified = [result for result in op.results if result not in classes]
-        derived.update(unclassified)
+        from_parameters.update(unclassified)
         if isinstance(op, Collective) or any(operand in gathered for operand in op.tensors):
             gathered.update(dict.fromkeys(unclassified, "gathered weights"))
     return gathered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -26,35 +26,48 @@ def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
     """
     ops = list(function.body.block.ops)
     located = {op: paths[0] for op in ops if (paths := places_of(op.location).paths)}
-    arguments = _argument_paths(function, {*located.values()})
-    path_of: dict[Operation | SSAValue, str] = {**arguments}
-    path_of_value = {value: path for value, path in arguments.items() if path}
-    layer_count = len({*path_of_value.values()})
+    argument_paths = _argument_paths(function, {*located.values()})
     if not located:
-        path_of_value.update(
-            (value, "")
-            for value in function.args
-            if value not in path_of_value and _is_outside_layers(function, value, layer_count)
-        )
-    previous = ""
+        return {**argument_paths, **_paths_by_layer(function, ops, argument_paths)}
+    path_of: dict[Operation | SSAValue, str] = {**argument_paths}
+    # parameter, or value computed from parameters by ops without a location → the path of its module
+    path_of_value = {value: path for value, path in argument_paths.items() if path}
     for op in ops:
         operand_path = next((path_of_value[value] for value in op.operands if value in path_of_value), None)
         is_reshard = isinstance(op, FORMS)
-        if operand_path is not None and (is_reshard or (located and op not in located)):
+        if operand_path is not None and (is_reshard or op not in located):
             path_of_value.update(dict.fromkeys(op.results, operand_path))
-        if not located:
-            path_of[op] = previous = previous if operand_path is None else operand_path
-            continue
         producers = [value.owner for value in op.operands if is_reshard and isinstance(value.owner, Operation)]
-        path_of[op] = located.get(op) or operand_path or next(filter(None, map(path_of.__getitem__, producers)), "")
+        producer_paths = [path_of[producer] for producer in producers if path_of[producer]]
+        path_of[op] = located.get(op) or operand_path or (producer_paths[0] if producer_paths else "")
     for op in reversed(ops):
-        users = {
-            path_of_value.get(result) for value in op.results for use in value.uses for result in use.operation.results
-        }
-        if located and not path_of[op] and len(users) == 1 and (path := users.pop()):
+        if path_of[op]:
+            continue
+        users = [use.operation for value in op.results for use in value.uses]
+        user_paths = {path_of_value.get(result) for user in users for result in user.results}
+        if len(user_paths) == 1 and (path := user_paths.pop()):
             path_of[op] = path
             path_of_value.update(dict.fromkeys(op.results, path))
     return path_of
+
+
+def _paths_by_layer(
+    function: FuncOp, ops: Sequence[Operation], argument_paths: Mapping[SSAValue, str]
+) -> dict[Operation, str]:
+    """Return op → the layer of the parameter that it uses, or else that of the op before it."""
+    layer_of_value = {value: layer for value, layer in argument_paths.items() if layer}
+    layer_count = len({*layer_of_value.values()})
+    for argument in function.args:
+        if argument not in layer_of_value and _is_outside_layers(function, argument, layer_count):
+            layer_of_value[argument] = ""
+    layer_of_op: dict[Operation, str] = {}
+    layer = ""
+    for op in ops:
+        layer = next((layer_of_value[value] for value in op.operands if value in layer_of_value), layer)
+        if isinstance(op, FORMS) and any(value in layer_of_value for value in op.operands):
+            layer_of_value.update(dict.fromkeys(op.results, layer))
+        layer_of_op[op] = layer
+    return layer_of_op
 
 
 def _is_outside_layers(function: FuncOp, argument: BlockArgument, layers: int) -> bool:
@@ -70,16 +83,21 @@ def _is_outside_layers(function: FuncOp, argument: BlockArgument, layers: int) -
 def _argument_paths(function: FuncOp, modules: Collection[str]) -> Mapping[SSAValue, str]:
     """Return argument → the path of its module; the path of its layer if locations of ops contain no modules."""
     names = {argument: signature_name(function, "arg_attrs", argument.index) or "" for argument in function.args}
-    all_names, path_of = {*names.values()}, {}
+    all_names = {*names.values()}
+    path_of: dict[SSAValue, str] = {}
     is_step = any(name.startswith("parameters.") for name in all_names)
     for argument, name in names.items():
-        _, _, tail = name.partition(".")
-        is_state_of_parameter = f"parameters.{tail}" in all_names  # names in a traced step begin with the kind of state
-        parameter = tail if is_state_of_parameter else name
-        path, layer = parameter.rpartition(".")[0], layer_of(parameter)
+        # Names in a traced step begin with the kind of state, as in `exp_avg.layers.0.weight`.
+        _, _, name_without_kind = name.partition(".")
+        is_state_of_parameter = f"parameters.{name_without_kind}" in all_names
+        parameter = name_without_kind if is_state_of_parameter else name
+        if not modules:
+            layer = layer_of(parameter)
+            path_of[argument] = "" if layer == parameter else layer
+            continue
+        path = parameter.rpartition(".")[0]
         parts = path.split(".")
-        tails = (".".join(parts[begin:]) for begin in range(len(parts)))
+        suffixes = [".".join(parts[begin:]) for begin in range(len(parts))]
         default = path if is_state_of_parameter or not is_step else ""
-        module = next((tail for tail in tails if tail in modules), default)
-        path_of[argument] = module if modules else layer if layer != parameter else ""
+        path_of[argument] = next((suffix for suffix in suffixes if suffix in modules), default)
     return path_of

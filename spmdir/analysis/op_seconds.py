@@ -51,24 +51,21 @@ def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[Sharde
         work: the work of the unsharded op.
     """
     fine = refinement(mesh, *(sharding for _, sharding in (*operands, *results)))
-    refined = [[(meta, sharding.refined(fine)) for meta, sharding in side] for side in (operands, results)]
-    joint = [_strategy(axis, *refined) for axis in fine.axis_names]
-    return local_work(work, joint, [fine.sizes[axis] for axis in fine.axis_names])
+    refined_operands = [(meta, sharding.refined(fine)) for meta, sharding in operands]
+    refined_results = [(meta, sharding.refined(fine)) for meta, sharding in results]
+    strategies = [_strategy(axis, refined_operands, refined_results) for axis in fine.axis_names]
+    return local_work(work, strategies, [fine.sizes[axis] for axis in fine.axis_names])
 
 
 def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> Strategy:
     """Return the strategy on `axis` that has the given shardings. Its factor is the first sharded dimension."""
-    operand_placements, result_placements = ([sharding[axis] for _, sharding in side] for side in (operands, results))
-    factor_count = 0
+    operand_placements = tuple([sharding[axis] for _, sharding in operands])
+    result_placements = tuple([sharding[axis] for _, sharding in results])
+    dims_before = 0  # dimensions are numbered through all operands and results
     for meta, sharding in (*operands, *results):
         placement = sharding[axis]
         if isinstance(placement, ShardPlacement):
             partition = placement, meta.shape[placement.dim]
-            return Strategy(
-                tuple(operand_placements),
-                tuple(result_placements),
-                (factor_count + placement.dim,),
-                partition=partition,
-            )
-        factor_count += meta.rank
-    return Strategy(tuple(operand_placements), tuple(result_placements))
+            return Strategy(operand_placements, result_placements, (dims_before + placement.dim,), partition=partition)
+        dims_before += meta.rank
+    return Strategy(operand_placements, result_placements)

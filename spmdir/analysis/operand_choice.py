@@ -12,7 +12,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 import attrs
 
@@ -74,27 +73,34 @@ def _fastest(
 ) -> tuple[Sharding, ...]:
     """Return the candidate with the least seconds, then the fewest bytes.
 
-    Candidates are planned in the order of their lower bounds, until a lower bound exceeds the best time.
+    Candidates are planned in the order of their lower bounds, until a lower bound exceeds the best time. A candidate
+    whose reshard is impossible costs infinity.
+
+    Args:
+        current: the current shardings of the operands.
+        candidates: the shardings to compare.
     """
 
-    def total(wanted: tuple[Sharding, ...], price: Callable[..., Any]) -> tuple[float, ...]:
+    def lower_bound(wanted: tuple[Sharding, ...]) -> float:
         try:
-            return tuple(map(sum, zip(*map(price, rule.call.operands, current, wanted), strict=True)))
+            return sum(map(planner.least_seconds, rule.call.operands, current, wanted))
         except SpmdirError:
-            return math.inf, math.inf  # the reshard is impossible
+            return math.inf
 
-    def plan(*reshard: Any) -> tuple[float, float]:
-        reshard_plan = planner.plan(*reshard)
-        return reshard_plan.seconds, reshard_plan.wire_bytes
+    def plan(wanted: tuple[Sharding, ...]) -> tuple[float, float]:
+        try:
+            plans = list(map(planner.plan, rule.call.operands, current, wanted))
+        except SpmdirError:
+            return math.inf, math.inf
+        return sum(plan.seconds for plan in plans), sum(plan.wire_bytes for plan in plans)
 
-    lower_bounds = [total(wanted, lambda *reshard: (planner.least_seconds(*reshard),))[0] for wanted in candidates]
-    best: tuple[float, ...] = (math.inf, math.inf, 0)
+    lower_bounds = [lower_bound(wanted) for wanted in candidates]
+    best: tuple[float, float, int] = (math.inf, math.inf, 0)  # seconds, bytes, number of the candidate
     for number in sorted(range(len(candidates)), key=lower_bounds.__getitem__):
         if lower_bounds[number] > best[0] * (1 + ROUNDING):
             break
-        price = *total(candidates[number], plan), number
-        best = min(best, price)
-    return candidates[int(best[-1])]
+        best = min(best, (*plan(candidates[number]), number))
+    return candidates[best[2]]
 
 
 @lru_cache(maxsize=65536)
@@ -105,7 +111,7 @@ def _find_candidates(
     mesh: Mesh,
     may_split: bool,
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return operand shardings that produce the results `made`: only the current ones if they do."""
+    """Return operand shardings that produce the expected results: only the current ones if they do."""
     with contextlib.suppress(ShardingError):
         match(rule, current, expected_results, mesh, may_split)
         return (current,)
@@ -116,7 +122,7 @@ def _find_candidates(
             return _candidates_on(rule, current, expected_results, mesh, fine)
         except ShardingError as error:
             rejected = rejected or error
-    assert rejected is not None
+    assert rejected is not None  # there is at least one refined mesh
     raise rejected
 
 
@@ -132,52 +138,65 @@ def _refinements(rule: OpRule, current: Sequence[Sharding], results: Sequence[Sh
 
 
 def _candidates_on(
-    rule: OpRule, current: tuple[Sharding, ...], results_: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
+    rule: OpRule, current: tuple[Sharding, ...], results: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return at most `CANDIDATES` operand shardings on the axes of the refined mesh `fine`."""
-    refined = [sharding.refined(fine) if sharding else None for sharding in results_]
-    entries = [entry for s in refined if s for entry in s.entries]
-    # Axes nest in the order in which results are sharded; the order in which partial placements are listed is
-    # arbitrary.
-    order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
-    order.update(dict.fromkeys(axis for axis, _ in entries))
-    order.update(dict.fromkeys(axis for s in current for named, _ in s.entries for axis in _overlapping(named, fine)))
-    extras = plugins_of((*current, *results_))
-    placements_of_axis = {axis: tuple(sharding[axis] if sharding else R for sharding in refined) for axis in order}
+    """Return at most `CANDIDATES` operand shardings on the axes of the refined mesh `fine`.
 
-    def extended(choice: dict[str, Strategy]) -> list[dict[str, Strategy]]:
+    A choice has one strategy for each axis. Choices are extended axis by axis: of three choices with two strategies of
+    the next axis each, there are six.
+    """
+    refined_results = [sharding.refined(fine) if sharding else None for sharding in results]
+    axes = _axes_to_decide(refined_results, current, fine)
+    plugin_placements = plugins_of((*current, *results))
+    results_on = {axis: tuple(sharding[axis] if sharding else R for sharding in refined_results) for axis in axes}
+
+    def extend(choice: dict[str, Strategy]) -> list[dict[str, Strategy]]:
+        """Return `choice` with one more axis, once for each strategy of that axis."""
         # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
-        for axis in (axis for axis in order if axis not in choice):
-            strategies = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), extras)
-            fitting = [strategy for strategy in strategies if strategy.results == placements_of_axis[axis]]
-            if fitting:
-                return [{**choice, axis: strategy} for strategy in fitting]
+        for axis in axes:
+            if axis not in choice:
+                strategies = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), plugin_placements)
+                fitting = [strategy for strategy in strategies if strategy.results == results_on[axis]]
+                if fitting:
+                    return [{**choice, axis: strategy} for strategy in fitting]
         return []
 
-    def sent(choice: dict[str, Strategy]) -> float:
+    def sent_bytes(choice: dict[str, Strategy]) -> float:
         """Return the bytes that the axes send. They are priced one by one, because that is fast."""
         return sum(_bytes_on(rule, strategy, axis, current, fine) for axis, strategy in choice.items())
 
     choices: list[dict[str, Strategy]] = [{}]
-    for _ in order:
-        further = [longer for choice in choices for longer in extended(choice)]
-        if len(further) > CANDIDATES:
-            further = sorted(further, key=sent)[:CANDIDATES]
-        if not further:
-            axis = next(axis for axis in order if axis not in choices[0])
+    for _ in axes:
+        extended = [longer_choice for choice in choices for longer_choice in extend(choice)]
+        if len(extended) > CANDIDATES:
+            extended = sorted(extended, key=sent_bytes)[:CANDIDATES]
+        if not extended:
+            axis = next(axis for axis in axes if axis not in choices[0])
             raise ShardingError(
-                f"no strategy of its rule gives ({', '.join(map(str, placements_of_axis[axis]))}) on axis "
+                f"no strategy of its rule gives ({', '.join(map(str, results_on[axis]))}) on axis "
                 f"'{axis}'; give the op a sharding that it can produce, and reshard the result"
             )
-        choices = further
-    candidates = dict.fromkeys(
-        tuple(
-            Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name).merged(mesh)
-            for index in range(len(current))
-        )
-        for choice in choices
-    )
-    return tuple(candidates) if fine is mesh else _check_candidates(rule, candidates, results_, mesh)
+        choices = extended
+    candidates: dict[tuple[Sharding, ...], None] = {}
+    for choice in choices:
+        entries_of_operands = [[(axis, choice[axis].operands[index]) for axis in axes] for index in range(len(current))]
+        candidates[tuple([Sharding(entries, mesh.name).merged(mesh) for entries in entries_of_operands])] = None
+    return tuple(candidates) if fine is mesh else _check_candidates(rule, candidates, results, mesh)
+
+
+def _axes_to_decide(results: Sequence[Sharding | None], current: Sequence[Sharding], fine: Mesh) -> list[str]:
+    """Return the axes of `fine` that the results or the current operands use.
+
+    Axes nest in the order in which results are sharded, so these come first. The order in which partial placements are
+    listed is arbitrary.
+    """
+    result_entries = [entry for sharding in results if sharding for entry in sharding.entries]
+    axes = [axis for axis, placement in result_entries if placement.dim is not None]
+    axes += [axis for axis, _ in result_entries]
+    for sharding in current:
+        for axis, _ in sharding.entries:
+            axes += _overlapping(axis, fine)
+    return list(dict.fromkeys(axes))
 
 
 def _check_candidates(

@@ -30,18 +30,23 @@ def phases(function: FuncOp, kinds: Mapping[SSAValue, str]) -> dict[Operation, s
     results = ir.terminator(function).operands
     names = {signature_name(function, "arg_attrs", index) for index in range(len(function.args))}
     result_names = [signature_name(function, "res_attrs", index) for index in range(len(results))]
-    is_plain = [not (name and (name in names or name.removeprefix("grad.") in names)) for name in result_names]
-    forward = _ops_that_compute(value for value, plain in zip(results, is_plain, strict=True) if plain)
+    outputs = [
+        value
+        for value, name in zip(results, result_names, strict=True)
+        if not name or (name not in names and name.removeprefix("grad.") not in names)
+    ]
+    forward = _ops_that_compute(outputs)
     gradients = [value for op in ops for value in op.results if kinds.get(value) == "gradients" and op not in forward]
     gradients += [value for value, name in zip(results, result_names, strict=True) if name and name.startswith("grad.")]
     if not gradients:
         return dict.fromkeys(ops, "forward")
     optimizer_inputs = [value for value in function.args if _is_for_optimizer(value, kinds, forward)]
-    updating = _ops_that_use(optimizer_inputs) - forward
-    backward = _ops_that_compute(gradients) - forward - updating
-    reached = _ops_that_use(value for op in backward for value in op.results)
-    updates = _ops_that_compute(value for value in results if isinstance(value, OpResult) and value.op in reached)
-    phase_of = {op: "optimizer" if op in updates else "forward" for op in ops}
+    users_of_optimizer_inputs = _ops_that_use(optimizer_inputs) - forward
+    backward = _ops_that_compute(gradients) - forward - users_of_optimizer_inputs
+    after_backward = _ops_that_use(value for op in backward for value in op.results)
+    new_values = [value for value in results if isinstance(value, OpResult) and value.op in after_backward]
+    optimizer = _ops_that_compute(new_values)
+    phase_of = {op: "optimizer" if op in optimizer else "forward" for op in ops}
     return phase_of | dict.fromkeys(forward, "forward") | dict.fromkeys(backward, "backward")
 
 

@@ -75,6 +75,7 @@ class SentMessages:
         return message
 
     def _to_neighbours(self, op: HaloExchangeOp | RotationOp) -> SentMessage | None:
+        """Return the message of an op that sends to neighbouring ranks; None if it sends nothing."""
         if not op.sent(self.mesh):
             return None
         sizes = Sizes(self.mesh.group_size(op.axes), 0, 0, op.sent(self.mesh))
@@ -82,6 +83,7 @@ class SentMessages:
         return SentMessage(op.name.removeprefix("spmd."), op.axes, terms)
 
     def _message(self, op: Collective) -> SentMessage | None:
+        """Return the message of a collective; None if it sends nothing."""
         metas = [global_type(value, self.mesh) for value, _ in op.pairs]
         members = [
             (step, meta)
@@ -90,8 +92,9 @@ class SentMessages:
         ]
         if not members:
             return None
-        steps, types = zip(*members, strict=True)
-        may_be_bucketed = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
-        joining = added_bucket_seconds(steps[0], types[0], self.mesh, self.topology) if may_be_bucketed else 0.0
-        terms = collective_terms(steps, types, self.mesh, self.topology)
-        return SentMessage(op.spec.name, steps[0].axes, terms, joining)
+        steps, member_metas = zip(*members, strict=True)
+        terms = collective_terms(steps, member_metas, self.mesh, self.topology)
+        packing_seconds = 0.0
+        if len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START:  # several members are packed anyway
+            packing_seconds = added_bucket_seconds(steps[0], member_metas[0], self.mesh, self.topology)
+        return SentMessage(op.spec.name, steps[0].axes, terms, packing_seconds)

@@ -31,8 +31,11 @@ def user_shardings(function: FuncOp) -> list[Sharding]:
     """Return the user annotations of arguments, results and values of a function."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
-    shardings = [attribute_["spmd.sharding"].data for attribute_ in attributes if "spmd.sharding" in attribute_]
-    return shardings + [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
+    shardings = [by_name["spmd.sharding"].data for by_name in attributes if "spmd.sharding" in by_name]
+    for op in function.body.block.ops:
+        if isinstance(op, ValueOp):
+            shardings += [sharding for sharding in op.shardings if sharding]
+    return shardings
 
 
 def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
@@ -50,12 +53,12 @@ def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Me
     Args:
         weights: (rule of an op, mesh axis) → weight in bytes.
     """
-    by_part: dict[str, float] = {}
+    weight_of_part: dict[str, float] = {}  # sub-axis → the weights of the ops that it could shard
     for (rule, axis), weight in weights.items():
         for part in dict.fromkeys(_major_parts(rule, axis, mesh)):
-            by_part[part] = by_part.get(part, 0.0) + weight
+            weight_of_part[part] = weight_of_part.get(part, 0.0) + weight
     axis_limit = max(MOST_AXES, len(mesh.axes) + 1)
-    for part in sorted(by_part, key=lambda part: (-by_part[part], part)):
+    for part in sorted(weight_of_part, key=lambda part: (-weight_of_part[part], part)):
         try:
             finer = mesh.refine([part])
         except ShardingError:
@@ -75,32 +78,42 @@ def split_weights(
     """Return (rule of an op, axis) → bytes of the values of its ops that the axis does not shard, or that reshard.
 
     The result has only rules that may need splits.
+
+    Args:
+        rules: for each node, the rule of its op.
+        solution: the decision without splits. Without one, all ops count.
     """
     weights: dict[tuple[OpRule, str], float] = {}
     splittable = {rule for rule in {*rules} if rule is not None and _may_need_splits(rule)}
     nodes = [(index, problem.nodes[index], rule) for index, rule in enumerate(rules) if rule in splittable]
     for axis in problem.mesh.axis_names if nodes else ():
-        chosen = solution.strategies[axis] if solution else ()
-        resharded = _resharded_values(problem, chosen)
+        strategies = solution.strategies[axis] if solution else ()
+        resharded = _resharded_values(problem, strategies)
         for index, node, rule in nodes:
             values = (*node.operands, *node.results)
-            is_decided = bool(chosen) and bool(chosen[index].factors) and resharded.isdisjoint(values)
-            if rule is not None and not is_decided:
+            is_sharded = bool(strategies) and bool(strategies[index].factors)
+            if rule is not None and not (is_sharded and resharded.isdisjoint(values)):
                 key = rule, problem.mesh.root_axis(axis)
                 weights[key] = weights.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
     return weights
 
 
 def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[Strategy]]) -> bool:
-    """Return whether several sub-axes of one axis always shard a factor evenly, as their merged notation requires."""
+    """Return whether several sub-axes of one axis always shard a factor evenly, as their merged notation requires.
+
+    Args:
+        rules: for each node, the rule of its op.
+        strategies: axis → for each node, its strategy.
+    """
     mesh = problem.mesh
     for index, rule in enumerate(rules):
-        by_factor: dict[int, list[str]] = {}
-        for axis, chosen in strategies.items():
-            for factor in chosen[index].factors if rule is not None else ():
-                by_factor.setdefault(factor, []).append(axis)
-        for factor, axes in by_factor.items():
-            assert rule is not None
+        if rule is None:
+            continue
+        axes_of_factor: dict[int, list[str]] = {}
+        for axis, strategies_on_axis in strategies.items():
+            for factor in strategies_on_axis[index].factors:
+                axes_of_factor.setdefault(factor, []).append(axis)
+        for factor, axes in axes_of_factor.items():
             shares_root_axis = len({mesh.root_axis(axis) for axis in axes}) < len(axes)
             if shares_root_axis and rule.factors[factor].size % mesh.group_size(axes):
                 return False
@@ -120,15 +133,19 @@ def _resharded_values(problem: Problem, strategies: Sequence[Strategy]) -> set[i
 
 
 def _major_parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
-    """Yield the major sub-axes that could shard the major factors of some dimension where the whole axis cannot."""
-    size = (mesh.root or mesh).sizes[axis]
+    """Yield the major sub-axes that could shard the major factors of some dimension where the whole axis cannot.
+
+    For example, a dimension has the factors 2 and 4. Of `tp` of 4 ranks, the sub-axis `tp(1)2` can shard the major one.
+    """
+    axis_size = (mesh.root or mesh).sizes[axis]
     for dims in (*rule.operand_dims, *rule.result_dims):
         for factors in dims or ():
-            major = 1
-            for factor in [f for f in factors if rule.factors[f].size > 1][:-1]:
+            major_size = 1
+            major_factors = [factor for factor in factors if rule.factors[factor].size > 1][:-1]
+            for factor in major_factors:
                 if rule.factors[factor].kind == "unsharded":
                     break
-                major *= rule.factors[factor].size
-                part_size = math.gcd(major, size)
-                if 1 < part_size < size:
+                major_size *= rule.factors[factor].size
+                part_size = math.gcd(major_size, axis_size)
+                if 1 < part_size < axis_size:
                     yield f"{axis}(1){part_size}"

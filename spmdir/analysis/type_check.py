@@ -75,18 +75,20 @@ def _match(
     mesh: Mesh,
     may_split: bool,
 ) -> Choice:
-    current = [sharding for sharding in (*operands, *results) if sharding]
-    fine = refinement(mesh, *current)
+    shardings = [sharding for sharding in (*operands, *results) if sharding]
+    fine = refinement(mesh, *shardings)
     if fine is not mesh:
-        refined = tuple(sharding.refined(fine) if sharding else None for sharding in results)
-        choice = _match(rule, tuple(sharding.refined(fine) for sharding in operands), refined, fine, may_split)
+        refined_operands = tuple(sharding.refined(fine) for sharding in operands)
+        refined_results = tuple(sharding.refined(fine) if sharding else None for sharding in results)
+        choice = _match(rule, refined_operands, refined_results, fine, may_split)
         _check_split(rule, choice, mesh, fine)
         return choice
     choice = _match_axes(rule, operands, results, mesh, may_split)
     for axis, size in mesh.axes:
+        strategy = choice[axis]
         sharded = sharded_factors(choice, mesh, without=axis)
-        if choice[axis] not in _strategies_on(rule, size, sharded, plugins_of(current), choice[axis].rewrite == SPLIT):
-            number = next(iter(choice[axis].factors), 0)
+        if strategy not in _strategies_on(rule, size, sharded, plugins_of(shardings), strategy.rewrite == SPLIT):
+            number = next(iter(strategy.factors), 0)
             factor = rule.factors[number]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be sharded into "
@@ -104,10 +106,16 @@ def _match(
 
 
 def _strategies_on(
-    rule: OpRule, count: int, sharded: ShardCounts, extras: tuple[Placement, ...], may_split: bool
+    rule: OpRule, count: int, sharded: ShardCounts, plugin_placements: tuple[Placement, ...], may_split: bool
 ) -> tuple[Strategy, ...]:
-    listed = rule.strategies(count, sharded, extras)
-    return (*listed, *rule.split_strategies(count, sharded)) if may_split else listed
+    """Return the strategies of a rule on an axis of `count` ranks.
+
+    Args:
+        sharded: the number of shards of each factor along other axes.
+        may_split: whether to include strategies that split a matrix product.
+    """
+    strategies = rule.strategies(count, sharded, plugin_placements)
+    return (*strategies, *rule.split_strategies(count, sharded)) if may_split else strategies
 
 
 def _match_axes(
@@ -120,10 +128,10 @@ def _match_axes(
     """Return the strategy on each axis. An axis of a minor factor is matched after the axes of its major factors."""
     choice: dict[str, Strategy] = {}
     rejected: dict[str, ShardingError] = {}
-    current = (sharding for sharding in (*operands, *results) if sharding)
-    order = list(dict.fromkeys([*(axis for sharding in current for axis, _ in sharding.entries), *mesh.axis_names]))
-    while len(choice) < len(order):
-        for axis in (axis for axis in order if axis not in choice):
+    used_axes = [axis for sharding in (*operands, *results) if sharding for axis, _ in sharding.entries]
+    axes = list(dict.fromkeys([*used_axes, *mesh.axis_names]))
+    while len(choice) < len(axes):
+        for axis in (axis for axis in axes if axis not in choice):
             try:
                 choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice, may_split)
                 break
@@ -136,17 +144,20 @@ def _match_axes(
 
 def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
     """Raise ShardingError if several sub-axes of one axis shard a factor unevenly."""
-    sharded, sharded_parts = sharded_factors(choice, fine), set()
-    for axis, strategy in choice.items():
-        for number in strategy.factors if axis not in mesh.sizes else ():
+    sharded = sharded_factors(choice, fine)
+    factors_of_axis: set[tuple[int, str]] = set()  # (factor, axis with a sub-axis that shards it)
+    for sub_axis, strategy in choice.items():
+        if sub_axis in mesh.sizes:
+            continue  # a whole axis
+        axis = fine.root_axis(sub_axis)
+        for number in strategy.factors:
             factor, count = rule.factors[number], sharded.of(number)
-            key = (number, fine.root_axis(axis))
-            if key in sharded_parts and factor.size % count:
+            if (number, axis) in factors_of_axis and factor.size % count:
                 raise ShardingError(
-                    f"sub-axes of '{key[1]}' shard factor '{factor.name}' of size {factor.size} into {count} uneven "
+                    f"sub-axes of '{axis}' shard factor '{factor.name}' of size {factor.size} into {count} uneven "
                     "shards; shard it by the whole axis, or by sub-axes that divide its size"
                 )
-            sharded_parts.add(key)
+            factors_of_axis.add((number, axis))
 
 
 def _match_axis(
@@ -158,13 +169,20 @@ def _match_axis(
     outer: Choice,
     may_split: bool,
 ) -> Strategy:
+    """Return the strategy on `axis`, given the strategies `outer` on other axes.
+
+    Raises:
+        ShardingError: there is no such strategy.
+    """
     operand_placements = tuple(sharding[axis] for sharding in operands)
     result_placements = tuple(sharding[axis] if sharding else None for sharding in results)
-    count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
-    strategies = _strategies_on(rule, count, UNSHARDED, extras, may_split)
-    for strategy in (*strategies, *_strategies_on(rule, count, sharded_factors(outer, mesh), extras, may_split)):
+    count, plugin_placements = mesh.sizes[axis], plugins_of((*operands, *results))
+    strategies = _strategies_on(rule, count, UNSHARDED, plugin_placements, may_split)
+    strategies_with_outer = _strategies_on(rule, count, sharded_factors(outer, mesh), plugin_placements, may_split)
+    for strategy in (*strategies, *strategies_with_outer):
         if strategy.operands == operand_placements and all(
-            m is None or m == r for m, r in zip(result_placements, strategy.results, strict=True)
+            actual is None or actual == expected
+            for actual, expected in zip(result_placements, strategy.results, strict=True)
         ):
             return strategy
     nearest = max(strategies, key=lambda strategy: _count_equal(strategy, operand_placements, result_placements))
@@ -175,7 +193,7 @@ def _match_axis(
     ] or [f"the results are ({_join(result_placements)}) but these operands give ({_join(nearest.results)})"]
     accepted = "; ".join(f"({_join(s.operands)}) -> ({_join(s.results)})" for s in strategies[:STRATEGIES_SHOWN])
     accepted += "; …" if len(strategies) > STRATEGIES_SHOWN else ""
-    reasons = reasons_text(rule.why_not(count, (*operand_placements, *result_placements), extras))
+    reasons = reasons_text(rule.why_not(count, (*operand_placements, *result_placements), plugin_placements))
     raise ShardingError(
         f"on axis '{axis}' ({_join(operand_placements)}) -> ({_join(result_placements)}) is not a strategy of this op: "
         f"{', '.join(wrong)}; it accepts {accepted}{reasons}"
@@ -188,15 +206,18 @@ def reasons_text(dropped: Sequence[Dropped]) -> str:
 
 
 def _join(placements: Sequence[Placement | None]) -> str:
+    """Return the text of placements in an error; `_` for a value without a sharding."""
     return ", ".join("_" if placement is None else str(placement) for placement in placements)
 
 
 def _count_equal(strategy: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
+    """Return the number of operands and results that have their placement in `strategy`."""
     pairs = zip((*strategy.operands, *strategy.results), (*operands, *results), strict=True)
     return sum(placed == expected for placed, expected in pairs)
 
 
 def _operand_name(rule: OpRule, index: int) -> str:
+    """Return the number of an operand and its name in the rule, for errors."""
     names = [tensor.name for tensor in rule.rule.tensors if index in rule.binding.operands(tensor.name)]
     return f"operand {index} ({names[0]})" if names else f"operand {index}"
 
@@ -204,24 +225,25 @@ def _operand_name(rule: OpRule, index: int) -> str:
 def _check_order(
     rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None]
 ) -> None:
-    orders: dict[int, tuple[str, ...]] = {}
+    """Raise ShardingError unless the axes of each factor nest in the same order in all operands and results."""
+    order_of_factor: dict[int, tuple[str, ...]] = {}
     tensors = zip((*operands, *results), (*rule.operand_dims, *rule.result_dims), strict=True)
     for sharding, dims in tensors:
-        for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
-            axes = sharding.dim_axes(dim) if sharding else ()
-            if len(axes) < 2 or not dims:
+        if sharding is None or not dims:
+            continue
+        for dim in {placement.dim for _, placement in sharding.entries if placement.dim is not None}:
+            axes = sharding.dim_axes(dim)
+            if len(axes) < 2:
                 continue
-            sharded = [_factor_of(choice[axis], dims[dim]) for axis in axes]
-            if len(set(sharded)) > 1:
-                _check_majors(rule, axes, dims[dim], sharded)
-            for factor in dict.fromkeys(sharded):
-                nesting = tuple(
-                    axis for axis, sharded_factor in zip(axes, sharded, strict=True) if sharded_factor == factor
-                )
-                if factor is not None and orders.setdefault(factor, nesting) != nesting:
+            factors = [_factor_of(choice[axis], dims[dim]) for axis in axes]
+            if len(set(factors)) > 1:
+                _check_majors(rule, axes, dims[dim], factors)
+            for factor in dict.fromkeys(factors):
+                nesting = tuple(axis for axis, of_axis in zip(axes, factors, strict=True) if of_axis == factor)
+                if factor is not None and order_of_factor.setdefault(factor, nesting) != nesting:
                     raise ShardingError(
-                        f"the axes of factor '{rule.factors[factor].name}' nest as {list(orders[factor])} in one "
-                        f"tensor and as {list(nesting)} in another; use the same order in both"
+                        f"the axes of factor '{rule.factors[factor].name}' nest as {list(order_of_factor[factor])} in "
+                        f"one tensor and as {list(nesting)} in another; use the same order in both"
                     )
 
 
@@ -230,8 +252,10 @@ def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Shardi
     for sharding, dims in zip(shardings, (*rule.operand_dims, *rule.result_dims), strict=True):
         for dim, factors in enumerate(dims or ()):
             axes = sharding.dim_axes(dim) if sharding and factor in factors else ()
-            *outer, innermost = axes or (axis,)
-            if (axis in axes and axis != innermost) or mesh.root_axis(axis) in map(mesh.root_axis, outer):
+            if not axes:
+                continue
+            *outer_axes, innermost = axes
+            if (axis in axes and axis != innermost) or mesh.root_axis(axis) in map(mesh.root_axis, outer_axes):
                 raise ShardingError(
                     f"is split along '{axis}', but factor '{rule.factors[factor].name}' is sharded along {list(axes)}; "
                     f"expected '{axis}' to be the innermost of these axes, and the only one on its mesh axis"

@@ -9,7 +9,7 @@ heads of four each, but not one and a half of the three matrices of a fused proj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +83,11 @@ class ViewedContraction:
         return tuple(self.sizes[letter] for dim in tensor.dims for letter in dim)
 
     def partition(self, letters: Letters, sizes: Sequence[Extent]) -> list[Letters] | None:
-        """Return `letters` in parts with the given `sizes`; None if impossible. A letter across two parts is split."""
+        """Return `letters` in parts with the given `sizes`; None if impossible. A letter across two parts is split.
+
+        For example, the letter a of size 6 in parts of the sizes 2 and 3 is split into b of size 2 and c of size 3: the
+        parts are [b] and [c].
+        """
         parts: list[Letters] = []
         remaining = list(letters)
         for size in sizes:
@@ -114,7 +118,7 @@ class ViewedContraction:
         self.sizes[new_letter], self.sizes[new_letter + 1] = major, minor
         for tensor in self.tensors:
             tensor.dims = [
-                [m for old in dim for m in ((new_letter, new_letter + 1) if old == letter else (old,))]
+                [new for old in dim for new in ((new_letter, new_letter + 1) if old == letter else (old,))]
                 for dim in tensor.dims
             ]
         self.split[letter] = [new_letter, new_letter + 1]
@@ -122,9 +126,10 @@ class ViewedContraction:
 
     def expand(self, letters: Letters) -> Letters:
         """Return `letters` with each letter that was split replaced by its parts."""
-        return [
-            m for letter in letters for m in (self.expand(self.split[letter]) if letter in self.split else [letter])
-        ]
+        expanded: Letters = []
+        for letter in letters:
+            expanded += self.expand(self.split[letter]) if letter in self.split else [letter]
+        return expanded
 
 
 def see_through_views(
@@ -139,10 +144,10 @@ def see_through_views(
     sizes = _factor_sizes(op, rule) if rule is not None else None
     if rule is None or sizes is None:
         return None
-    tensors = [*zip(op.tensors, rule.operand_dims, strict=True), (op.results[0], rule.result_dims[0] or ())]
-    contraction = ViewedContraction(
-        sizes, [ViewedTensor(value, [[f for f in dim if sizes[f] != 1] for dim in dims]) for value, dims in tensors]
-    )
+    tensors: list[ViewedTensor] = []
+    for value, dims in zip((*op.tensors, op.results[0]), (*rule.operand_dims, rule.result_dims[0] or ()), strict=True):
+        tensors.append(ViewedTensor(value, [[factor for factor in dim if sizes[factor] != 1] for dim in dims]))
+    contraction = ViewedContraction(sizes, tensors)
     for position in range(3):
         while (view := _view_at(contraction, position)) is not None and view not in closed:
             if not _look_through_view(contraction, position, view, rules, may_split):
@@ -169,44 +174,65 @@ def _rule(op: Operation | Block, rules: RuleSet, kind: str) -> OpRule | None:
     return rule_of(op, rules) if len(op.results) == 1 and op.sharding is None else None
 
 
-def _view_at(seen: ViewedContraction, position: int) -> AtenOp | None:
+def _view_at(contraction: ViewedContraction, position: int) -> AtenOp | None:
     """Return the producer of an operand (position 0 or 1), or the only user of the result (position 2)."""
-    value = seen.tensors[position].value
+    value = contraction.tensors[position].value
     users = [use.operation for use in value.uses] if position == 2 else [value.owner]
     return users[0] if len(users) == 1 and isinstance(users[0], AtenOp) else None
 
 
 def _look_through_view(
-    seen: ViewedContraction, position: int, view: AtenOp, rules: RuleSet, may_split: MaySplit
+    contraction: ViewedContraction, position: int, view: AtenOp, rules: RuleSet, may_split: MaySplit
 ) -> bool:
-    """Combine the tensor at `position` with `view`. Return False, without a change, if that is not legal."""
+    """Combine the tensor at `position` with `view`. Return False, without a change, if that is not legal.
+
+    The view connects the tensor of the contraction with another tensor, which replaces it. Each factor of the view is
+    one or several letters of the contraction.
+    """
     rule = view_rule(view, rules)
     if rule is None:
         return False
-    forward = position == 2
-    value = view.results[0] if forward else view.operands[0]
     sizes = _factor_sizes(view, rule)
-    near, far = (rule.operand_dims[0], rule.result_dims[0]) if forward else (rule.result_dims[0], rule.operand_dims[0])
-    if sizes is None or near is None or far is None or any(f.kind == "unsharded" for f in rule.factors):
-        return False
-    backup = dict(seen.sizes), dict(seen.split), [(tensor.value, tensor.dims) for tensor in seen.tensors]
-    letters_of: dict[int, Letters] = {}
-    for dim, factors in enumerate(near):
-        parts = seen.partition(seen.tensors[position].dims[dim], [sizes[f] for f in factors])
-        if parts is None:
-            break
-        letters_of.update(zip(factors, parts, strict=True))
+    if position == 2:
+        new_value, old_dims, new_dims = view.results[0], rule.operand_dims[0], rule.result_dims[0]
     else:
-        needed = {f for factors in far for f in factors if sizes[f] != 1}
-        if needed <= set(letters_of):
-            dims = [[m for f in factors for m in seen.expand(letters_of.get(f, []))] for factors in far]
-            seen.tensors[position] = ViewedTensor(value, dims)
-            if all(may_split(tensor.value, seen.shape(tensor)) for tensor in seen.tensors if tensor.is_split):
-                return True
-            seen.stops.append(view)
-    seen.sizes, seen.split, tensors = backup
-    seen.tensors = [ViewedTensor(*tensor) for tensor in tensors]
+        new_value, old_dims, new_dims = view.operands[0], rule.result_dims[0], rule.operand_dims[0]
+    if sizes is None or old_dims is None or new_dims is None or any(f.kind == "unsharded" for f in rule.factors):
+        return False
+    old_sizes, old_split = dict(contraction.sizes), dict(contraction.split)
+    old_tensors = [ViewedTensor(tensor.value, tensor.dims) for tensor in contraction.tensors]
+    letters_of = _letters_of_factors(contraction, contraction.tensors[position], old_dims, sizes)
+    new_factors = {factor for factors in new_dims for factor in factors if sizes[factor] != 1}
+    if letters_of is not None and new_factors <= letters_of.keys():
+        letters_by_dim = [
+            [letter for factor in factors for letter in contraction.expand(letters_of.get(factor, []))]
+            for factors in new_dims
+        ]
+        contraction.tensors[position] = ViewedTensor(new_value, letters_by_dim)
+        split_tensors = [tensor for tensor in contraction.tensors if tensor.is_split]
+        if all(may_split(tensor.value, contraction.shape(tensor)) for tensor in split_tensors):
+            return True
+        contraction.stops.append(view)
+    contraction.sizes, contraction.split, contraction.tensors = old_sizes, old_split, old_tensors
     return False
+
+
+def _letters_of_factors(
+    contraction: ViewedContraction, tensor: ViewedTensor, dims: Sequence[Sequence[int]], sizes: Mapping[int, Extent]
+) -> dict[int, Letters] | None:
+    """Return factor of a view → its letters in `tensor`; None if the letters do not fit. Letters may be split.
+
+    Args:
+        dims: for each dimension of the tensor, its factors in the rule of the view.
+        sizes: factor → size.
+    """
+    letters_of: dict[int, Letters] = {}
+    for dim, factors in enumerate(dims):
+        parts = contraction.partition(tensor.dims[dim], [sizes[factor] for factor in factors])
+        if parts is None:
+            return None
+        letters_of.update(zip(factors, parts, strict=True))
+    return letters_of
 
 
 def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
@@ -215,13 +241,12 @@ def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
     types = [value.type for value in (*op.tensors, *op.results)]
     if not any(map(is_sized, types)):
         return sizes
-    dims = [
-        (factors, size)
-        for type_, listed in zip(types, (*rule.operand_dims, *rule.result_dims), strict=True)
-        for factors, size in zip(listed or (), sizes_of(type_), strict=True)
-    ]
-    sizes.update((factors[0], size) for factors, size in dims if len(factors) == 1)
-    return sizes if all(product(sizes[factor] for factor in factors) == size for factors, size in dims) else None
+    dims: list[tuple[tuple[int, ...], Extent]] = []  # (factors of a dimension, its size)
+    for type_, factors_by_dim in zip(types, (*rule.operand_dims, *rule.result_dims), strict=True):
+        dims += zip(factors_by_dim or (), sizes_of(type_), strict=True)
+    sizes.update({factors[0]: size for factors, size in dims if len(factors) == 1})
+    is_general = all(product(sizes[factor] for factor in factors) == size for factors, size in dims)
+    return sizes if is_general else None
 
 
 def _quotient(size: Extent, divisor: Extent) -> Extent | None:

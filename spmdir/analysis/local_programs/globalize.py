@@ -82,6 +82,7 @@ class _Globalizer:
         self.attributes = [{name: a for name, a in arguments.items() if name != "spmd.of"} for arguments in attributes]
 
     def function(self) -> FuncOp:
+        """Return the global function."""
         for argument, new in self.values.items():
             keep_name(new, full_name(argument) or "")
         for form, ops in units_of(self.local.body.block):
@@ -119,7 +120,8 @@ class _Globalizer:
         """Return the op that a local form replaces."""
         kind = self.ctx.get_optional_op(form.op)
         traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
-        if kind is None or not (issubclass(kind, AtenOp) or traits == ("shard", "replicated")):
+        is_gather = traits == ("shard", "replicated")
+        if kind is None or not (issubclass(kind, AtenOp) or is_gather):
             raise ShardingError(
                 f"{NOTE} names '{form.op}', an op without local forms; "
                 f"expected an op of torch: leave {NOTE} as localize wrote it"
@@ -127,11 +129,10 @@ class _Globalizer:
         operands = []
         for index, place in enumerate(form.places.operands):
             value = value_at(ops, place, "operands")
-            operands.append(
-                self.add_unread_argument(form.operands[index], form.operand_shardings[index])
-                if value is None
-                else self.value(value)
-            )
+            if value is None:
+                operands.append(self.add_unread_argument(form.operands[index], form.operand_shardings[index]))
+            else:
+                operands.append(self.value(value))
         properties = {**form.properties, "sharding": shardings_attr(form.result_shardings)}
         new = kind.create(
             operands=operands,
@@ -158,11 +159,13 @@ class _Globalizer:
         return argument
 
     def map_values(self, old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:
+        """Record the global values of local ones, with the same names."""
         for before, after in zip(old, new, strict=True):
             self.values[before] = after
             keep_name(after, full_name(before) or "")
 
     def value(self, value: SSAValue) -> SSAValue:
+        """Return the global value of a local one; raise ShardingError if it is inside a local form."""
         if value not in self.values:
             raise ShardingError(
                 "uses a value from inside a local form; expected a result of the form, or a value from outside: "
@@ -171,5 +174,6 @@ class _Globalizer:
         return self.values[value]
 
     def type(self, value: SSAValue) -> Attribute:
+        """Return the global type of a local value."""
         meta = global_type(value, self.mesh)
         return value.type if meta is None else retyped(value.type, meta)

@@ -62,47 +62,52 @@ def build_problem(
     Raises:
         SpmdirError: propagation does not support an op; located.
     """
-    values: dict[SSAValue, int] = {}
+    values: dict[SSAValue, int] = {}  # value → its number
     metas: list[TensorMeta] = []
+    # for each node, its kernel step, its source of strategies without work, and the argument, op or result
     steps: list[Step] = []
-    sources_: list[StrategySource] = []
+    source_of_node: list[StrategySource] = []
     makers: list[Maker] = []
-    sources: dict[tuple[StrategySource, Work], StrategySource] = {}
+    shared_sources: dict[tuple[StrategySource, Work], StrategySource] = {}
     strategies_of_key: dict[object, OpStrategies] = {}
     kept_shardings = KeptValues(function, mesh, rules).shardings
     double_values: set[SSAValue] = set()
     batch = Batch.of(function, apart)
 
     def op_strategies(op: AtenOp) -> OpStrategies:
-        operands = tuple([kept_shardings.get(value) for value in op.tensors])
-        operands = operands if any(operands) else ()
+        """Return the strategies of an op. Equal calls share them."""
+        kept_operands = tuple([kept_shardings.get(value) for value in op.tensors])
+        if not any(kept_operands):
+            kept_operands = ()
         of_double = not double_values.isdisjoint(op.tensors)
         rows = batch.rows(op)
-        key = op.call(), op.shardings, operands, of_double, rows
+        key = op.call(), op.shardings, kept_operands, of_double, rows
         if key not in strategies_of_key:
-            strategies = attrs.evolve(_op_strategies(op, mesh, rules, of_double, operands), apart=apart, rows=rows)
+            strategies = attrs.evolve(_op_strategies(op, mesh, rules, of_double, kept_operands), apart=apart, rows=rows)
             if strategies.rule is None:
                 return strategies  # not cached: each such op causes a warning
             strategies_of_key[key] = strategies
         return strategies_of_key[key]
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
+        """Add a node, and number its results."""
         numbers = []
         for result in results:
             numbers.append(values.setdefault(result, len(metas)))
             metas.append(meta_of(result.type) or TensorMeta((), I1))
-        sources_.append(source)
+        source_of_node.append(source)
         rule = source.rule if isinstance(source, OpStrategies) else None
         name = maker.name if isinstance(maker, AtenOp) else ""
         steps.append(Step(rule, name, tuple([values[value] for value in operands]), tuple(numbers)))
         makers.append(maker)
 
-    def node(source: StrategySource, step: Step, work: Work) -> Node:
+    def make_node(source: StrategySource, step: Step, work: Work) -> Node:
+        """Return a node with its work. Strategies of equal sources are listed once."""
         key = source, work
-        if key not in sources:  # strategies of equal sources are listed once
-            equal_source = sources.setdefault((source, NO_WORK), source)
-            sources[key] = equal_source.doing(work) if isinstance(equal_source, OpStrategies) else equal_source
-        return Node(sources[key], step.operands, step.results)
+        if key not in shared_sources:
+            equal_source = shared_sources.setdefault((source, NO_WORK), source)
+            shared_sources[key] = equal_source.doing(work) if isinstance(equal_source, OpStrategies) else equal_source
+        return Node(shared_sources[key], step.operands, step.results)
 
     for argument in function.args:
         meta = _meta(argument)
@@ -127,14 +132,17 @@ def build_problem(
     likes = layout_sources(function)
     for index, value in enumerate(ir.terminator(function).operands):
         like = likes.get(index)
-        tied_nodes += [] if like is None else [(like, len(makers))]
+        if like is not None:
+            tied_nodes.append((like, len(makers)))
         annotation = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), annotation.data if annotation else None, "output"), (value,), ())
-    nodes = tuple(map(node, sources_, steps, works(steps, metas, topology.costs is not None)))
-    decided = {
-        m: s for m, s in zip(makers, sources_, strict=True) if isinstance(m, AtenOp) and isinstance(s, OpStrategies)
+    nodes = tuple(map(make_node, source_of_node, steps, works(steps, metas, topology.costs is not None)))
+    strategies_of_op = {
+        maker: source
+        for maker, source in zip(makers, source_of_node, strict=True)
+        if isinstance(maker, AtenOp) and isinstance(source, OpStrategies)
     }
-    unreduced = frozenset([values[value] for value in find_unreduced(function, decided, mesh)])
+    unreduced = frozenset([values[value] for value in find_unreduced(function, strategies_of_op, mesh)])
     problem = Problem(mesh, tuple(metas), nodes, topology=topology, ties=unreduced)
     if apart:
         unsent = frozenset([number for value, number in values.items() if is_sized(value.type)])
@@ -151,12 +159,12 @@ def _with_candidates(problem: Problem) -> Problem:
     """Return the problem with the candidate plug-in placements of its values on each axis."""
     rules = rules_of(problem)
     annotations_by_node = [_annotated_placements(node.source, problem.mesh) for node in problem.nodes]
-    axis_candidates = {
-        axis: find_candidates(
-            problem, rules, [[placement for a, placement in entries if a == axis] for entries in annotations_by_node]
-        )
-        for axis in _axes_with_candidates(problem, rules, annotations_by_node)
-    }
+    axis_candidates: dict[str, Candidates] = {}
+    for axis in _axes_with_candidates(problem, rules, annotations_by_node):
+        annotated = [
+            [placement for entry_axis, placement in entries if entry_axis == axis] for entries in annotations_by_node
+        ]
+        axis_candidates[axis] = find_candidates(problem, rules, annotated)
     if not axis_candidates:
         return problem
     nodes = tuple([_with_node_candidates(node, axis_candidates) for node in problem.nodes])
@@ -187,18 +195,21 @@ def _with_node_candidates(node: Node, axis_candidates: Mapping[str, Candidates])
     Args:
         axis_candidates: axis → [value], the candidate plug-in placements.
     """
-    candidates = ((axis, candidates_of_node(node, by_value)) for axis, by_value in axis_candidates.items())
-    placements = AxisPlacements(tuple((axis, on_axis) for axis, on_axis in candidates if on_axis))
-    return attrs.evolve(node, source=attrs.evolve(node.source, plugin_placements=placements))  # type: ignore
+    placements_by_axis = [(axis, candidates_of_node(node, by_value)) for axis, by_value in axis_candidates.items()]
+    plugin_placements = AxisPlacements(
+        tuple((axis, placements) for axis, placements in placements_by_axis if placements)
+    )
+    return attrs.evolve(node, source=attrs.evolve(node.source, plugin_placements=plugin_placements))  # type: ignore
 
 
 def _annotated_placements(source: StrategySource, mesh: Mesh) -> _AxisEntries:
-    """Return the user annotations of an op, input, constraint or output."""
+    """Return (root axis, placement) for each entry of the user annotations of an op, input, constraint or output."""
     shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # an Annotation
     return tuple((mesh.root_axis(axis), p) for sharding in shardings if sharding for axis, p in sharding.entries)
 
 
 def _meta(value: SSAValue) -> TensorMeta:
+    """Return the type of a tensor; raise UnsupportedError if the value is not a tensor of a known element type."""
     meta = meta_of(value.type)
     if meta is None:
         raise UnsupportedError(f"a value has type {value.type}; expected a tensor of a known element type")
@@ -208,6 +219,12 @@ def _meta(value: SSAValue) -> TensorMeta:
 def _op_strategies(
     op: AtenOp, mesh: Mesh, rules: RuleSet, of_double: bool, kept_shardings: tuple[Sharding | None, ...]
 ) -> OpStrategies:
+    """Return the strategies of an op.
+
+    Args:
+        of_double: whether the op depends on inputs in double precision.
+        kept_shardings: for each operand, the sharding that the op must use, or None; () if none is kept.
+    """
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))

@@ -61,6 +61,7 @@ class KeptValues:
         return rule is not None and self._result_sharding(rule, self.shardings[value]) is not None
 
     def _add(self, value: SSAValue, sharding: Sharding | None) -> None:
+        """Record the kept sharding of a value; nothing if it is None."""
         if sharding is not None:
             self.shardings[value] = sharding
 
@@ -121,9 +122,11 @@ def _strategies_for(rule: OpRule, operand: Sharding, mesh: Mesh) -> dict[str, St
 
 def _kept_sharding(placements: Sequence[tuple[str, Placement]], mesh: Mesh) -> Sharding | None:
     """Return the sharding with the sharding entries among `placements`, open along all other axes; None without any."""
-    sharded = [(axis, placement) for axis, placement in placements if placement.trait == "shard"]
-    sharding = Sharding(sharded).merged(mesh)
+    shard_entries = [(axis, placement) for axis, placement in placements if placement.trait == "shard"]
+    if not shard_entries:
+        return None
+    sharding = Sharding(shard_entries).merged(mesh)
     fine = mesh.refine([axis for axis, _ in sharding.entries])
-    listed = {part for axis, _ in sharding.entries for part in fine.parts(axis)}
-    open_entries = [(axis, parse_placement("?")) for axis in fine.axis_names if axis not in listed]
-    return Sharding([*sharding.entries, *open_entries]) if sharded else None
+    kept_axes = {part for axis, _ in sharding.entries for part in fine.parts(axis)}
+    open_entries = [(axis, parse_placement("?")) for axis in fine.axis_names if axis not in kept_axes]
+    return Sharding([*sharding.entries, *open_entries])

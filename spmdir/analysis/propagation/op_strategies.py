@@ -66,6 +66,7 @@ class OpStrategies:
         return self.rule.majors if self.rule is not None else {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
+        """Return the strategies on an axis of `count` ranks. `sharded` are the shards of factors along other axes."""
         if self.rule is None:
             return tuple(self._fitting((Strategy((R,) * self.operands, (R,) * len(self.results)),), axis))
         key = (
@@ -79,30 +80,39 @@ class OpStrategies:
         return self._strategies_of_key[key]
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        listed = self.strategies(axis, count, UNSHARDED)
+        """Return the strategies that are possible for some shards of factors along other axes."""
+        unsharded = self.strategies(axis, count, UNSHARDED)
         if not self.majors:
-            return listed
-        finished = [self.strategies(axis, count, self._fully_sharded(majors)) for majors in self.majors.values()]
-        return tuple(dict.fromkeys(itertools.chain(listed, *finished)))
+            return unsharded
+        # A minor factor can be sharded once its major factors are.
+        with_sharded_majors = [
+            self.strategies(axis, count, self._fully_sharded(majors)) for majors in self.majors.values()
+        ]
+        return tuple(dict.fromkeys(itertools.chain(unsharded, *with_sharded_majors)))
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
+        """Return `strategies` of an op with a rule. A preference is dropped if no strategy meets it."""
         fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if not fitting and self.sizes:
             sharded = sharded.with_fallback(self._shards_on_other_axes(rule, axis))
             fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if self.keep_sum_order:
-            fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
-        too_small = {
-            f for f, factor in enumerate(rule.factors) if factor.size < count * sharded.of(f)
-        }  # some ranks are idle
-        fitting = [s for s in fitting if too_small.isdisjoint(s.factors)] or fitting
+            fitting = [strategy for strategy in fitting if not self._reorders_a_sum(strategy)] or fitting
+        # Some ranks would be idle if one of these factors were sharded.
+        too_small = {number for number, factor in enumerate(rule.factors) if factor.size < count * sharded.of(number)}
+        fitting = [strategy for strategy in fitting if too_small.isdisjoint(strategy.factors)] or fitting
         if self.rows and (axis_part(axis) or (axis,))[0] in self.apart:
-            fitting = [s for s in fitting if self._shards_rows(s)] or fitting
+            fitting = [strategy for strategy in fitting if self._shards_rows(strategy)] or fitting
         if axis in self.parts:
-            fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
-        return tuple(self._with_sizes(s, count) for s in fitting)
+            fitting = [
+                strategy
+                for strategy in fitting
+                if all(splits(rule.factors[number].size, count, sharded.of(number)) for number in strategy.factors)
+            ]
+        return tuple(self._with_sizes(strategy, count) for strategy in fitting)
 
     def _shards_rows(self, strategy: Strategy) -> bool:
+        """Return whether a strategy shards only dimensions with rows of the batch."""
         return all(p.dim is None or p.dim in rows for p, rows in zip(strategy.results, self.rows, strict=True))
 
     def _fully_sharded(self, factors: Collection[int]) -> ShardCounts:
@@ -115,28 +125,31 @@ class OpStrategies:
         result_placements, operand_placements = _on_axis(self.results, axis), _on_axis(self.kept_shardings, axis)
         if not result_placements and not operand_placements:
             return strategies
-        fitting = [
-            s for s in strategies if all(s.results[index] == placement for index, placement in result_placements)
+        return [
+            strategy
+            for strategy in strategies
+            if all(strategy.results[index] == placement for index, placement in result_placements)
+            and all(strategy.operands[index] == placement for index, placement in operand_placements)
         ]
-        return [s for s in fitting if all(s.operands[index] == placement for index, placement in operand_placements)]
 
     def _shards_on_other_axes(self, rule: OpRule, axis: str) -> ShardCounts:
-        """Return the number of shards of each factor along axes other than `axis`, according to the annotations."""
-        other_strategies: list[tuple[Strategy, int]] = []
-        axes = [a for annotation in self._annotations if annotation for a, _ in annotation.entries]
-        other_axes = [other_axis for other_axis in dict.fromkeys(axes) if other_axis != axis]
+        """Return the number of shards of each factor along axes other than `axis`, according to the annotations.
+
+        The strategy on an axis may depend on those of other axes. So axes are decided in any order that is possible.
+        """
+        decided: list[tuple[Strategy, int]] = []  # the strategy and the size of each decided axis
+        annotated_axes = [a for annotation in self._annotations if annotation for a, _ in annotation.entries]
+        undecided_axes = [other_axis for other_axis in dict.fromkeys(annotated_axes) if other_axis != axis]
         sizes = dict(self.sizes)
-        for _ in range(len(other_axes)):
-            for other_axis in other_axes:
-                strategies = rule.strategies(
-                    sizes[other_axis], shard_counts(other_strategies), self.plugin_placements.on(other_axis)
-                )
-                strategies = self._fitting(strategies, other_axis)
+        for _ in range(len(undecided_axes)):
+            for other_axis in undecided_axes:
+                count, placements = sizes[other_axis], self.plugin_placements.on(other_axis)
+                strategies = self._fitting(rule.strategies(count, shard_counts(decided), placements), other_axis)
                 if strategies:
-                    other_strategies.append((strategies[0], sizes[other_axis]))
-                    other_axes.remove(other_axis)
+                    decided.append((strategies[0], count))
+                    undecided_axes.remove(other_axis)
                     break
-        return shard_counts(other_strategies)
+        return shard_counts(decided)
 
     def doing(self, work: Work) -> OpStrategies:
         """Return this source with another `work`. Both share lists of strategies: work does not affect them."""
@@ -160,6 +173,7 @@ class OpStrategies:
         return self._sized_strategies[key]
 
     def _sized(self, strategy: Strategy, count: int) -> Strategy:
+        """Return the result of `_with_sizes`, computed anew."""
         if not strategy.factors or self.rule is None:
             return Strategy(strategy.operands, strategy.results)
         factor = strategy.factors[0]
@@ -186,25 +200,37 @@ class OpStrategies:
             return rule.has_ring(strategy) or (adds and strategy.text is not None)
         if strategy.rewrite == "expand" or adds:
             return True
-        summed = {f for f, factor_ in enumerate(rule.factors) if factor_.kind in _ADDITIVE and factor_.size > 1}
-        orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]
+        summed_factors = {
+            number for number, factor_ in enumerate(rule.factors) if factor_.kind in _ADDITIVE and factor_.size > 1
+        }
+        factors_of_operands = [[number for dim in dims for number in dim] for dims in rule.operand_dims]
         if rule.contracts:
-            return bool(summed) and not all(factor in order for order in orders)
-        return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
+            return bool(summed_factors) and not all(factor in factors for factors in factors_of_operands)
+        for factors in factors_of_operands:
+            if factor in factors and not summed_factors.isdisjoint(factors[: factors.index(factor)]):
+                return True
+        return False
 
     def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the halos of windows along `factor`. They are priced as an all-reduce, which sends about as much."""
+        """Return (bytes, other factors) of the halos of windows along `factor`; () if it has none.
+
+        They are priced as an all-reduce, which sends about as much.
+        """
         assert self.rule is not None
         size = self.rule.layout.halo_bytes.get(factor, 0)
         if not size:
             return ()
-        other_factors = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
-        return ((size, tuple(sorted(other_factors))),)
+        factors = {number for dims in self.rule.operand_dims for dim in dims for number in dim}
+        return ((size, tuple(sorted(factors - {factor}))),)
 
     def _inner_reductions(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return (bytes, factors) of each value that is reduced inside the op if `factor` is sharded."""
         assert self.rule is not None
         reductions = self.rule.internal_reductions(factor)
-        return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reductions)
+        return tuple(
+            (reduction.meta.bytes, tuple(number for dim in reduction.dims for number in dim))
+            for reduction in reductions
+        )
 
 
 def _on_axis(shardings: Sequence[Sharding | None], axis: str) -> list[tuple[int, Placement]]:

@@ -40,7 +40,7 @@ def find_candidates(
     for index, node in enumerate(problem.nodes):
         for value in (*node.operands, *node.results):
             nodes_of_value[value].setdefault(index)
-    queue: dict[int, None] = {}
+    queue: dict[int, None] = {}  # the nodes with a value that has a new candidate
     for node, placements in zip(problem.nodes, annotated, strict=True):
         exact = [placement for placement in plugins(placements) if not placement.error]
         for value in (*node.operands, *node.results) if exact else ():
@@ -66,9 +66,12 @@ def offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[
         return
     for count in sorted(set(mesh.sizes.values())):
         for strategy in rule.strategies(count):
-            if strategy.text:
-                placements = zip((*node.operands, *node.results), (*strategy.operands, *strategy.results), strict=True)
-                yield from ((value, p) for value, p in placements if plugins([p]) and type(p).offered and not p.error)
+            if not strategy.text:
+                continue
+            placements = (*strategy.operands, *strategy.results)
+            for value, placement in zip((*node.operands, *node.results), placements, strict=True):
+                if plugins([placement]) and type(placement).offered and not placement.error:
+                    yield value, placement
 
 
 def candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, ...]:
@@ -79,15 +82,20 @@ def candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, .
 def _derived_candidates(
     node: Node, rule: OpRule | None, candidates: Candidates, mesh: Mesh
 ) -> Iterator[tuple[int, Placement]]:
+    """Yield (value, placement) for the placements in strategies of a node that has a candidate for one of its values.
+
+    An input, constraint or output passes each candidate on to all its values.
+    """
     values, node_candidates = (*node.operands, *node.results), candidates_of_node(node, candidates)
     if isinstance(node.source, Annotation):
         yield from ((value, placement) for value in values for placement in node_candidates)
-    counts = sorted(set(mesh.sizes.values())) if node_candidates else ()
-    for strategies in (rule.strategies(count, placements=node_candidates) for count in counts) if rule else ():
-        for strategy in strategies:
-            placements = zip(values, (*strategy.operands, *strategy.results), strict=True)
-            placements = [
-                (value, placement) for value, placement in placements if plugins([placement]) and not placement.error
+    if rule is None or not node_candidates:
+        return
+    for count in sorted(set(mesh.sizes.values())):
+        for strategy in rule.strategies(count, placements=node_candidates):
+            pairs = zip(values, (*strategy.operands, *strategy.results), strict=True)
+            exact_pairs = [
+                (value, placement) for value, placement in pairs if plugins([placement]) and not placement.error
             ]
-            if any(placement in candidates[value] for value, placement in placements):
-                yield from placements
+            if any(placement in candidates[value] for value, placement in exact_pairs):
+                yield from exact_pairs

@@ -29,29 +29,32 @@ class Batch:
         """Return the batch of a function: the inputs that are sharded along `axes`."""
         if not axes:
             return cls()
-        inputs_ = [value for value in function.args if is_call_input(function, value.index)]
-        shardings = {value: sharding for value in inputs_ if (sharding := sharding_of(value)) is not None}
-        inputs = [value for value, sharding in shardings.items() if any(axis in axes for axis, _ in sharding.entries)]
-        sizes = frozenset(name for value in inputs for size in sizes_of(value.type)[:1] for name in _symbols(size))
-        values: set[SSAValue] = set(inputs)
+        values: set[SSAValue] = set()
+        sizes: set[str] = set()
+        for argument in function.args:
+            sharding = sharding_of(argument)
+            if not is_call_input(function, argument.index) or sharding is None:
+                continue
+            if any(axis in axes for axis, _ in sharding.entries):
+                values.add(argument)
+                for size in sizes_of(argument.type)[:1]:
+                    sizes.update(_symbols(size))
         for op in function.body.block.ops:
             if not values.isdisjoint(op.operands):
                 values.update(op.results)
-        return cls(sizes, frozenset(values))
+        return cls(frozenset(sizes), frozenset(values))
 
     def rows(self, op: AtenOp) -> tuple[frozenset[int], ...]:
         """Return for each result of an op the dimensions with rows of the batch; () if they are unknown."""
         if not self.sizes or self.values.isdisjoint(op.results):
             return ()
-        return tuple(
-            frozenset(
-                dim
-                for dim, size in enumerate(sizes_of(result.type) if meta_of(result.type) is not None else ())
-                if not self.sizes.isdisjoint(_symbols(size))
-            )
-            for result in op.results
-        )
+        rows: list[frozenset[int]] = []
+        for result in op.results:
+            sizes = sizes_of(result.type) if meta_of(result.type) is not None else ()
+            rows.append(frozenset(dim for dim, size in enumerate(sizes) if not self.sizes.isdisjoint(_symbols(size))))
+        return tuple(rows)
 
 
 def _symbols(size: object) -> tuple[str, ...]:
+    """Return the symbols in a size; () if it is a number."""
     return symbols(size) if is_symbolic(size) else ()  # type: ignore  # an expression

@@ -37,8 +37,11 @@ def find_unreduced(function: FuncOp, strategies: Mapping[AtenOp, OpStrategies], 
 
 def _preserves_sums(source: OpStrategies, mesh: Mesh) -> bool:
     """Return whether an op maps partial sums to a partial sum, as additions, views and casts do."""
-    listed = (s for axis, count in mesh.axes for s in source.strategies(axis, count, UNSHARDED))
-    return any(s.operands and all(map(_is_sum, (*s.operands, *s.results))) for s in listed)
+    for axis, count in mesh.axes:
+        for strategy in source.strategies(axis, count, UNSHARDED):
+            if strategy.operands and all(map(_is_sum, (*strategy.operands, *strategy.results))):
+                return True
+    return False
 
 
 def _is_sum(placement: Placement) -> bool:

@@ -93,7 +93,7 @@ def rank_program(
     ]
     original_of = originals(function)
     with_effects = [index for index, (_, ops) in enumerate(units) if not all(map(_has_no_effects, ops))]
-    previous_effect = {later: earlier for earlier, later in itertools.pairwise(with_effects)}
+    previous_with_effects = {later: earlier for earlier, later in itertools.pairwise(with_effects)}
     tasks = []
     for index, ((note, ops), task_memory) in enumerate(
         zip(units, memory_of_tasks(memory_steps, memory.buffers, memory.outputs), strict=True)
@@ -102,22 +102,24 @@ def rank_program(
         needs = {producer_unit[operand] for op in ops for operand in op.operands if operand in producer_unit}
         needs.update([producer_unit[original_of[op]] for op in ops if op in original_of])
         needs.discard(index)
-        if index in previous_effect:
-            needs.add(previous_effect[index])
+        if index in previous_with_effects:
+            needs.add(previous_with_effects[index])
         path = paths[ops[0]] if paths else ""
         if isinstance(ops[0], HostCopyOp):
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
             timing = _Timing(0.0, transfer, is_blocking=not ops[0].IS_START)
         else:
             timing = _timing(ops, kernels[index], producer_unit, messages, streams)
-        memory_use = task_memory.allocates, task_memory.reads, task_memory.transient, task_memory.memory_steps
-        transfer_fields = timing.transfer, timing.waits_for, timing.is_blocking, timing.overlap
-        timed = name, op_name, path, timing.seconds, tuple(sorted(needs))
-        tasks.append(Task(*timed, *memory_use, *transfer_fields, kernel_cost=kernels[index].cost))
+        task = Task(
+            name, op_name, path, needs=tuple(sorted(needs)), kernel_cost=kernels[index].cost,
+            **attrs.asdict(timing, recurse=False), **attrs.asdict(task_memory, recurse=False),
+        )  # fmt: skip
+        tasks.append(task)
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in units)
 
 
 def _has_no_effects(op: Operation) -> bool:
+    """Return whether an op has no side effects."""
     return _is_pure(type(op)) or is_side_effect_free(op)
 
 
@@ -130,8 +132,13 @@ def _name(note: Note | None, ops: Unit) -> tuple[str, str]:
     """Return the names of a unit's first result and of its op; for a local form, those of the op that it replaces."""
     if note is None:
         return text_name(ops[0].results[0]), ops[0].name
-    places = [place for place in note.places.results if place is not None]
-    return text_name(ops[places[0][0]].results[places[0][1]] if places else ops[0].results[0]), note.op
+    result = ops[0].results[0]
+    for place in note.places.results:
+        if place is not None:
+            number, index = place
+            result = ops[number].results[index]
+            break
+    return text_name(result), note.op
 
 
 @attrs.frozen
@@ -149,8 +156,8 @@ class _Streams:
     """The streams of the collectives of a program."""
 
     def __init__(self, messages: Mapping[Operation, SentMessage], mesh: Mesh):
-        self._of = {op: communicator_on(op, message.axes, mesh) for op, message in messages.items()}
-        communicators = {*self._of.values()}
+        self._communicator_of = {op: communicator_on(op, message.axes, mesh) for op, message in messages.items()}
+        communicators = {*self._communicator_of.values()}
         self._excludes = {
             communicator: frozenset(
                 excluded.name for excluded in communicators if communicator.excludes(excluded, mesh)
@@ -160,10 +167,10 @@ class _Streams:
 
     def of(self, ops: Iterable[Operation]) -> tuple[str, frozenset[str]]:
         """Return the stream of the collectives of a unit, and the streams that it excludes."""
-        communicators = dict.fromkeys(self._of[op] for op in ops)
-        return ", ".join(communicator.name for communicator in communicators), frozenset().union(
-            *(self._excludes[communicator] for communicator in communicators)
-        )
+        communicators = dict.fromkeys(self._communicator_of[op] for op in ops)
+        stream = ", ".join(communicator.name for communicator in communicators)
+        excluded_streams = [self._excludes[communicator] for communicator in communicators]
+        return stream, frozenset().union(*excluded_streams)
 
 
 @attrs.define
@@ -233,15 +240,18 @@ class _Kernels:
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
         self._first = mesh.coordinate(0)
 
-    def of(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
+    def of(self, units: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
         """Return the kernels of each unit.
 
+        A local form is priced as the op that it replaces. The other ops are steps of kernels, which `works` fuses.
+
         Args:
-            forms: the units, each with its note if it is a local form.
+            units: each with its note if it is a local form.
         """
         argument_count = len(self._steps)
-        kernels, unit_of = [_UnitKernels() for _ in forms], list[int]()
-        for index, (note, ops) in enumerate(forms):
+        kernels = [_UnitKernels() for _ in units]
+        unit_of_step: list[int] = []  # without the steps of arguments
+        for index, (note, ops) in enumerate(units):
             if note is not None and note.op.startswith("aten.") and SPLIT not in note.attributes:
                 work = self._form_work(note)
                 kernels[index].seconds, kernels[index].cost = self._price(work)
@@ -250,41 +260,43 @@ class _Kernels:
                 self._steps.append(Step(None, "", self._tensors(operands), self._tensors(list(results))))
             else:
                 kernels[index].seconds = sum([self._add_steps(op) for op in ops if isinstance(op, ValueOp)])
-            unit_of += [index] * (len(self._steps) - argument_count - len(unit_of))
+            unit_of_step += [index] * (len(self._steps) - argument_count - len(unit_of_step))
         for value in ir.terminator(self.function).operands:  # results of the function are written to memory
             self._steps.append(Step(None, "", self._tensors([value]), ()))
-        times: dict[Work, tuple[float, KernelCost]] = {}
-        priced = works(self._steps, self._metas, self.topology.costs is not None)[argument_count:]
-        split = [note.op if note is not None and SPLIT in note.attributes else None for note, _ in forms]
-        for step, index, work in zip(self._steps[argument_count:], unit_of, priced, strict=False):
-            if work not in times:
-                times[work] = self._price(work)
-            seconds, computed = times[work]
+        prices: dict[Work, tuple[float, KernelCost]] = {}
+        work_of_step = works(self._steps, self._metas, self.topology.costs is not None)[argument_count:]
+        split_products = [note.op if note is not None and SPLIT in note.attributes else None for note, _ in units]
+        for step, index, work in zip(self._steps[argument_count:], unit_of_step, work_of_step, strict=False):
+            if work not in prices:
+                prices[work] = self._price(work)
+            seconds, cost = prices[work]
             if not seconds:
                 continue
-            unit = kernels[index]
-            unit.seconds += seconds
-            unit.block_seconds += seconds if step.name == split[index] else 0.0
-            unit.cost = computed if unit.cost == _NO_COST else unit.cost.plus(computed)
+            unit_kernels = kernels[index]
+            unit_kernels.seconds += seconds
+            unit_kernels.block_seconds += seconds if step.name == split_products[index] else 0.0
+            unit_kernels.cost = cost if unit_kernels.cost == _NO_COST else unit_kernels.cost.plus(cost)
         return kernels
 
     def _price(self, work: Work) -> tuple[float, KernelCost]:
         """Return the seconds and the cost of a kernel."""
-        spent, (_, arithmetic, traffic) = work.time(self.topology), work.terms(self.topology)
-        bound = work.bound(self.topology) if spent.place == self.topology.name else "measured"
-        return spent.seconds, KernelCost(work.flops, work.traffic, max(arithmetic, traffic), bound)
+        time, (_, arithmetic_seconds, traffic_seconds) = work.time(self.topology), work.terms(self.topology)
+        bound = work.bound(self.topology) if time.place == self.topology.name else "measured"
+        ideal_seconds = max(arithmetic_seconds, traffic_seconds)
+        return time.seconds, KernelCost(work.flops, work.traffic, ideal_seconds, bound)
 
     def _form_work(self, note: Note) -> Work:
         """Return the work of the op that a local form replaces."""
-        operands, results = ([meta_of(type_) for type_ in types] for types in (note.operands, note.results))
+        results = tuple(map(meta_of, note.results))  # None for absent results
+        operand_metas = tuple([meta_of(type_) or _ABSENT_META for type_ in note.operands])
+        result_metas = tuple([meta or _ABSENT_META for meta in results])
         arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
-        operand_types, result_types = ([meta or _ABSENT_META for meta in metas] for metas in (operands, results))
-        rule = self.rules.instantiate(Call(note.op, tuple(operand_types), arguments or (), tuple(results), structure))
-        work = work_alone(rule and rule.evaluated, note.op, tuple(operand_types), tuple(result_types))
-        sharded_operands, sharded_results = (
-            tuple((meta, sharding or Sharding()) for meta, sharding in zip(metas, shardings, strict=True))
-            for metas, shardings in ((operand_types, note.operand_shardings), (result_types, note.result_shardings))
-        )
+        rule = self.rules.instantiate(Call(note.op, operand_metas, arguments or (), results, structure))
+        work = work_alone(rule and rule.evaluated, note.op, operand_metas, result_metas)
+        operand_shardings = [sharding or Sharding() for sharding in note.operand_shardings]
+        result_shardings = [sharding or Sharding() for sharding in note.result_shardings]
+        sharded_operands = tuple(zip(operand_metas, operand_shardings, strict=True))
+        sharded_results = tuple(zip(result_metas, result_shardings, strict=True))
         return op_work(work, sharded_operands, sharded_results, self.mesh)
 
     def _add_steps(self, op: ValueOp) -> float:
@@ -321,17 +333,18 @@ class _Kernels:
             self._steps.append(Step(None, "", self._tensors([operand]), self._tensors([result])))
 
     def _torch_step(self, op: AtenOp) -> Step:
+        """Return the kernel step of a torch op, with the rule of its call on the shards of the first rank."""
         operands, results = self._tensors(op.operands), self._tensors(op.results)
         call = op.call()
         if call in self._rules:
             rule = self._rules[call]
         elif any(DYNAMIC in meta.shape for meta in (*call.operands, *call.results) if meta is not None):
             arguments = tuple((name, self._evaluated(value)) for name, value in call.arguments)
-            operand_types, result_types = (
-                tuple([self._metas[value] for value in values]) for values in (operands, results)
+            operand_metas = tuple([self._metas[value] for value in operands])
+            result_metas = tuple(
+                [meta and self._metas[value] for meta, value in zip(call.results, results, strict=True)]
             )
-            call_results = tuple([meta and type_ for meta, type_ in zip(call.results, result_types, strict=True)])
-            rule = self._rule(Call(call.name, operand_types, arguments, call_results, call.structure))
+            rule = self._rule(Call(call.name, operand_metas, arguments, result_metas, call.structure))
         else:
             rule = self._rules[call] = self._rule(call)
         return Step(rule, "" if rule is None and op.name in VIEWS else op.name, operands, results)
@@ -345,11 +358,13 @@ class _Kernels:
             return None
 
     def _evaluated(self, value: Any) -> Any:
+        """Return an argument of a call with the sizes that it has on the first rank."""
         if isinstance(value, tuple):
             return tuple(map(self._evaluated, value))
         return value.evaluate(self.mesh, self._first) if isinstance(value, Local) else value
 
     def _tensors(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """Return the numbers of values."""
         number_of = self._numbers.get
         return tuple([self._number(value) if (number := number_of(value)) is None else number for value in values])
 
