@@ -2,74 +2,49 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import attrs
-import torch
-from torch.utils.checkpoint import checkpoint
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from spmdir.analysis.phases import phases
 from spmdir.core.equal_layers import numbered_layer
 from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.placement.sharding_plan import ShardingPlan
-from spmdir.core.progress import say
-from spmdir.importer.importer import import_fx
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
-from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import sharding_plan
 from spmdir.report.rank_step import RankStep, rank_step
 from spmdir.reshard.topology import Topology
-from spmdir.runtime.capture import Capture, capture_step
-from spmdir.runtime.signature import return_whole
-from spmdir.runtime.training import TrainingStep, training_step
 from spmdir.schedule.memory import Memory as LiveBuffers
 from spmdir.schedule.program import MEMORY_CLASSES
 from spmdir.sweep.candidate import MeshRecipe
+from spmdir.sweep.captures import CaptureOptions, imported
 from spmdir.sweep.step_costs import Memory, StepCosts, at_depth
-from spmdir.sweep.workload import Workload, layers_in
-from spmdir.torch_interop import pytree
+from spmdir.sweep.workload import Workload
 
 
 @attrs.frozen
-class CaptureOptions:
-    """What a captured step depends on, except for the plan.
+class StepOptions:
+    """A way to run a training step on any mesh.
 
     Attributes:
         samples: the samples of a batch of all ranks.
         micro_batches: the number of micro-batches that it is cut into.
         recomputes: whether the backward recomputes each layer from its input.
-        depth: the number of layers; None for all.
     """
 
     samples: int
-    micro_batches: int
-    recomputes: bool
-    depth: int | None
+    micro_batches: int = 1
+    recomputes: bool = False
+
+    def at_depth(self, depth: int | None) -> CaptureOptions:
+        """Return the options of the capture of a micro-batch, for a number of layers."""
+        return CaptureOptions(self.samples // self.micro_batches, self.micro_batches > 1, self.recomputes, depth)
 
 
-@attrs.frozen(eq=False)
-class Captured:
-    """A captured training step.
-
-    Attributes:
-        capture: the trace.
-        accumulated: the indices of the results that each micro-batch renews.
-    """
-
-    capture: Capture
-    accumulated: frozenset[int]
-
-
-def price(workload: Workload, candidate: MeshRecipe, options: CaptureOptions, pipeline: Pipeline) -> StepCosts:
+def price(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline) -> StepCosts:
     """Return the costs of a step of the whole model.
-
-    Args:
-        options: its `depth` is ignored.
 
     Raises:
         SpmdirError: the model cannot be captured or partitioned, or the recipe does not fit the model.
@@ -77,68 +52,16 @@ def price(workload: Workload, candidate: MeshRecipe, options: CaptureOptions, pi
     layers = workload.layers
     costs: dict[int, StepCosts] = {}
     for depth in layers.depths if layers else (None,):
-        module, captured = imported(workload, candidate, attrs.evolve(options, depth=depth))
+        module, captured = imported(workload, candidate, options.at_depth(depth))
         with collector_paused():
             step = rank_step(module, None, pipeline)
         costs[depth or 0] = _step_costs(step, captured.accumulated, options.micro_batches, depth or 0)
     return at_depth(costs, layers.count if layers else 0)
 
 
-def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions) -> tuple[ModuleOp, Captured]:
-    """Return the undecided program of a step with the annotations of the recipe, and its capture."""
-    plan = sharding_plan(_built(workload, options)[0].model, candidate.mesh, candidate.recipe)
-    captured = _captured(workload, options, _Activations(plan))
-    capture = captured.capture
-    plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
-    module = import_fx(capture.program, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
-    return_whole(module, capture)
-    return module, captured
-
-
 def full_plan(workload: Workload, candidate: MeshRecipe) -> ShardingPlan:
     """Return the explicit plan of the recipe for the whole model."""
     return sharding_plan(workload.case(candidate.data_ranks, None).model, candidate.mesh, candidate.recipe)
-
-
-class _Activations:
-    """A plan as a key of captures: two plans with the same constraints on activations are equal."""
-
-    def __init__(self, plan: ShardingPlan):
-        self.plan = ShardingPlan(activations=plan.activations)
-        self._text = str(self.plan)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Activations) and self._text == other._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-
-@functools.lru_cache(maxsize=32)
-def _built(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
-    """Return a training step with AdamW, its state, and a micro-batch."""
-    case = workload.case(options.samples, options.depth)
-    if options.recomputes:
-        for layer in layers_in(case.model):
-            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
-    optimizer = torch.optim.AdamW(case.model.parameters(), lr=1e-3)
-    step, state = training_step(
-        case.model, case.loss, optimizer, accumulate=options.micro_batches, compute_dtype=torch.bfloat16
-    )
-    return step, state, step.split_batch(case.batch)[0]
-
-
-@functools.lru_cache(maxsize=32)
-def _captured(workload: Workload, options: CaptureOptions, activations: _Activations) -> Captured:
-    """Return the trace of a micro-batch, under the constraints on activations."""
-    step, state, batch = _built(workload, options)
-    say("tracing {} layers of {}", options.depth or "all", workload.name)
-    with constrained_activations(step.model, activations.plan):
-        capture = capture_step(step.micro_step, state, batch, torch.device("cpu"))
-    keys = [key for key, part in state.items() for _ in pytree.tree_leaves(part)]
-    outputs = len(capture.outputs)
-    accumulated = [outputs + index for index, key in enumerate(keys) if step.is_accumulated(key)]
-    return Captured(capture, frozenset([*range(outputs), *accumulated]))
 
 
 def _step_costs(step: RankStep, accumulated: Collection[int], micro_batches: int, depth: int) -> StepCosts:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 
@@ -27,7 +28,7 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.recipes import AUTO, recipe_factors
 from spmdir.reshard.topology import EFFICIENCY, Topology, find_topology
 from spmdir.sweep.candidate import DEFAULT_RECIPES, MeshRecipe, candidates, micro_batch_counts
-from spmdir.sweep.price import CaptureOptions, full_plan, parameter_count, price, sweep_pipeline
+from spmdir.sweep.price import StepOptions, full_plan, parameter_count, price, sweep_pipeline
 from spmdir.sweep.step_costs import StepCosts
 from spmdir.sweep.workload import Workload
 
@@ -165,7 +166,7 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
         SpmdirError: the model cannot be captured, or a recipe does not exist.
     """
     workload = request.workload
-    alone = CaptureOptions(request.samples, 1, False, None)
+    alone = StepOptions(request.samples)
     one_device = price(workload, MeshRecipe(Mesh({"dp": 1}), "ddp"), alone, request.pipeline)
     parameters = parameter_count(workload)
     bounds: dict[MeshRecipe, float] = {}
@@ -235,10 +236,14 @@ def _outcomes(
 
 
 def _pool(workers: int, tasks: int) -> Executor:
-    """Return a pool of processes, or of one thread for one worker."""
+    """Return a pool of processes, or of one thread for one worker.
+
+    Forked processes share the captures and caches of this one. Where forks are unsafe, each process has its own.
+    """
     if workers <= 1 or tasks < 2:
         return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(min(workers, tasks), mp_context=multiprocessing.get_context("spawn"))
+    method = "fork" if sys.platform == "linux" else "spawn"
+    return ProcessPoolExecutor(min(workers, tasks), mp_context=multiprocessing.get_context(method))
 
 
 def settings_of(request: SweepRequest, candidate: MeshRecipe) -> list[Setting] | str:
@@ -274,5 +279,5 @@ def _settings(request: SweepRequest, candidate: MeshRecipe) -> Iterator[Setting]
 
 
 def _priced(request: SweepRequest, candidate: MeshRecipe, micro_batches: int, recomputes: bool) -> StepCosts:
-    options = CaptureOptions(request.samples, micro_batches, recomputes, None)
+    options = StepOptions(request.samples, micro_batches, recomputes)
     return price(request.workload, candidate, options, request.pipeline)

@@ -11,7 +11,8 @@ import pytest
 from spmdir.placement import sharding_plan
 from spmdir.report import memory_report
 from spmdir.sweep.candidate import candidates
-from spmdir.sweep.price import CaptureOptions, imported, price
+from spmdir.sweep.captures import imported
+from spmdir.sweep.price import StepOptions, price
 from spmdir.sweep.step_costs import StepCosts, at_depth
 from spmdir.sweep.sweep import Sweep, SweepRequest, gradient_seconds, state_bytes, sweep
 from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
@@ -38,9 +39,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> SweepRequest:
 def test_costs_of_two_depths_give_the_costs_of_the_whole_model(tiny: SweepRequest) -> None:
     for recipe in RECIPES:
         candidate = next(candidates(4, 8, [recipe]))
-        options = CaptureOptions(tiny.samples, 1, False, None)
+        options = StepOptions(tiny.samples)
         predicted = price(tiny.workload, candidate, options, tiny.pipeline)
-        whole, _ = imported(tiny.workload, candidate, attrs.evolve(options, depth=tiny.layers))
+        whole, _ = imported(tiny.workload, candidate, options.at_depth(tiny.layers))
         peak = memory_report(whole, pipeline=tiny.pipeline).peak_bytes
         assert predicted.peak_bytes == pytest.approx(peak, rel=0.1), recipe
 

@@ -1,0 +1,166 @@
+"""Captures of training steps. One trace serves all recipes, meshes and numbers of micro-batches of one size.
+
+A recipe changes the traced program only by its constraints on activations. So the trace has a mark at each activation
+that any recipe constrains. A mark is a constraint with an axis that no mesh has. A copy of the trace for one recipe
+contains its constraints in place of the marks. Example, of a projection that only `fsdp*cp` constrains:
+
+    trace                                copy for fsdp*cp                      copy for fsdp
+    up = mm(x, w)                        up = mm(x, w)                         up = mm(x, w)
+    y = constrain(up, "mark3: S(0)")     y = constrain(up, "dp: S(0), …")      silu(up)
+    silu(y)                              silu(y)
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import attrs
+import torch
+from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding_plan import Activation, Layout, ShardingPlan
+from spmdir.core.progress import say
+from spmdir.importer.constrain import CONSTRAIN
+from spmdir.importer.importer import import_fx
+from spmdir.plans.activations import constrained_activations
+from spmdir.plans.module_names import modules_of, values_by_module
+from spmdir.plans.resolve import sharding_plan
+from spmdir.runtime.capture import Capture, capture_step
+from spmdir.runtime.signature import return_whole
+from spmdir.runtime.training import TrainingStep, training_step
+from spmdir.sweep.candidate import RECIPE_AXES, MeshRecipe
+from spmdir.sweep.workload import Workload, layers_in
+from spmdir.torch_interop import pytree
+
+_MARK = re.compile(r"mark(\d+): S\(0\)")
+Place = tuple[str, str]
+"""A module, and the position or key of one of its outputs."""
+
+
+@attrs.frozen
+class CaptureOptions:
+    """What a captured step depends on.
+
+    Attributes:
+        samples: the samples of a micro-batch of all ranks.
+        accumulates: whether a step has several micro-batches.
+        recomputes: whether the backward recomputes each layer from its input.
+        depth: the number of layers; None for all.
+    """
+
+    samples: int
+    accumulates: bool
+    recomputes: bool
+    depth: int | None
+
+
+@attrs.frozen(eq=False)
+class Captured:
+    """A captured training step.
+
+    Attributes:
+        capture: the trace.
+        places: the activations that are marked, by the number of the mark.
+        accumulated: the indices of the results that each micro-batch renews.
+    """
+
+    capture: Capture
+    places: tuple[Place, ...]
+    accumulated: frozenset[int]
+
+
+def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions) -> tuple[ModuleOp, Captured]:
+    """Return the undecided program of a micro-batch with the annotations of the recipe, and its capture."""
+    model = _built(workload, options)[0].model
+    plan = sharding_plan(model, candidate.mesh, candidate.recipe)
+    captured = _captured(workload, options)
+    capture = captured.capture
+    program = _with_activations(captured, plan, model)
+    plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
+    module = import_fx(program, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
+    return_whole(module, capture)
+    return module, captured
+
+
+@functools.lru_cache(maxsize=32)
+def _built(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
+    """Return a training step with AdamW, its state, and a micro-batch."""
+    micro_batches = 2 if options.accumulates else 1
+    case = workload.case(options.samples * micro_batches, options.depth)
+    if options.recomputes:
+        for layer in layers_in(case.model):
+            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+    optimizer = torch.optim.AdamW(case.model.parameters(), lr=1e-3)
+    step, state = training_step(
+        case.model, case.loss, optimizer, accumulate=micro_batches, compute_dtype=torch.bfloat16
+    )
+    return step, state, step.split_batch(case.batch)[0]
+
+
+@functools.lru_cache(maxsize=32)
+def _captured(workload: Workload, options: CaptureOptions) -> Captured:
+    """Return the trace of a micro-batch, with marked activations."""
+    step, state, batch = _built(workload, options)
+    say("tracing {} layers of {}", options.depth or "all", workload.name)
+    places = _constrained_places(step.model)
+    marks: dict[str, dict[str, Layout]] = {}
+    for index, (name, key) in enumerate(places):
+        marks.setdefault(name, {})[key] = Layout(f"mark{index}: S(0)")
+    plan = ShardingPlan(activations={name: Activation(outputs=outputs) for name, outputs in marks.items()})
+    with constrained_activations(step.model, plan):
+        capture = capture_step(step.micro_step, state, batch, torch.device("cpu"))
+    keys = [key for key, part in state.items() for _ in pytree.tree_leaves(part)]
+    outputs = len(capture.outputs)
+    accumulated = [outputs + index for index, key in enumerate(keys) if step.is_accumulated(key)]
+    return Captured(capture, places, frozenset([*range(outputs), *accumulated]))
+
+
+def _constrained_places(model: nn.Module) -> tuple[Place, ...]:
+    """Return the activations that some recipe constrains."""
+    places: dict[Place, None] = {}
+    for recipe, axes in RECIPE_AXES.items():
+        try:
+            plan = sharding_plan(model, Mesh(dict.fromkeys(axes, 2)), recipe)
+        except SpmdirError:  # the error is reported when the recipe is priced
+            continue
+        places |= dict.fromkeys(_layouts(plan, model))
+    return tuple(places)
+
+
+def _layouts(plan: ShardingPlan, model: nn.Module) -> dict[Place, Layout]:
+    """Return the layouts of the activations in the plan of a recipe, which constrains outputs only."""
+    return {
+        (name, key): layout
+        for name, activation in values_by_module(plan.activations, modules_of(model)).items()
+        for key, layout in activation.outputs.items()
+    }
+
+
+def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) -> fx.GraphModule:
+    """Return a copy of the trace with the constraints of a plan in place of the marks.
+
+    A gradient has the layout of its activation, because recipes have no partial layouts.
+    """
+    program = captured.capture.program
+    assert isinstance(program, fx.GraphModule)
+    layouts = _layouts(plan, model)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in program.graph.nodes:
+        if node.target is not CONSTRAIN or not (mark := _MARK.fullmatch(node.args[1])):
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            continue
+        layout = layouts.get(captured.places[int(mark[1])])
+        if layout is None:
+            copies[node] = copies[node.args[0]]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].args = copies[node].args[0], layout.of_rank(node.meta["val"].dim())
+    graph.set_codegen(program.graph._codegen)
+    return fx.GraphModule(program, graph)
