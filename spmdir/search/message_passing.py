@@ -34,7 +34,7 @@ import numpy as np
 from spmdir.search.assignment import Assignment
 from spmdir.search.forest_moves import operand_cost
 from spmdir.search.joint_placements import Numbers
-from spmdir.search.value_factor import End, Use, ValueFactor
+from spmdir.search.value_factor import End, Use, UsePrices, ValueFactor
 
 MOMENTUM = 0.8
 """The largest fraction of a message's last change that is added once more."""
@@ -136,9 +136,10 @@ class MessagePassing:
         self._parts, self._factors = list(map(_Part, assignment.cost)), dict[int, ValueFactor]()
         members = {value: self._members(value) for value in range(len(assignment.price))}
         shared = Counter(part for parts in members.values() for part in parts)
+        known: dict[object, UsePrices] = {}
         for value, parts in members.items():
             if parts:
-                self._add(value, parts, [part for part in parts if shared[part] > 1])
+                self._add(value, parts, [part for part in parts if shared[part] > 1], known)
         self._messages = np.zeros(sum(part.size for part in self._parts))
         offset = 0
         for part in self._parts:
@@ -158,13 +159,20 @@ class MessagePassing:
             self._parts[producer].cost = self._parts[producer].cost + added_cost
         return list(members) if len(members) > 1 else ()
 
-    def _add(self, value: int, members: Sequence[int], shared_parts: Sequence[int]) -> None:
-        """Add the factor of a value. The parts in `shared_parts` share other values too."""
+    def _add(
+        self, value: int, members: Sequence[int], shared_parts: Sequence[int], known: dict[object, UsePrices]
+    ) -> None:
+        """Add the factor of a value.
+
+        Args:
+            shared_parts: the parts that share other values too.
+            known: as of `ValueFactor`.
+        """
         assignment = self.assignment
         produced, placement_of_state = assignment.producer_placements[value]
         producer = End(placement_of_state, len(produced))
         uses = [Use(assignment.needs[user][value]) for user in members[1:]]
-        factor = self._factors[value] = ValueFactor(produced, producer, uses, assignment.price[value])
+        factor = self._factors[value] = ValueFactor(produced, producer, uses, assignment.price[value], known)
         for member, end in zip(members, (producer, *uses), strict=True):
             end.is_last = member >= max(shared_parts or members), member <= min(shared_parts or members)
             part = self._parts[member]
@@ -173,9 +181,10 @@ class MessagePassing:
 
     def read(self, values: Collection[int]) -> None:
         """Read changed prices of values from the assignment."""
+        known: dict[object, UsePrices] = {}
         for value in values:
             if value in self._factors:
-                self._factors[value].read(self.assignment.price[value])
+                self._factors[value].read(self.assignment.price[value], known)
 
     def improve(self) -> Iterator[bool]:
         """Run one pass in program order and one in reverse; yield after each whether it was the reverse pass."""

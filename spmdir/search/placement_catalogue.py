@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import attrs
 import numpy as np
 
-from spmdir.core.placement.base import Placement
+from spmdir.core.placement.base import Placement, edge_between
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.reshard.axis_price import axis_price, depends_on_shape
@@ -78,6 +78,28 @@ class Catalogue:
 
         return [targets(source) if self.plugins else [] for source in self.placements]
 
+    @cached_property
+    def _distinct_pairs(self) -> tuple[list[tuple[Placement, Placement]], np.ndarray]:
+        """Return pairs of placements with distinct prices, and [before, after], the index of a pair of equal price.
+
+        Reductions that have an identity, and no edge to or from another placement, have equal prices.
+        """
+        pairs_with_edge = [pair for pair in itertools.product(self.placements, repeat=2) if edge_between(*pair)]
+        with_edge = dict.fromkeys(itertools.chain(*pairs_with_edge))
+        alike: dict[Placement, object] = {placement: placement for placement in self.placements}
+        for placement in self.placements:
+            if isinstance(placement, Partial) and placement.identity is not None and placement not in with_edge:
+                alike[placement] = Partial
+        rows: dict[object, int] = {}
+        representatives, row_of_pair = [], np.zeros((len(self.placements),) * 2, dtype=np.intp)
+        for (row, before), (column, after) in itertools.product(enumerate(self.placements), repeat=2):
+            key = alike[before], alike[after], before == after
+            if key not in rows:
+                rows[key] = len(representatives)
+                representatives.append((before, after))
+            row_of_pair[row, column] = rows[key]
+        return representatives, row_of_pair
+
     @lru_cache(maxsize=1024)  # noqa: B019  # catalogues are few, and small
     def latency_and_slope(
         self,
@@ -93,13 +115,11 @@ class Catalogue:
         depends on the shape. With measured costs, the line is a lower bound of all samples.
         """
 
+        representatives, row_of_pair = self._distinct_pairs
+
         def seconds_of(size: float) -> np.ndarray:
-            return np.array(
-                [
-                    [axis_price(a, b, size, count, collectives, None, topology, nodes).seconds for b in self.placements]
-                    for a in self.placements
-                ]
-            )
+            prices = [axis_price(a, b, size, count, collectives, None, topology, nodes) for a, b in representatives]
+            return np.array([price.seconds for price in prices])[row_of_pair]
 
         small, large = piece
         latency, seconds_at_large = seconds_of(small), seconds_of(large)

@@ -14,7 +14,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
+import attrs
 import numpy as np
 
 from spmdir.core.mesh import Mesh
@@ -26,8 +28,30 @@ from spmdir.reshard.traffic import COPY, Sizes, Traffic
 from spmdir.search.joint_placements import JointPlacements, Numbers
 from spmdir.search.placement_catalogue import LINEAR, Piece, pieces
 
-Line = tuple[Numbers, Numbers]
-"""[before, after], the latency in seconds and the seconds a byte of the value; infinite if there is no step."""
+
+@attrs.frozen(eq=False)
+class Steps:
+    """Pairs of joint placements that one kind of step leads between, each pair once.
+
+    Attributes:
+        before, after: [pair], numbers of placements.
+        latency: [piece, pair], seconds.
+        slope: [piece, pair], seconds a byte of the value. The time of a step is the least over the pieces.
+    """
+
+    before: Numbers
+    after: Numbers
+    latency: Numbers
+    slope: Numbers
+
+
+Pairs = tuple[Numbers, Numbers]
+"""[pair], the numbers of joint placements before and after."""
+
+Times = tuple[Numbers, Numbers, Numbers]
+"""[piece], the latency of a step, the seconds a byte held after it, and the seconds a byte received."""
+
+_least = np.minimum.reduce
 
 
 class StepTimes:
@@ -75,9 +99,10 @@ class StepTimes:
         factors = [np.prod(np.where(self._dims == dim, counts, 1), axis=1) for dim in dimensions]
         self._parts = np.stack(factors, axis=1).astype(int) if factors else np.zeros((len(self._rows), 0), dtype=int)
         self._touched = self._find_touched()
+        self._touched_pairs = _pairs_by_bits(self._touched, len(counts))
         self._pieces = pieces(topology, is_bound)
-        self._last_lines: list[Line] = []  # of exchanges that only lead to the target of a plan
-        self._lines = self._collective_steps()
+        self._last_steps: list[Steps] = []  # exchanges that only lead to the target of a plan
+        self._steps = self._collective_steps()
         self._add_rearrangements()
         self._tables: dict[object, Numbers] = {}
 
@@ -88,26 +113,38 @@ class StepTimes:
         even = (shape % self._parts == 0).all(1)
         through = np.array(~(self._dims >= meta.rank).any(1) if self._is_bound else even)
         reach = np.array(through)
-        for axis in self._axes:
-            reach &= self._is_bound | np.isin(self._rows[:, axis], self._rows[numbers, axis])
+        if not self._is_bound:
+            for axis in self._axes:
+                occurs = np.zeros(len(self._placements.catalogue.placements), dtype=bool)
+                occurs[self._rows[numbers, axis]] = True
+                reach &= occurs[self._rows[:, axis]]
         reach[numbers] = True
         key = meta.bytes, reach.tobytes(), through.tobytes()
         seconds = self._tables.get(key)
         if seconds is None:
             reachable = np.flatnonzero(reach)
-            seconds = self._seconds(self._lines, reachable, meta.bytes)
+            seconds = self._seconds(self._steps, reachable, meta.bytes)
             _close(seconds, seconds, np.flatnonzero(through[reachable]))
-            if self._last_lines:
-                last = self._seconds(self._last_lines, reachable, meta.bytes)
+            if self._last_steps:
+                last = self._seconds(self._last_steps, reachable, meta.bytes)
                 _close(seconds, last, range(len(reachable)))
             self._tables[key] = seconds
         position = (reach.cumsum() - 1)[numbers]
         return seconds[np.ix_(position, position)]
 
-    def _seconds(self, lines: Sequence[Line], reachable: Numbers, size: float) -> Numbers:
+    def _seconds(self, steps: Sequence[Steps], reachable: Numbers, size: float) -> Numbers:
         """Return [before, after], the least seconds of steps for a value of `size` bytes."""
-        pairs = np.ix_(reachable, reachable)
-        seconds = np.minimum.reduce([start[pairs] + each[pairs] * size for start, each in lines])
+        seconds = np.full((len(reachable), len(reachable)), np.inf)
+        position = np.full(len(self._rows), -1)
+        position[reachable] = np.arange(len(reachable))
+        for step in steps:
+            pair = position[step.before], position[step.after]
+            latency, slope = step.latency, step.slope
+            if len(reachable) < len(position):
+                is_reachable = np.flatnonzero((pair[0] >= 0) & (pair[1] >= 0))
+                pair = pair[0][is_reachable], pair[1][is_reachable]
+                latency, slope = latency[:, is_reachable], slope[:, is_reachable]
+            seconds[pair] = np.minimum(seconds[pair], _least(latency + slope * size))
         if not size:
             seconds[np.isfinite(seconds)] = 0.0  # an empty message has no latency
         return seconds
@@ -120,30 +157,36 @@ class StepTimes:
                 count = math.prod(self._placements.counts[axis] for axis in chosen)
                 yield chosen, count, node_count(tuple([names[axis] for axis in chosen]), self._mesh)
 
-    def _collective_steps(self) -> list[Line]:
+    def _collective_steps(self) -> list[Steps]:
         """Return the times of collectives that name axes. These axes have equal placements and are innermost."""
-        rows, lines = self._rows, [self._no_steps() for _ in self._pieces]
-        lines[0][0][self._touched == 0] = 0.0
+        rows, moved_pairs = self._rows, _pairs_by_bits(self._moved, len(self._counts))
+        untouched = self._touched_pairs[0]
+        unmoved = np.zeros((len(self._pieces), len(untouched[0])))
+        steps = [Steps(*untouched, unmoved, unmoved)]
         for chosen, count, nodes in self._groups():
             first_axis, other_axes = chosen[0], [axis for axis in self._axes if axis not in chosen]
             alike = (rows[:, chosen] == rows[:, first_axis : first_axis + 1]).all(1)
             alike &= ~self._nested[:, chosen][:, :, other_axes].any((1, 2))
-            legal = alike[:, None] & alike & (self._moved == self._bits(chosen))
-            inside = self._shards[:, first_axis]
-            legal &= self._keeps_order(other_axes) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
-            before, after = np.nonzero(legal)
+            before, after = moved_pairs[self._bits(chosen)]
+            before, after = _select((before, after), alike[before] & alike[after])
+            both_inside = self._shards[before, first_axis] & self._shards[after, first_axis]
+            legal = self._keep_order(other_axes, before, after)
+            legal &= ~both_inside | self._keep_order(chosen, before, after)
+            before, after = _select((before, after), legal)
             pair = rows[before, first_axis], rows[after, first_axis]
-            share = np.prod(np.where(self._shards[:, other_axes], 1 / self._counts[other_axes], 1.0), axis=1)
-            for piece, (start, per_byte) in zip(self._pieces, lines, strict=True):
-                begin, byte = self._placements.catalogue.latency_and_slope(
-                    count, nodes, self._collectives, self._topology, piece
-                )
-                start[before, after], per_byte[before, after] = begin[pair], byte[pair] * share[before]
-        return lines
+            share = np.prod(np.where(self._shards[:, other_axes], 1 / self._counts[other_axes], 1.0), axis=1)[before]
+            lines = [
+                self._placements.catalogue.latency_and_slope(count, nodes, self._collectives, self._topology, piece)
+                for piece in self._pieces
+            ]
+            latency = np.array([begin[pair] for begin, _ in lines])
+            steps.append(Steps(before, after, latency, np.array([byte[pair] * share for _, byte in lines])))
+        return _joined(steps)
 
-    def _keeps_order(self, axes: Sequence[int]) -> Numbers:
-        """Return [before, after], whether these axes have the same nesting order."""
-        return _equal(self._nested[:, axes][:, :, axes].reshape(len(self._rows), -1))
+    def _keep_order(self, axes: Sequence[int], before: Numbers, after: Numbers) -> Numbers:
+        """Return [pair], whether these axes have the same nesting order before and after."""
+        nested = self._nested[:, axes][:, :, axes].reshape(len(self._rows), -1)
+        return (nested[before] == nested[after]).all(1)
 
     def _bits(self, axes: Sequence[int]) -> int:
         return sum(int(self._bit[axis]) for axis in axes)
@@ -157,40 +200,51 @@ class StepTimes:
             combined[partial[:, axis, None] & ((self._moved & bit) != 0)] *= self._counts[axis]
         kept = self._kept_fraction()
         sent = shares[None, :] * (combined - kept)
-        same_parts = _equal(self._parts)
         if self._is_bound:
-            self._lines.append(self._local_steps(movable & self._standard, (combined == 1) & (kept > 1 - 1e-9)))
+            self._steps.append(self._local_steps(movable & self._standard, (combined == 1) & (kept > 1 - 1e-9)))
         for spec in self._collectives:
             if spec.moves == "elements" and self._is_bound:
                 if spec.traffic.rounds > 1:
-                    self._last_lines += self._two_round_steps(spec, movable | partial, partial, combined)
+                    self._last_steps += self._two_round_steps(spec, movable | partial, partial, combined)
                 else:
-                    self._last_lines += self._creations(spec, movable | partial, partial, combined)
+                    self._last_steps += self._creations(spec, movable | partial, partial, combined)
             if spec.moves not in ("shards", "elements") or spec.traffic.rounds > 1:
                 continue
-            lines = [self._no_steps() for _ in self._pieces]
+            steps = []
             for chosen, count, nodes in self._groups():
-                legal = (self._touched == self._bits(chosen)) & movable[:, chosen].all(1)[None, :]
+                before, after = self._touched_pairs[self._bits(chosen)]
+                may_enter = movable[:, chosen].all(1)
                 if spec.moves == "shards":
-                    whole = (movable & self._standard)[:, chosen].all(1)
-                    legal &= whole[:, None] & whole & same_parts
-                    for piece, line in zip(self._pieces, lines, strict=True):
-                        _enter(line, legal, self._times(spec.traffic, count, nodes, piece), shares[None, :])
-                    continue
-                legal &= (movable | partial)[:, chosen].all(1)[:, None]
-                for several in np.unique(combined[legal]).tolist():
-                    for piece, line in zip(self._pieces, lines, strict=True):
-                        times = self._times(spec.traffic, count, nodes, piece, int(several), is_exchange=True)
-                        _enter(line, legal & (combined == several), times, shares[None, :], sent)
-            self._lines += lines
+                    may_enter &= self._standard[:, chosen].all(1)
+                    legal = may_enter[before] & may_enter[after]
+                    pairs = _select((before, after), legal & (self._parts[before] == self._parts[after]).all(1))
+                    steps.append(self._moves(pairs, self._times(spec.traffic, count, nodes)))
+                else:
+                    may_leave = (movable | partial)[:, chosen].all(1)
+                    pairs = _select((before, after), may_leave[before] & may_enter[after])
+                    steps += self._exchanges(spec, pairs, count, nodes, combined, sent)
+            self._steps += _joined(steps)
 
-    def _local_steps(self, movable: Numbers, is_local: Numbers) -> Line:
+    def _local_steps(self, movable: Numbers, is_local: Numbers) -> Steps:
         """Return the times of exchanges that send nothing."""
-        line, may_move = self._no_steps(), self._may_move(movable, movable)
-        _enter(line, may_move & is_local, self._times(COPY, 2, 1, LINEAR), self.shares[None, :])
-        return line
+        return self._copies(self._may_move(movable, movable) & is_local)
 
-    def _creations(self, spec: CollectiveSpec, movable: Numbers, partial: Numbers, combined: Numbers) -> list[Line]:
+    def _copies(self, legal: Numbers) -> Steps:
+        """Return the times of local copies between the legal pairs."""
+        before, after = np.nonzero(legal)
+        return self._moves((before, after), _times(COPY, 2, 1, (LINEAR,), self._topology))
+
+    def _moves(self, pairs: Pairs, times: Times, sent: Numbers | float = 0.0) -> Steps:
+        """Return steps with these times.
+
+        Args:
+            sent: [pair], the fraction of the value that a rank sends.
+        """
+        latency, per_held_byte, per_sent_byte = (numbers[:, None] for numbers in times)
+        slope = per_held_byte * self.shares[pairs[1]] + per_sent_byte * sent
+        return Steps(*pairs, np.broadcast_to(latency, slope.shape), slope)
+
+    def _creations(self, spec: CollectiveSpec, movable: Numbers, partial: Numbers, combined: Numbers) -> list[Steps]:
         """Return lower bounds on the times of exchanges that create partial values.
 
         The ranks along the created axes together need every element of a shard. Of these, each has at most the product
@@ -204,24 +258,36 @@ class StepTimes:
             overlap *= np.minimum(lengths[:, None, dim], lengths[None, :, dim])
         sent = np.maximum(self.shares / holders - overlap, 0.0)
         created = (holders > 1) & self._may_move(movable, movable)
-        local = self._no_steps()
-        _enter(local, created & (sent <= 1e-12), self._times(COPY, 2, 1, LINEAR), self.shares[None, :])
-        return [local, *self._exchanges(spec, created & (sent > 1e-12), combined, sent)]
+        local = self._copies(created & (sent <= 1e-12))
+        return [local, *self._all_exchanges(spec, created & (sent > 1e-12), combined, sent)]
 
-    def _exchanges(self, spec: CollectiveSpec, legal: Numbers, combined: Numbers, sent: Numbers) -> list[Line]:
-        """Return the times of exchanges that send these fractions of a value."""
-        lines = [self._no_steps() for _ in self._pieces]
+    def _all_exchanges(self, spec: CollectiveSpec, legal: Numbers, combined: Numbers, sent: Numbers) -> list[Steps]:
+        """Return the times of exchanges between the legal pairs; see `_exchanges`."""
+        steps = []
         for chosen, count, nodes in self._groups():
-            touched = legal & (self._touched == self._bits(chosen))
-            for several in np.unique(combined[touched]).tolist():
-                for piece, line in zip(self._pieces, lines, strict=True):
-                    times = self._times(spec.traffic, count, nodes, piece, int(several), is_exchange=True)
-                    _enter(line, touched & (combined == several), times, self.shares[None, :], sent)
-        return lines
+            pairs = self._touched_pairs[self._bits(chosen)]
+            steps += self._exchanges(spec, _select(pairs, legal[pairs]), count, nodes, combined, sent)
+        return _joined(steps)
+
+    def _exchanges(
+        self, spec: CollectiveSpec, pairs: Pairs, count: int, nodes: int, combined: Numbers, sent: Numbers
+    ) -> list[Steps]:
+        """Return the times of exchanges in groups of `count` ranks on `nodes` nodes.
+
+        Args:
+            combined: [before, after], the number of partial values that a rank reduces to one.
+            sent: [before, after], the fraction of the value that a rank sends.
+        """
+        steps = []
+        for several in np.unique(combined[pairs]).tolist():
+            chosen_pairs = _select(pairs, combined[pairs] == several)
+            times = self._times(spec.traffic, count, nodes, int(several), is_exchange=True)
+            steps.append(self._moves(chosen_pairs, times, sent[chosen_pairs]))
+        return steps
 
     def _two_round_steps(
         self, spec: CollectiveSpec, movable: Numbers, partial: Numbers, combined: Numbers
-    ) -> list[Line]:
+    ) -> list[Steps]:
         """Return lower bounds on the times of exchanges in two rounds, of the bytes of `reshard/bound.py`."""
         counts, world = self._counts, float(np.prod(self._counts))
         copies = np.prod(np.where(partial, counts, 1.0), axis=1)
@@ -230,7 +296,7 @@ class StepTimes:
             kept[partial[:, axis, None] & ((self._moved & bit) == 0)] *= counts[axis]
         needers = world * self.shares / copies
         sent = (copies[:, None] - kept + needers[None, :] - 1) / world
-        return self._exchanges(spec, (combined > 1) & self._may_move(movable, movable), combined, sent)
+        return self._all_exchanges(spec, (combined > 1) & self._may_move(movable, movable), combined, sent)
 
     def _may_move(self, before: Numbers, after: Numbers) -> Numbers:
         """Return [before, after], whether every axis that moves has a placement that allows it on both sides."""
@@ -239,37 +305,10 @@ class StepTimes:
             may_move &= ((self._moved & bit) == 0) | (before[:, axis, None] & after[None, :, axis])
         return may_move
 
-    def _no_steps(self) -> Line:
-        size = len(self._rows)
-        return np.full((size, size), np.inf), np.zeros((size, size))
-
-    def _times(
-        self,
-        traffic: Traffic,
-        count: int,
-        nodes: int,
-        piece: Piece,
-        combined: int = 1,
-        is_exchange: bool = False,
-    ) -> tuple[float, float, float]:
-        """Return the latency of a step, the seconds a byte held after it, and the seconds a byte received.
-
-        Only one of both is sent. The time is linear in the other. A lower bound assumes that an exchange sends nothing
-        to other nodes.
-        """
+    def _times(self, traffic: Traffic, count: int, nodes: int, combined: int = 1, is_exchange: bool = False) -> Times:
+        """Return the times of a step in groups of `count` ranks. A lower bound sends nothing to other nodes."""
         is_inside = is_exchange and self._is_bound
-
-        def seconds(held_bytes: float, moved_bytes: float) -> float:
-            moved_bytes = max(moved_bytes, 1e-6) if is_inside else moved_bytes
-            crossing = 0.0 if is_inside else None
-            sizes = Sizes(count, held_bytes, held_bytes, combined=combined, moved=moved_bytes, crossing=crossing)
-            return cost(traffic, sizes, nodes, self._topology).seconds
-
-        start, (small, large) = seconds(0.0, 0.0), piece
-        low, high = np.array([[seconds(size, 0.0), seconds(0.0, size)] for size in piece])
-        per_byte = (high - low) / (large - small)
-        latency = start + float((low - start - small * per_byte).sum())
-        return latency, *per_byte.tolist()
+        return _times(traffic, count, nodes, self._pieces, self._topology, combined, is_inside)
 
     def _find_touched(self) -> Numbers:
         """Return [before, after], the axes that move or are inside a moving axis, as bits."""
@@ -315,26 +354,62 @@ class StepTimes:
         return np.where(blocks[:, None] & blocks, kept_fraction.min(2) / self.shares, 1.0 if self._is_bound else 0.0)
 
 
-def _equal(rows: Numbers) -> Numbers:
-    """Return [row, row], whether two rows of a matrix are equal."""
-    numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) if rows.size else np.zeros(len(rows), int)
-    return numbers[:, None] == numbers
+def _pairs_by_bits(bits: Numbers, axes: int) -> list[Pairs]:
+    """Return [set of axes as bits], the pairs (before, after) for which the matrix `bits` has this set."""
+    in_order = np.argsort(bits.reshape(-1), kind="stable")
+    ends = np.bincount(bits.reshape(-1), minlength=1 << axes).cumsum()
+    return [(flat // len(bits), flat % len(bits)) for flat in np.split(in_order, ends[:-1])]
+
+
+def _joined(steps: Sequence[Steps]) -> list[Steps]:
+    """Return the steps of disjoint pairs as one; nothing if there are none."""
+    if not steps:
+        return []
+    before, after = (np.concatenate([getattr(step, side) for step in steps]) for side in ("before", "after"))
+    latency, slope = (np.concatenate([getattr(step, line) for step in steps], axis=1) for line in ("latency", "slope"))
+    return [Steps(before, after, latency, slope)]
+
+
+def _select(pairs: Pairs, is_selected: Numbers) -> Pairs:
+    return pairs[0][is_selected], pairs[1][is_selected]
+
+
+@lru_cache(maxsize=4096)
+def _times(
+    traffic: Traffic,
+    count: int,
+    nodes: int,
+    pieces: tuple[Piece, ...],
+    topology: Topology,
+    combined: int = 1,
+    is_inside: bool = False,
+) -> Times:
+    """Return, for each piece, the latency of a step, the seconds a byte held after it, and the seconds a byte received.
+
+    Only one of both is sent. The time is linear in the other.
+
+    Args:
+        is_inside: whether nothing is sent to other nodes.
+    """
+
+    def seconds(held_bytes: float, moved_bytes: float) -> float:
+        moved_bytes = max(moved_bytes, 1e-6) if is_inside else moved_bytes
+        crossing = 0.0 if is_inside else None
+        sizes = Sizes(count, held_bytes, held_bytes, combined=combined, moved=moved_bytes, crossing=crossing)
+        return cost(traffic, sizes, nodes, topology).seconds
+
+    start, latencies, slopes = seconds(0.0, 0.0), [], []
+    for small, large in pieces:
+        low, high = np.array([[seconds(size, 0.0), seconds(0.0, size)] for size in (small, large)])
+        per_byte = (high - low) / (large - small)
+        latencies.append(start + float((low - start - small * per_byte).sum()))
+        slopes.append(per_byte)
+    return np.array(latencies), *np.array(slopes).T
 
 
 def _close(seconds: Numbers, last: Numbers, through: Iterable[int]) -> None:
     """Lower `seconds` to those of a sequence in it, followed by one in `last`, where a sequence ends in `through`."""
+    passing = np.empty_like(seconds)
     for place in through:
-        np.minimum(seconds, seconds[:, place, None] + last[place], out=seconds)
-
-
-def _enter(
-    line: Line,
-    legal: Numbers,
-    times: tuple[float, float, float],
-    held_bytes: Numbers,
-    sent_bytes: Numbers | float = 0.0,
-) -> None:
-    """Enter the times of legal steps into a table."""
-    start, per_held_byte, per_sent_byte = times
-    line[0][legal] = start
-    line[1][legal] = (per_held_byte * held_bytes + per_sent_byte * sent_bytes + np.zeros_like(line[1]))[legal]
+        np.add(seconds[:, place, None], last[place], out=passing)
+        np.minimum(seconds, passing, out=seconds)

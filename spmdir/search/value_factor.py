@@ -35,65 +35,95 @@ class End:
         self.copy_costs: Numbers | None = None
 
 
+class UsePrices:
+    """The prices of the reshards of a value for one of its uses.
+
+    Args:
+        price: [before, after], of the value.
+        needs: for each operand that is the value, [placement of the use], the placement that it needs.
+        produced: the placements that the value may be produced in.
+
+    Attributes:
+        price: [placement before, placement of the use].
+        from_produced: the rows of `price` for the placements in `produced`.
+        by_needed, from_produced_by_needed: the same, transposed.
+    """
+
+    def __init__(self, price: Numbers, needs: Sequence[Numbers], produced: Numbers):
+        self.produced, self.price = produced, operand_costs(price, needs)
+        self.from_produced = self.price[produced]
+        self.by_needed = np.ascontiguousarray(self.price.T)
+        self.from_produced_by_needed = np.ascontiguousarray(self.from_produced.T)
+
+
 class Use(End):
     """The end of a value at a part that uses it.
 
     If several operands of the part are this value, a "placement" of the end is a tuple of placements, one for each.
 
     Attributes:
-        price: [placement before, placement needed], the reshards for this end.
-        price_from_produced: the rows of `price` for the placements that the value may be produced in.
+        prices: of the reshards for this end.
     """
+
+    prices: UsePrices
 
     def __init__(self, needs: Sequence[Numbers]):
         counts = [int(need.max()) + 1 for need in needs]
         placements, placement_of_state = np.unique(np.ravel_multi_index(needs, counts), return_inverse=True)
         super().__init__(placement_of_state, len(placements))
-        self._needs = np.unravel_index(placements, counts)
+        self.needs = np.unravel_index(placements, counts)
+        self.key = tuple([need.tobytes() for need in self.needs])
 
-    def read(self, price: Numbers, produced: Numbers) -> None:
-        """Read the prices of reshards, [before, after], of a value with these possible produced placements."""
-        self._produced, self.price = produced, operand_costs(price, self._needs)
-        self.price_from_produced = self.price[produced]
-        self._price_to_needed = np.ascontiguousarray(self.price.T)
-        self._price_to_needed_from_produced = np.ascontiguousarray(self.price_from_produced.T)
-        self.copy_costs = None
+    def read(self, prices: UsePrices) -> None:
+        """Replace the prices of reshards."""
+        self.prices, self.copy_costs = prices, None
 
     def costs_from_copies(self) -> Numbers:
         """Return [copy, produced], the least cost of this end if it may be resharded from either placement."""
         costs = self.copy_costs
         if costs is None:
-            decided = self.decided
-            least_by_copy = (
-                self._price_to_needed[decided]
-                if decided is not None
-                else _least(self._price_to_needed + self.message[:, None])
-            )
-            self.copy_costs = costs = np.minimum(least_by_copy[:, None], least_by_copy[self._produced])
+            decided, price = self.decided, self.prices.by_needed
+            least_by_copy = price[decided] if decided is not None else _least(price + self.message[:, None])
+            self.copy_costs = costs = np.minimum(least_by_copy[:, None], least_by_copy[self.prices.produced])
         return costs
 
     def costs_from_produced(self) -> Numbers:
         """Return [produced], the least cost of this end if it is resharded from the produced placement."""
-        decided = self.decided
-        return (
-            self._price_to_needed_from_produced[decided]
-            if decided is not None
-            else _least(self._price_to_needed_from_produced + self.message[:, None])
-        )
+        decided, price = self.decided, self.prices.from_produced_by_needed
+        return price[decided] if decided is not None else _least(price + self.message[:, None])
 
 
 class ValueFactor:
-    """The cost of a value as a function of the placements at its ends: the producer and the uses."""
+    """The cost of a value as a function of the placements at its ends: the producer and the uses.
 
-    def __init__(self, produced: Numbers, producer: End, uses: Sequence[Use], price: Numbers):
+    Args:
+        price, known: as of `read`.
+    """
+
+    def __init__(
+        self,
+        produced: Numbers,
+        producer: End,
+        uses: Sequence[Use],
+        price: Numbers,
+        known: dict[object, UsePrices] | None = None,
+    ):
         self.produced, self.producer, self.uses = produced, producer, uses
-        self.read(price)
+        self._produced_key = produced.tobytes()
+        self.read(price, {} if known is None else known)
 
-    def read(self, price: Numbers) -> None:
-        """Read the prices of reshards, [before, after]."""
+    def read(self, price: Numbers, known: dict[object, UsePrices]) -> None:
+        """Read the prices of reshards, [before, after].
+
+        Args:
+            known: the prices for uses that were read from tables before; it is filled. Many values share one table.
+        """
         self._price_of_copy = np.ascontiguousarray(price[self.produced].T)
         for use in self.uses:
-            use.read(price, self.produced)
+            key = id(price), use.key, self._produced_key
+            if key not in known:
+                known[key] = UsePrices(price, use.needs, self.produced)
+            use.read(known[key])
 
     def least(self, end: End) -> Numbers:
         """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
@@ -120,7 +150,7 @@ class ValueFactor:
     def _least_by_needed(self, end: Use) -> Numbers:
         """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends."""
         price, price_of_copy, message, decided = (
-            end.price_from_produced,
+            end.prices.from_produced,
             self._price_of_copy,
             self.producer.message,
             self.producer.decided,
@@ -134,7 +164,9 @@ class ValueFactor:
         for use in self.uses:
             if use is not end:
                 cost = cost + use.costs_from_copies()[:, columns]
-        return np.minimum(_least(price + _least(cost)[:, None]), _least(end.price + _least(cost, axis=1)[:, None]))
+        return np.minimum(
+            _least(price + _least(cost)[:, None]), _least(end.prices.price + _least(cost, axis=1)[:, None])
+        )
 
 
 _NO_MESSAGE = np.zeros(1)
