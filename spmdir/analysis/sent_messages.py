@@ -12,6 +12,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.ring_ops import RotationOp
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
 from spmdir.reshard.bucket_cost import added_bucket_seconds, collective_terms
@@ -20,7 +21,7 @@ from spmdir.reshard.cost import terms as terms_of
 from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes
 
-NEIGHBOURLY = (HaloExchangeOp, RotationOp)
+NEIGHBOURLY = (HaloExchangeOp, RotationOp, ExpertExchangeOp)
 """The ops that send to neighbouring ranks."""
 
 
@@ -74,7 +75,7 @@ class SentMessages:
             self._sent.add(state)
         return message
 
-    def _to_neighbours(self, op: HaloExchangeOp | RotationOp) -> SentMessage | None:
+    def _to_neighbours(self, op: HaloExchangeOp | RotationOp | ExpertExchangeOp) -> SentMessage | None:
         """Return the message of an op that sends to neighbouring ranks; None if it sends nothing."""
         if not op.sent(self.mesh):
             return None

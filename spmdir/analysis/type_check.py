@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.analysis.local_forms import is_split
+from spmdir.analysis.routes import check_routes
 from spmdir.core.admitted_ops import listed_twin
 from spmdir.core.errors import RuleError, ShardingError
 from spmdir.core.mesh import Mesh
@@ -101,7 +102,7 @@ def _match(
     for axis in rewritten:
         if choice[axis].rewrite == SPLIT:
             _check_ring(rule, axis, choice[axis].factors[-1], (*operands, *results), mesh)
-    _check_order(rule, choice, operands, results)
+    _check_order(rule, choice, operands, results, mesh)
     return choice
 
 
@@ -223,7 +224,7 @@ def _operand_name(rule: OpRule, index: int) -> str:
 
 
 def _check_order(
-    rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None]
+    rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh
 ) -> None:
     """Raise ShardingError unless the axes of each factor nest in the same order in all operands and results."""
     order_of_factor: dict[int, tuple[str, ...]] = {}
@@ -235,11 +236,13 @@ def _check_order(
             axes = sharding.dim_axes(dim)
             if len(axes) < 2:
                 continue
+            _check_dispatched(sharding, dim, mesh)
             factors = [_factor_of(choice[axis], dims[dim]) for axis in axes]
             if len(set(factors)) > 1:
                 _check_majors(rule, axes, dims[dim], factors)
-            for factor in dict.fromkeys(factors):
-                nesting = tuple(axis for axis, of_axis in zip(axes, factors, strict=True) if of_axis == factor)
+            nested = [None if f is None else _together(choice[axis], f) for axis, f in zip(axes, factors, strict=True)]
+            for factor in dict.fromkeys(nested):
+                nesting = tuple(axis for axis, of_axis in zip(axes, nested, strict=True) if of_axis == factor)
                 if factor is not None and order_of_factor.setdefault(factor, nesting) != nesting:
                     raise ShardingError(
                         f"the axes of factor '{rule.factors[factor].name}' nest as {list(order_of_factor[factor])} in "
@@ -265,6 +268,21 @@ def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Shardi
 def _factor_of(strategy: Strategy, factors: tuple[int, ...]) -> int | None:
     """Return the first of the `factors` of a dimension that `strategy` shards; None if there is none."""
     return next((factor for factor in factors if factor in strategy.factors), None)
+
+
+def _check_dispatched(sharding: Sharding, dim: int, mesh: Mesh) -> None:
+    """Raise ShardingError unless the axes over which rows are dispatched together nest in the order of the mesh."""
+    axes = [axis for axis in sharding.dim_axes(dim) if sharding[axis].nests_as_mesh]
+    if axes != [axis for axis in mesh.axis_names if axis in axes]:
+        raise ShardingError(
+            f"<{sharding}> dispatches rows over {axes}; expected these axes in the order of the mesh, which is that of "
+            "the ranks in their group"
+        )
+
+
+def _together(strategy: Strategy, factor: int) -> int:
+    """Return the factor that stands for all factors which a strategy in text shards: their axes nest in one order."""
+    return strategy.factors[0] if strategy.text else factor
 
 
 def _check_majors(rule: OpRule, axes: tuple[str, ...], factors: tuple[int, ...], sharded: Sequence[int | None]) -> None:
@@ -328,6 +346,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
                     location,
                 )
         return None, {}
+    check_routes(op)
     with errors_at(op, (RuleError, ShardingError)):
         return rule, match(rule, operands, results, mesh, is_split(op))  # type: ignore  # checked above
 

@@ -21,6 +21,7 @@ from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring_ops import RotationOp
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.sharding_checks import mesh_of
 from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import sends_anything
@@ -65,7 +66,7 @@ def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
     """
     if isinstance(op, Collective):
         return communicator_on(op, op.axes or op.step(mesh).axes, mesh) if _sends(op, mesh) else None
-    if isinstance(op, (HaloExchangeOp, RotationOp)):
+    if isinstance(op, (HaloExchangeOp, RotationOp, ExpertExchangeOp)):
         return communicator_on(op, op.axes, mesh)
     return None
 
@@ -102,7 +103,8 @@ def check_in_flight(function: FuncOp) -> None:
 
     Each named stream must also be used with one set of axes only.
     """
-    ops = [op for op in function.body.block.ops if isinstance(op, (Collective, WaitOp, HaloExchangeOp, RotationOp))]
+    communicating = (Collective, WaitOp, HaloExchangeOp, RotationOp, ExpertExchangeOp)
+    ops = [op for op in function.body.block.ops if isinstance(op, communicating)]
     mesh = mesh_of(function) if any(map(_is_start, ops)) else None
     if mesh is None:
         return

@@ -72,11 +72,12 @@ def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
             "dimensions",
             place(declaring_method),
         )
-    sizes = zip(*(local.shape for local in types), strict=True)
     dtype = next(iter(types)).dtype
-    return TensorMeta(
-        tuple(sizes_of_ranks[0] if len(set(sizes_of_ranks)) == 1 else DYNAMIC for sizes_of_ranks in sizes), dtype
-    )
+    sizes = [
+        sizes_of_ranks[0] if len(set(sizes_of_ranks)) == 1 and dim not in sharding.routed_dims else DYNAMIC
+        for dim, sizes_of_ranks in enumerate(zip(*(local.shape for local in types), strict=True))
+    ]
+    return TensorMeta(tuple(sizes), dtype)
 
 
 def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None, local: bool = False) -> None:

@@ -26,6 +26,7 @@ from spmdir.dialects.host_ops import OffloadOp, OffloadStartOp, ReloadOp, Reload
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring_ops import RING_CLASSES
+from spmdir.dialects.row_exchanges import EXPERT_CLASSES
 from spmdir.dialects.shard_index_ops import LocalIndexOp, PositionsOp
 from spmdir.dialects.size_ops import SizeOfOp, SizesOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
@@ -72,6 +73,7 @@ Spmd = Dialect(
         HaloOp,
         HaloReduceOp,
         *RING_CLASSES.values(),
+        *EXPERT_CLASSES.values(),
         PositionsOp,
         LocalIndexOp,
     ],

@@ -40,6 +40,7 @@ from spmdir.importer.retrace import is_bitwise_exact
 from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.updated_inputs import find_updated_inputs
 from spmdir.importer.user_shardings import check_output_sharding, find_like_input, match_input_shardings
+from spmdir.passes.fold_experts import FoldExpertsPass
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -144,6 +145,8 @@ def import_compared(
         comparisons = check_import(
             module, original, program, keeps_all_ops and is_bitwise_exact(graph_module, program.graph)
         )
+    with collector_paused():
+        FoldExpertsPass().apply(context(), module)
     if fold_views:
         with collector_paused():
             FoldViewsPass().apply(context(), module)

@@ -33,11 +33,13 @@ from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring_ops import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
+from spmdir.lowering import exchange_rows
 from spmdir.lowering.collectives import prepare_message
 from spmdir.lowering.gathers import write_gathers
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
@@ -281,7 +283,7 @@ class _Emitter:
         meta = meta_of(value.type)
         if meta is not None and DYNAMIC not in meta.shape and not self.ignore_shardings:
             return meta
-        if meta is None or DYNAMIC in global_shape(value, self.mesh):
+        if meta is None or DYNAMIC in global_shape(value, self.mesh) or self.sharding(value).routed_dims:
             return None
         return TensorMeta(self.local_shape(value), meta.dtype)
 
@@ -376,6 +378,15 @@ class _Emitter:
         arrive = rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)
         return [lambda: [arrive()]] if op.IS_START else [arrive()]
 
+    def emit_expert_exchange(self, op: Any) -> Sequence[Any]:
+        group, size = exchange_rows.group_of(self.mesh, self.rank, op, self.group_name)
+        first, *counts = map(self.node, op.operands)
+        if not counts:
+            return [exchange_rows.exchange_counts(self.call, group, size, first)]
+        meta = meta_of(op.operands[0].type)
+        assert meta is not None
+        return [exchange_rows.exchange_rows(self.call, group, size, first, TORCH_DTYPES[meta.dtype], *counts)]
+
     def emit_host_copy(self, op: Any) -> Sequence[Any]:
         end = begin_copy(self.call, self.node(op.operands[0]), self.device, op.TO_HOST)
         return [lambda: [end()]] if op.IS_START else [end()]
@@ -441,6 +452,7 @@ _EMITTERS = (
     (Collective, _Emitter.emit_collective),
     (HaloExchangeOp, _Emitter.emit_halo),
     (RotationOp, _Emitter.emit_rotate),
+    (ExpertExchangeOp, _Emitter.emit_expert_exchange),
     (HostCopyOp, _Emitter.emit_host_copy),
     (AssembleOp, _Emitter.emit_assemble),
     (ChooseOp, _Emitter.emit_choose),

@@ -12,6 +12,7 @@ import attrs
 import torch
 from torch import fx
 
+import spmdir.torch_interop.expert_ops  # noqa: F401  # registers torch.ops.experts
 from spmdir.core.admitted_ops import draws
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.call import Local, slots_of

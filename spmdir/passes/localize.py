@@ -243,7 +243,10 @@ def _local_type(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[Tenso
     if "other" in traits:
         local = common_type(sharding, meta, mesh)
     else:
-        sizes = tuple(DYNAMIC if isinstance(s, Local) else s for s in local_sizes(meta, sharding, mesh))
+        sizes = tuple(
+            DYNAMIC if isinstance(size, Local) or dim in sharding.routed_dims else size
+            for dim, size in enumerate(local_sizes(meta, sharding, mesh))
+        )
         local = TensorMeta(sizes, meta.dtype)
     return local, of_type(meta, local) if DYNAMIC in local.shape or "other" in traits else None
 

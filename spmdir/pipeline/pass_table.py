@@ -13,6 +13,7 @@ PassTable = Mapping[str, "str | type[ModulePass]"]
 
 PASSES: PassTable = {
     "inline": "spmdir.passes.inline:InlinePass",
+    "fold-experts": "spmdir.passes.fold_experts:FoldExpertsPass",
     "fold-views": "spmdir.passes.fold_views:FoldViewsPass",
     "propagate": "spmdir.passes.propagate:PropagatePass",
     "bind-sizes": "spmdir.passes.bind_sizes:BindSizesPass",

@@ -55,7 +55,7 @@ def axis_price(
         return FREE
     if edge := edge_between(source, target):
         return _edge_price(edge, source, target, local_bytes, count, local, topology, nodes)
-    if "open" in (source.trait, target.trait):
+    if "open" in (source.trait, target.trait) or _is_fixed(source) or target.is_routed:
         return _IMPOSSIBLE
     if not _must_pass_replicated(source, target):
         if (source.trait, target.trait) in _LOCAL_STEPS:
@@ -70,6 +70,11 @@ def axis_price(
     to_replicated = axis_price(source, R, local_bytes, count, collectives, local, topology, nodes)
     from_replicated = axis_price(R, target, local_bytes, count, collectives, local, topology, nodes)
     return _sum((to_replicated, from_replicated))
+
+
+def _is_fixed(placement: Placement) -> bool:
+    """Return whether no step leads from a placement, because the positions of ranks depend on data."""
+    return placement.is_routed and placement.trait != "partial"
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:

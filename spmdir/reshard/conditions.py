@@ -85,6 +85,8 @@ def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, t
 
 def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
     """Raise ShardingError if a placement declares its own step instead, or if blocking axes prevent the step."""
+    if spec.traits != ("partial", "replicated"):
+        check_unrouted(source, target)
     for axis in axes if spec.moves != "edge" else ():
         if has_declared_step(source[axis], target[axis]):
             raise ShardingError(
@@ -97,6 +99,17 @@ def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Shar
             f"{spec.name} moves [{', '.join(axes)}] where {placement} on '{axis}' defines the local tensors; "
             f"reshard '{axis}' first"
         )
+
+
+def check_unrouted(source: Sharding, target: Sharding) -> None:
+    """Raise ShardingError if a placement is routed: the positions and sizes of ranks, which steps need, are data."""
+    for side in (source, target):
+        for axis, placement in side.entries:
+            if placement.is_routed and placement.trait != "partial":
+                raise ShardingError(
+                    f"cannot reshard from <{source}> to <{target}>: the positions of {placement} on '{axis}' depend on "
+                    "data; expected only reductions, or experts.regroup and experts.unsort_rows"
+                )
 
 
 def has_declared_step(before: Placement, after: Placement) -> bool:

@@ -16,10 +16,11 @@ from spmdir.core.errors import ShardingError, shown
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.core.placement.standard import R
 from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
-from spmdir.reshard.conditions import refinement, splits_evenly
+from spmdir.reshard.conditions import check_unrouted, refinement, splits_evenly
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan_search import PlanSearch, Reshard
 from spmdir.reshard.steps import Step
@@ -134,6 +135,9 @@ def plan_of(reshard: Reshard) -> ReshardPlan:
 
 def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> None:
     """Raise ShardingError unless both sides of a reshard fit the mesh and the shape, and have no open placement."""
+    changed = {axis for side in (source, target) for axis, p in side.entries if source[axis] != target[axis]}
+    if any(source[axis].trait != "partial" or target[axis] != R for axis in changed):
+        check_unrouted(source, target)
     for sharding in (source, target):
         sharding.check_shape(mesh, shape)
         if sharding.mesh != mesh.name:

@@ -51,6 +51,8 @@ def useful_placements(
     These are the placements of either side, `S` on each dimension that either side shards, and `S` on two others: the
     largest dimension, which shards most evenly, and the first one longer than 1, which needs no copies.
     """
+    if any(placement.is_routed for side in (source, target) for _, placement in side.entries):
+        return ()
     used_placements = [
         placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)
     ]

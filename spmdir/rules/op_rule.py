@@ -36,6 +36,9 @@ from spmdir.rules.strategies.split_products import split_strategies
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
 from spmdir.rules.strategies.text_strategies import text_strategies
 
+SENDING = ("spmd.rotate", "spmd.exchange_counts", "spmd.exchange_rows")
+"""Ops of local forms that send their first operand."""
+
 
 def rotated_bytes(
     rule: RuleInstance, local_form: Callable[..., Expansion | None], strategy: Strategy, count: int
@@ -54,8 +57,8 @@ def rotated_bytes(
         for meta, placement in zip(rule.call.operands, strategy.operands, strict=True)
     )
     scattered = frozenset(f for f, shard in shard_of_factor.items() if not shard.is_contiguous(mesh))
-    form = local_form(shard_of_factor, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,))
-    sent_tensors = [op.call.operands[0] for op in form.ops if op.call.name == "spmd.rotate"] if form else []
+    form = local_form(shard_of_factor, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,), ("ring",))
+    sent_tensors = [op.call.operands[0] for op in form.ops if op.call.name in SENDING] if form else []
     return tuple((meta.bytes, _shrinking_factors(rule, strategy, operands, meta)) for meta in sent_tensors)
 
 
@@ -347,6 +350,7 @@ class OpRule(RuleInstance):
         rank: Rank | None = None,
         scattered: frozenset[int] = frozenset(),
         strategies: Iterable[Strategy] = (),
+        axes: tuple[str, ...] = (),
     ) -> Expansion | None:
         """Return the ops on local tensors that replace the op; None if no sharded factor needs a local form.
 
@@ -356,6 +360,7 @@ class OpRule(RuleInstance):
             rank: the rank whose integers are used; by default a rank that has all elements.
             scattered: the factors of which a rank may have several ranges.
             strategies: the strategies in use. The local form of a text strategy is used instead of that of the rule.
+            axes: the mesh axes whose strategy is the local form of a text strategy.
         """
         return localize(
             self,
@@ -365,4 +370,5 @@ class OpRule(RuleInstance):
             operands or self.call.operands,
             rank or SingleRank(),
             strategies,
+            axes,
         )

@@ -36,6 +36,7 @@ def localize(
     operands: tuple[TensorMeta, ...],
     rank: Rank,
     strategies: Iterable[Strategy],
+    axes: tuple[str, ...] = (),
 ) -> Expansion | None:
     """Return the ops on the local tensors of `rank` that replace `owner`; None if it needs no local form.
 
@@ -44,13 +45,14 @@ def localize(
         scattered: the factors of which a rank may have several ranges.
         operands: the types of the local operands.
         strategies: the strategies in use. A text strategy, or one that splits a product, has its own local form.
+        axes: the mesh axes whose strategy is the local form of a text strategy.
     """
     strategies = tuple(strategies)
     for strategy in strategies:
         if strategy.rewrite == SPLIT:
             return product_ring(owner, ops, strategy, shards[strategy.factors[-1]], operands, rank)
     texts = {factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors}
-    bodies = [strategy.text.body for strategy in texts.values() if strategy.text and strategy.text.body]
+    bodies = [strategy.text.body for strategy in strategies if strategy.text and strategy.text.body]
     clause_indices = usable_clauses(owner, [f for f in shards if f not in texts], scattered)
     if clause_indices and owner.rule.clauses[clause_indices[-1]].kind == "local":
         bodies.append(owner.rule.clauses[clause_indices[-1]].body)
@@ -90,6 +92,7 @@ def localize(
         operands,
         current_shards,
         packed_by_name(p for strategy in texts.values() for p in strategy.results),
+        axes,
     )
     results = tuple(map(emitter.cast_result, emitter.run(bodies[0]), owner.call.results))
     form = Expansion(tuple(emitter.emitted), results)

@@ -26,7 +26,7 @@ from spmdir.rules.language.syntax_tree import Rule, TextStrategy
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.parsed_rules import PARSED
 from spmdir.rules.shapes.dimension_maps import MAPS
-from spmdir.rules.shapes.window_geometry import HALO_OPS
+from spmdir.rules.shapes.window_geometry import EXCHANGE_OPS, HALO_OPS
 from spmdir.rules.strategies.equivalent_ops import derived_records, derived_strategy
 from spmdir.rules.strategies.placement_texts import texts_of
 
@@ -153,6 +153,8 @@ class RuleSet:
         """Return (name, whether it is a tensor) of the parameters of op `name`."""
         if name in HALO_OPS:
             return HALO_OPS[name]
+        if name in EXCHANGE_OPS:
+            return EXCHANGE_OPS[name]
         rule = self.lookup(name)
         if rule is None:
             raise RuleError(f"no rule for {name}{did_you_mean(name, self.names)}")

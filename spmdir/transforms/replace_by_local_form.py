@@ -25,6 +25,7 @@ from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, copy_name
 from spmdir.dialects.ring_ops import RING_CLASSES
+from spmdir.dialects.row_exchanges import EXPERT_CLASSES
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
@@ -34,7 +35,7 @@ from spmdir.rules.local.expansion import ExpandedOp, Expansion, Value
 from spmdir.rules.local.rank import Rank
 from spmdir.rules.local.rings import ROTATIONS, require_equal_shapes
 
-LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES, WaitOp.name: WaitOp}
+LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES, **EXPERT_CLASSES, WaitOp.name: WaitOp}
 """Name of an op of spmdir in local forms → its class."""
 
 MAX_FORMS = 1 << 14
@@ -80,6 +81,7 @@ def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh)
     shards = _factor_shards(op, rule, choice, mesh)
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     shardings = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
+    axes = tuple(axis for axis, strategy in choice.items() if strategy.text and strategy.text.body)
 
     def form(rank: int) -> Expansion:
         coordinate = mesh.coordinate(rank)
@@ -87,7 +89,7 @@ def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh)
             sharding.local_type(meta, mesh, coordinate)
             for meta, sharding in zip(rule.call.operands, shardings, strict=True)
         )
-        expansion = rule.local_form(shards, operands, Rank(mesh, coordinate), scattered, choice.values())
+        expansion = rule.local_form(shards, operands, Rank(mesh, coordinate), scattered, choice.values(), axes)
         assert expansion is not None  # a strategy requires it
         return expansion
 

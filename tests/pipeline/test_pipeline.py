@@ -73,7 +73,7 @@ def test_passes_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prob", "unknown pass 'prob'; expected one of inline, fold-views, propagate,"),
+        ("prob", "unknown pass 'prob'; expected one of inline, fold-experts, fold-views, propagate,"),
         ("prob", "did you mean 'probe'?"),
         ("probe{max-step=1}", "pass 'probe' has no option 'max-step'"),
         ("probe{max-step=1}", "did you mean 'max-steps'?"),

@@ -19,6 +19,7 @@ from spmdir.analysis.propagation.plugin_candidates import (
 )
 from spmdir.analysis.propagation.uneven_batch import Batch
 from spmdir.analysis.propagation.wide_sums import find_unreduced
+from spmdir.analysis.routes import mixing_ops
 from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import UnsupportedError, warn
@@ -72,7 +73,7 @@ def build_problem(
     strategies_of_key: dict[object, OpStrategies] = {}
     kept_shardings = KeptValues(function, mesh, rules).shardings
     double_values: set[SSAValue] = set()
-    batch = Batch.of(function, apart)
+    batch, mixing = Batch.of(function, apart), mixing_ops(function.body.block)
 
     def op_strategies(op: AtenOp) -> OpStrategies:
         """Return the strategies of an op. Equal calls share them."""
@@ -81,9 +82,15 @@ def build_problem(
             kept_operands = ()
         of_double = not double_values.isdisjoint(op.tensors)
         rows = batch.rows(op)
-        key = op.call(), op.shardings, kept_operands, of_double, rows
+        mixes_routes = op in mixing
+        key = op.call(), op.shardings, kept_operands, of_double, rows, mixes_routes
         if key not in strategies_of_key:
-            strategies = attrs.evolve(_op_strategies(op, mesh, rules, of_double, kept_operands), apart=apart, rows=rows)
+            strategies = attrs.evolve(
+                _op_strategies(op, mesh, rules, of_double, kept_operands),
+                apart=apart,
+                rows=rows,
+                mixes_routes=mixes_routes,
+            )
             if strategies.rule is None:
                 return strategies  # not cached: each such op causes a warning
             strategies_of_key[key] = strategies

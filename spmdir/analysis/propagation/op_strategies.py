@@ -37,6 +37,7 @@ class OpStrategies:
         plugin_placements: for each axis, the candidate plug-in placements of the op's values.
         apart: the axes whose ranks have separate batches. They shard only rows of the batch.
         rows: for each result, the dimensions with rows of the batch; () if the op does not depend on the batch.
+        mixes_routes: whether operands may have rows of several routes, so that no placement may be routed.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -50,6 +51,7 @@ class OpStrategies:
     plugin_placements: AxisPlacements = NO_PLACEMENTS
     apart: tuple[str, ...] = ()
     rows: tuple[frozenset[int], ...] = ()
+    mixes_routes: bool = False
     _strategies_of_key: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
     _sized_strategies: dict[object, Strategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
@@ -96,6 +98,8 @@ class OpStrategies:
         if not fitting and self.sizes:
             sharded = sharded.with_fallback(self._shards_on_other_axes(rule, axis))
             fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
+        if self.mixes_routes:
+            fitting = [s for s in fitting if not any(p.is_routed for p in (*s.operands, *s.results))]
         if self.keep_sum_order:
             fitting = [strategy for strategy in fitting if not self._reorders_a_sum(strategy)] or fitting
         # Some ranks would be idle if one of these factors were sharded.

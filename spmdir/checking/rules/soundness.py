@@ -357,11 +357,15 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
 def axis_verdicts(case: Case, counts: Sequence[int], plugins: Sequence[Placement] = ()) -> Iterator[Verdict]:
     """Yield a verdict for each strategy of `case` on an axis of each of `counts` ranks.
 
+    Strategies with routed placements are left out: a single op has no route that determines the positions of ranks.
+
     Args:
         plugins: if not empty, only the strategies that these placements add are run.
     """
     for count in counts:
         for strategy in strategies_of(case.rule, count, plugins):
+            if any(placement.is_routed for placement in (*strategy.operands, *strategy.results)):
+                continue
             yield judge(case, [("x", strategy)], Mesh({"x": count}))
 
 

@@ -51,6 +51,7 @@ SHIPPED = {
     "Quantised": "spmdir.placements.quantised",
     "Padded": "spmdir.placements.padded",
     "Shadow": "spmdir.placements.shadow",
+    **dict.fromkeys(("Home", "Grouped", "LocalOrder", "LocalCounts", "Arrivals"), "spmdir.placements.routed_rows"),
 }
 """Name in texts → module of the class, which is imported on first use."""
 
@@ -80,6 +81,11 @@ class Placement:
         rules: the strategies of ops with this placement, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
         offered: whether propagation considers the placement without an annotation, for the ops in `rules`. It must
             be exact.
+        is_routed: whether the positions of a rank depend on data. No step is derived from and to the placement, and
+            only ops that need no positions and no local sizes take it.
+        nests_as_mesh: whether several axes with the placement must nest in the order of the mesh.
+        is_opaque: whether only strategies in text use the placement, because the elements of local tensors are not
+            those of the tensor.
         sample_shapes: additional shapes for `spmd check-placement`, if `check` accepts few of its default shapes.
         unchecked: name of a law, or of an op of its strategies → why `spmd check-placement` cannot check it.
     """
@@ -91,6 +97,9 @@ class Placement:
     rounds: ClassVar[bool] = False
     rules: ClassVar[str] = ""
     offered: ClassVar[bool] = False
+    is_routed: ClassVar[bool] = False
+    is_opaque: ClassVar[bool] = False
+    nests_as_mesh: ClassVar[bool] = False
     sample_shapes: ClassVar[Sequence[tuple[int, ...]]] = ()
     unchecked: ClassVar[Mapping[str, str]] = {}
     dim: int | None = None

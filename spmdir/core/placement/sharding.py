@@ -229,6 +229,11 @@ class Sharding(ShownAsText):
         """Return whether a placement defines its local type. Then local tensors may be other than shards."""
         return any(placement.has_own_type for _, placement in self.entries)
 
+    @cached_property
+    def routed_dims(self) -> frozenset[int]:
+        """Return the dimensions whose positions and sizes on a rank depend on data."""
+        return frozenset(p.dim for _, p in self.entries if p.is_routed and p.dim is not None)
+
     def local_shape(
         self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int], dtype: DType = F32
     ) -> tuple[int, ...]:

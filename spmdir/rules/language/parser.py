@@ -182,6 +182,12 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def clause(self, items: list[RuleClause]) -> RuleClause:
         return items[0]
 
+    def block(self, items: list[Statement]) -> tuple[Statement, ...]:
+        return tuple(items)
+
+    def lone_expression(self, items: list[Expression]) -> Expression:
+        return items[0]
+
     def assign(self, items: list[Any]) -> Statement:
         *targets, value, condition = items
         location = value.location if isinstance(value, OpCall) else self.location_of(targets[0])
@@ -274,8 +280,8 @@ def _number(token: Token) -> Constant:
 
 
 @functools.cache
-def _grammar() -> Lark:
-    return load_grammar(Path(__file__).with_name("rules.lark"), "record")
+def _grammar(start: str = "record") -> Lark:
+    return load_grammar(Path(__file__).with_name("rules.lark"), start)
 
 
 def _friendly(terminals: set[str]) -> str:
@@ -304,11 +310,21 @@ def parse_strategy(text: str, file: str, first_line: int, indent: int = 0) -> Te
     return strategy
 
 
-def _parse(text: str, file: str, first_line: int, indent: int = 0) -> Rule | TextStrategy:
-    """Parse one record; raise ParseError, located in the file, if it is neither a rule nor a strategy."""
+def parse_statements(text: str, file: str, first_line: int) -> tuple[Statement, ...]:
+    """Parse the lines of one side of a rewrite of ops; see `parse_rule`."""
+    return _parse(text, file, first_line, start="block")
+
+
+def parse_condition(text: str, file: str, first_line: int, indent: int = 0) -> Expression:
+    """Parse an expression, indented by `indent` columns in its file; see `parse_rule`."""
+    return _parse(text, file, first_line, indent, "lone_expression")
+
+
+def _parse(text: str, file: str, first_line: int, indent: int = 0, start: str = "record") -> Any:
+    """Parse a text from the symbol `start` of the grammar; raise ParseError, located in the file, if that fails."""
     check_nesting(text, file, first_line)
     try:
-        tree = _grammar().parse(text)
+        tree = _grammar(start).parse(text)
     except UnexpectedToken as error:
         token = "the end of the rule" if error.token.type == "$END" else f"'{str(error.token).strip() or 'a new line'}'"
         expected = error.accepts or error.expected

@@ -23,7 +23,7 @@ from spmdir.rules.local.packed_states import state_call
 from spmdir.rules.local.rank import Rank, SingleRank
 from spmdir.rules.local.rings import run_ring
 from spmdir.rules.shapes.instance import Ops, RuleInstance
-from spmdir.rules.shapes.window_geometry import HALO_OPS
+from spmdir.rules.shapes.window_geometry import EXCHANGE_OPS, HALO_OPS
 
 
 class Emitter:
@@ -35,6 +35,7 @@ class Emitter:
         operands: the types of the operands, local in a local form.
         shards: sharded factor → its shard; changed in the steps of a ring.
         packed: name → the packed placement of that name in the strategy.
+        axes: the mesh axes of the ranks that exchange rows.
         names: name in the statements → its value.
         emitted: the ops so far.
     """
@@ -48,7 +49,9 @@ class Emitter:
         operands: tuple[TensorMeta, ...] | None = None,
         shards: dict[int, Local] | None = None,
         packed: Mapping[str, PackedPlacement] | None = None,
+        axes: tuple[str, ...] = (),
     ):
+        self.axes = axes
         self.packed = packed or {}
         self.shards = {} if shards is None else shards
         self.owner, self.ops, self.scope, self.rank = owner, ops, scope, rank or SingleRank()
@@ -221,7 +224,17 @@ class Emitter:
             (tensors if any(isinstance(v, Value) for v in entries) else arguments)[name] = value
         if expression.op in HALO_OPS:
             return (self._with_halos(expression.op, tensors["input"], arguments),)
+        if expression.op in EXCHANGE_OPS:
+            return (self._exchange(expression.op, [*tensors.values()]),)
         return self.emit(expression.op, tensors, arguments)
+
+    def _exchange(self, op: str, operands: list[Value]) -> Value:
+        """Exchange rows of experts, or their counts: [E] → [ranks, E / ranks]."""
+        metas = tuple(map(self.meta, operands))
+        result, ranks = metas[0], self.rank.ring_size(self.axes)
+        if op == "spmd.exchange_counts":
+            result = attrs.evolve(result, shape=(ranks, result.shape[0] // ranks))
+        return self.add(Call(op, metas, (("axes", self.axes),), (result,)), tuple(operands))[0]
 
     def _with_halos(self, op: str, value: Value, other_arguments: Mapping[str, Any]) -> Value:
         """Exchange halos of `value` along each sharded window; an absent value stays absent."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable
 
 from spmdir.core.limits import RING
-from spmdir.core.placement.base import ShardPlacement, shard_lengths
+from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.suitability import needs_one_range, usable_clauses
@@ -118,11 +118,14 @@ def text_conflict(
         ):
             continue
         name = rule.factors[sharded_factor].name
+        other_text = sharded.by_texts.get(sharded_factor)
+        if sharded_factor in factors and other_text and _are_routed(text, other_text):
+            continue
         if name in text.whole:
             return Obstacle("another axis shards '{}', which this strategy needs unsharded", (name,))
         if sharded_factor in factors or not rule.neighbours(sharded_factor).isdisjoint(factors):
             return Obstacle("another axis shards '{}' of the same dimension", (name,))
-        other_text, rewrite = sharded.by_texts.get(sharded_factor), rule.factors[sharded_factor].rewrite
+        rewrite = rule.factors[sharded_factor].rewrite
         if other_text is not None:
             rewrite = "local" if other_text.body else None
             needs_range = any(needs_one_range(rule, other_text.body, factor) for factor in factors)
@@ -133,6 +136,18 @@ def text_conflict(
         if needs_range or (sharded_factor in sharded.by_plugins and needs_one_range(rule, text.body, sharded_factor)):
             return Obstacle("a local form requires shards of one range, but a plug-in placement shards the factor")
     return None
+
+
+def _are_routed(text: TextStrategy, other: TextStrategy) -> bool:
+    """Return whether both texts have routed placements, and at most one of them a local form.
+
+    Then the positions of a rank along one axis are data for the other axis, so the axes do not conflict.
+    """
+    has_routed = [
+        any(not term.is_any_shard and placement_type(term.name).is_routed for term in (*t.operands, *t.results))
+        for t in (text, other)
+    ]
+    return all(has_routed) and not (text.body and other.body)
 
 
 def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, scattered: bool) -> str | Obstacle:

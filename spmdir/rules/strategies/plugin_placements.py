@@ -40,7 +40,7 @@ def plugins_among(placements: tuple[Placement, ...]) -> PluginPlacements:
     """Return the plug-in placements among `placements`."""
     plugin_placements = plugins(with_dim(p, 0) for p in placements)
     return PluginPlacements(
-        tuple(p for p in plugin_placements if isinstance(p, ShardPlacement)),
+        tuple(p for p in plugin_placements if isinstance(p, ShardPlacement) and not p.is_opaque),
         tuple(p for p in plugin_placements if isinstance(p, PartialPlacement)),
         tuple(p for p in plugin_placements if type(p).lift is not Placement.lift),
         tuple(kind for kind in dict.fromkeys(map(type, plugin_placements)) if texts_of(kind)),

@@ -77,6 +77,8 @@ def _strategy(
 ) -> Strategy | Obstacle | None:
     """Return the strategy that shards the factor by `placement`, or a reason; None if all dimensions have S."""
     size = rule.factors[index].size
+    if placement.is_routed and (reason := _reason_against_routed(rule, index)):
+        return reason
     if not any(can_shard(placement, n, count) for n in (size, size // sharded.of(index))):
         return Obstacle("this placement cannot shard {1} elements over {0} ranks", (count, size))
     rewrite = _rewrite(rule, index, count, sharded, placement)
@@ -85,6 +87,17 @@ def _strategy(
     return _shortage(rule, index, count, sharded, placement, rewrite) or _substituted(
         rule, index, count, sharded, placement, shards, lay_out, rewrite
     )
+
+
+def _reason_against_routed(rule: RuleInstance, index: int) -> Obstacle | None:
+    """Return why a placement whose positions depend on data cannot shard the factor; None if it can."""
+    if rule.factors[index].clauses:
+        return Obstacle("its local form requires the positions of each rank, which depend on data")
+    if rule.shape_arguments:
+        return Obstacle("the op takes sizes, and those of each rank depend on data")
+    if not any(index in factors for dims in rule.operand_dims for factors in dims):
+        return Obstacle("no operand has the factor, and the positions of each rank depend on data")
+    return None
 
 
 def _only_s_reason(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:

@@ -46,7 +46,8 @@ def text_strategies(
         shards: the plug-in placements that `shard(…)` may mean, in addition to S.
     """
     for text in texts:
-        for placement in (Shard(0), *shards) if _has_any_shard(text) else (None,):
+        any_shard = (Shard(0), *(shard for shard in shards if not shard.is_routed))
+        for placement in any_shard if _has_any_shard(text) else (None,):
             try:
                 yield _strategy(rule, count, sharded, text, placement)
             except NotApplicable as error:
@@ -89,9 +90,12 @@ def _strategy(
     rings = [statement for statement in text.body if statement.ring]
     for ring in rings:
         reader.check_ring(ring, sharded)
-    if text.body and not rings:
-        reader.check_nonempty(sharded)  # the body of a ring skips empty blocks
-    splits = any(p.has_own_type for p in results) and all(p.splits for p in (*operands, *results))
+    placements = (*operands, *results)
+    is_routed = any(p.is_routed for p in placements)
+    if text.body and not rings and not is_routed:
+        reader.check_nonempty(sharded)  # the body of a ring skips empty blocks, and any rank may have no routed rows
+    splits = any(p.has_own_type for p in results) or is_routed
+    splits = splits and all(p.splits for p in placements)
     if conflict := text_conflict(rule, factors, text, sharded, splits):
         raise NotApplicable("{}", conflict)
     rewrite = "local" if text.body else None
@@ -126,10 +130,9 @@ class _Reader:
                 raise NotApplicable("dimension {} has fewer than 2 elements", placement.dim)
             self.dimensions[tuple(factors), meta.shape[placement.dim], with_dim(placement, 0)] = None
             for factor in factors:
-                if (
-                    self.factors.setdefault(factor, with_dim(placement, 0)) != with_dim(placement, 0)
-                    and len(factors) == 1
-                ):
+                recorded = self.factors.setdefault(factor, with_dim(placement, 0))
+                is_same = recorded == with_dim(placement, 0) or (recorded.is_routed and placement.is_routed)
+                if not is_same and len(factors) == 1:
                     raise NotApplicable("factor '{}' has two placements", self.rule.factors[factor].name)
         return placement
 

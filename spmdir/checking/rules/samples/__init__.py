@@ -8,6 +8,7 @@ from spmdir.checking.rules.samples import (
     attention,
     contraction,
     convolution,
+    experts,
     factory,
     index,
     libraries,
@@ -43,6 +44,7 @@ FAMILIES = (
     window,
     loss,
     optimizer,
+    experts,
     libraries,
 )
 

@@ -1,0 +1,93 @@
+"""Find the route of each value: the `experts.route` op whose order the rows of the value have.
+
+Rows of different routes are in different orders. On one device, an op may combine them position by position. On ranks
+with routed placements, it may not: a rank has other positions of the one than of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from spmdir.core.errors import ShardingError
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+
+ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows"
+
+Routes = frozenset[SSAValue]
+"""The order of each route; a function argument with routed rows is a route of its own."""
+
+NONE: Routes = frozenset()
+
+
+def _routes_of_results(op: Operation, routes: Mapping[SSAValue, Routes]) -> Routes:
+    """Return the routes of the results of `op`, from those of its operands."""
+    if op.name == ROUTE:
+        return frozenset([op.results[0]])
+    if op.name == UNSORT:
+        return NONE
+    operands = op.operands[1:2] if op.name == SORT else op.operands
+    return frozenset().union(*(routes.get(operand, NONE) for operand in operands))
+
+
+def mixing_ops(block: Block) -> frozenset[Operation]:
+    """Return the ops whose operands may have rows of several routes."""
+    if not any(op.name == ROUTE for op in block.ops):
+        return frozenset()
+    routes: dict[SSAValue, Routes] = {}
+    mixing = []
+    for op in block.ops:
+        result_routes = _routes_of_results(op, routes)
+        routes.update((result, result_routes) for result in op.results)
+        combined = _combined(op)
+        if len(frozenset().union(*(routes.get(operand, NONE) for operand in combined))) > 1:
+            mixing.append(op)
+    return frozenset(mixing)
+
+
+def _combined(op: Operation) -> Iterable[SSAValue]:
+    """Return the operands of an op that must be of one route: for `unsort_rows`, the rows and the order."""
+    return op.operands[1:] if op.name == SORT else op.operands[:2] if op.name == UNSORT else op.operands
+
+
+def check_routes(op: ValueOp) -> None:
+    """Raise ShardingError if operands of a decided op have routed placements, and are of different routes."""
+    routed = [operand for operand in _combined(op) if _is_routed(operand)]
+    if len(routed) < 2:
+        return
+    find = cache(_route)
+    routes = frozenset().union(*map(find, routed))
+    if len(routes) > 1:
+        raise ShardingError(
+            f"'{op.name}' combines rows of {len(routes)} routes, which are in different orders on each rank; expected "
+            "rows of one route: restore the order of the tokens with experts.unsort_rows first",
+            location_of(op),
+        )
+
+
+def _is_routed(value: SSAValue) -> bool:
+    sharding = sharding_of(value)
+    return sharding is not None and any(placement.is_routed for _, placement in sharding.entries)
+
+
+def _route(value: SSAValue) -> Routes:
+    """Return the routes of a value with a routed placement; none if it is a function argument."""
+    pending, seen, routes = [value], {value}, set[SSAValue]()
+    while pending:
+        op = pending.pop().owner
+        if not isinstance(op, (AtenOp, ReshardOp, ConstraintOp)):
+            continue
+        if op.name == ROUTE:
+            routes.add(op.results[0])
+            continue
+        operands = op.operands[1:2] if op.name == SORT else op.operands
+        new = [operand for operand in operands if _is_routed(operand) and operand not in seen]
+        seen.update(new)
+        pending += new
+    return frozenset(routes)

@@ -1,0 +1,52 @@
+"""Emitters of the exchanges of rows between the ranks of experts. The number of rows is read on the host."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from spmdir.core.mesh import Mesh
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
+from spmdir.lowering.process_groups import GroupName
+from spmdir.lowering.ranges import Emit, aten
+from spmdir.lowering.site import WAIT, functional
+from spmdir.lowering.wire_types import view_as_sendable
+
+
+def host_list(counts: Tensor) -> list[int]:
+    """Return the numbers of a vector. On an accelerator, this waits for all kernels before it."""
+    return counts.tolist()
+
+
+def exchange_counts(emit: Emit, group: str, size: int, counts: Node) -> Node:
+    """Return the counts of this rank's experts on each rank: [E] → [size, E / size]."""
+    matrix = emit(aten.reshape.default, counts, [size, -1])
+    ones = [1] * size
+    return emit(WAIT, emit(functional.all_to_all_single.default, matrix, ones, ones, group))
+
+
+def exchange_rows(
+    emit: Emit, group: str, size: int, rows: Node, dtype: torch.dtype, sent: Node, received: Node
+) -> Node:
+    """Return the rows from all ranks, ordered by rank.
+
+    Args:
+        sent, received: counts of rows, with the ranks in their leading dimension.
+    """
+    sends, receives = (emit(host_list, _sum_by_rank(emit, size, counts)) for counts in (sent, received))
+    rows, unpack = view_as_sendable(emit, rows, dtype)
+    rows = emit(aten.contiguous.default, rows)
+    return unpack(emit(WAIT, emit(functional.all_to_all_single.default, rows, receives, sends, group)))
+
+
+def group_of(mesh: Mesh, rank: int, op: ExpertExchangeOp, group_name: GroupName) -> tuple[str, int]:
+    """Return the name and the size of the process group of an exchange."""
+    axes = tuple(axis for axis in op.axes if mesh.sizes[axis] > 1)
+    fine = mesh.refine(axes)
+    parts = {part for axis in axes for part in fine.parts(axis)}
+    return group_name(fine.merge(axis for axis in fine.axis_names if axis in parts)), mesh.group_size(axes)
+
+
+def _sum_by_rank(emit: Emit, size: int, counts: Node) -> Node:
+    return emit(aten.sum.dim_IntList, emit(aten.reshape.default, counts, [size, -1]), [1])

@@ -1,0 +1,33 @@
+"""fold-experts: replace the ops of a mixture of experts by ops whose rows can be dispatched to the ranks of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from spmdir import rewrites
+from spmdir.dialects.context import IRContext
+from spmdir.pipeline.base_passes import FunctionPass
+from spmdir.rewrites.op_rewrites import OpRewrite, apply_op_rewrites, load_op_rewrites
+
+
+@cache
+def _rewrites() -> tuple[OpRewrite, ...]:
+    return load_op_rewrites(Path(rewrites.__file__).with_name("experts.op_rewrites"))
+
+
+@dataclass(frozen=True)
+class FoldExpertsPass(FunctionPass):
+    """Replaces the ops of a mixture of experts by `experts` ops: routes, sorted rows and grouped products."""
+
+    name = "fold-experts"
+
+    needs_numbers: ClassVar = False
+
+    def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        apply_op_rewrites(function.body.block, _rewrites(), ctx.rules)

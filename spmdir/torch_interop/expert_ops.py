@@ -1,0 +1,167 @@
+"""The torch ops of a mixture of experts, `torch.ops.experts`, on one device and on the local tensors of a rank.
+
+A router chooses k of E experts for each of T tokens. A *row* is one (token, expert) pair. `route` sorts the rows by
+expert, and all other ops take the resulting order or the number of rows of each expert. With T = 3, k = 1, E = 2:
+
+    experts of the tokens   1 0 1
+    order                   1 0 2       token 1 goes to expert 0, tokens 0 and 2 to expert 1
+    counts                  1 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LIBRARY = torch.library.Library("experts", "DEF")
+
+_KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""The element types of torch's grouped product."""
+
+_ALIGNMENT = 16
+"""Bytes to which torch's grouped product requires strides to be aligned."""
+
+
+def route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort rows by expert, stably: [T, k] expert of each row → order [T·k] and number of rows of each expert [E].
+
+    The number of rows is returned twice. On ranks, the second is the number of rows that arrive from each rank.
+    """
+    flat = ids.reshape(-1)
+    counts = torch.bincount(flat, minlength=experts)
+    return torch.argsort(flat, stable=True), counts, counts.clone()
+
+
+def sort_rows(rows: Tensor, order: Tensor) -> Tensor:
+    """Return rows in the order of their experts: [T, k, …] → [T·k, …]. An expanded operand is not materialized."""
+    k = max(rows.shape[1], 1)
+    return rows[torch.div(order, k, rounding_mode="floor"), order % k]
+
+
+def unsort_rows(rows: Tensor, order: Tensor, ids: Tensor) -> Tensor:
+    """Return rows in the order of their tokens: [T·k, …] → [T, k, …], where [T, k] is the shape of `ids`."""
+    result = torch.empty_like(rows)
+    result[order] = rows
+    return result.reshape(*ids.shape, *rows.shape[1:])
+
+
+def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor, first: int = 0) -> Tensor:
+    """Multiply each row by the weight of its expert: [t, k], [g, k, n] → [t, n].
+
+    Args:
+        counts: the number of rows of each expert, in the order of the rows.
+        first: the expert of the first weight. Rows of experts without a weight are zero in the result.
+    """
+    sizes = counts.tolist()
+    start, number = sum(sizes[:first]), len(weights)
+    sizes = sizes[first : first + number]
+    own = rows.narrow(0, start, sum(sizes))
+    if not number or not len(own):
+        return rows.new_zeros(len(rows), weights.shape[2])
+    if _has_kernel(own, weights):
+        ends = torch.tensor(sizes, device=rows.device).cumsum(0, dtype=torch.int32)
+        product = torch.ops.aten._grouped_mm.default(own.contiguous(), weights, ends)
+    else:
+        product = torch.cat([part @ weight for part, weight in zip(own.split(sizes), weights, strict=True)])
+    if len(own) == len(rows):
+        return product
+    result = rows.new_zeros(len(rows), weights.shape[2])
+    result[start : start + len(own)] = product
+    return result
+
+
+def grouped_outer(left: Tensor, right: Tensor, counts: Tensor, experts: int, first: int = 0) -> Tensor:
+    """Return for each expert the sum over its rows of the products leftᵀ·right: [t, m], [t, n] → [experts, m, n].
+
+    Args:
+        counts: the number of rows of each expert, in the order of the rows.
+        experts: the number of results.
+        first: the expert of the first result.
+    """
+    sizes = counts.tolist()
+    start, sizes = sum(sizes[:first]), sizes[first : first + experts]
+    lefts, rights = (x.narrow(0, start, sum(sizes)).split(sizes) for x in (left, right))
+    result = left.new_empty(len(sizes), left.shape[1], right.shape[1])
+    for index, (a, b) in enumerate(zip(lefts, rights, strict=True)):
+        torch.mm(a.T, b, out=result[index])
+    return result
+
+
+def regroup(rows: Tensor, counts: Tensor, arrivals: Tensor) -> Tensor:
+    """Return a copy of the rows. On ranks, rows move between the ranks of their tokens and those of their experts."""
+    return rows.clone()
+
+
+def from_sources(rows: Tensor, arrivals: Tensor) -> Tensor:
+    """Order received rows by expert, then by source rank. They arrive ordered by source rank, then by expert.
+
+    Args:
+        arrivals: [sources, experts], the number of rows.
+    """
+    return torch.cat(_blocks(rows, arrivals.tolist()))
+
+
+def to_sources(rows: Tensor, arrivals: Tensor) -> Tensor:
+    """Order rows by source rank, then by expert: the inverse of `from_sources`."""
+    return torch.cat(_blocks(rows, arrivals.T.tolist()))
+
+
+def _blocks(rows: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Cut rows into a matrix of blocks, row-major, and return the blocks column by column."""
+    columns = len(sizes[0])
+    blocks = rows.split([size for row in sizes for size in row])
+    return [blocks[row * columns + column] for column in range(columns) for row in range(len(sizes))]
+
+
+def _has_kernel(rows: Tensor, weights: Tensor) -> bool:
+    sizes = (rows.shape[1], weights.shape[1], weights.shape[2])
+    return rows.dtype in _KERNEL_TYPES and all(size * rows.element_size() % _ALIGNMENT == 0 for size in sizes)
+
+
+def _fake_route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    counts = ids.new_empty([experts], dtype=torch.int64)
+    return ids.new_empty([ids.numel()], dtype=torch.int64), counts, counts.clone()
+
+
+def _fake_sort_rows(rows: Tensor, order: Tensor) -> Tensor:
+    return rows.new_empty([*order.shape, *rows.shape[2:]])
+
+
+def _fake_unsort_rows(rows: Tensor, order: Tensor, ids: Tensor) -> Tensor:
+    return rows.new_empty([*ids.shape, *rows.shape[1:]])
+
+
+def _fake_grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor, first: int = 0) -> Tensor:
+    return rows.new_empty([rows.shape[0], weights.shape[2]])
+
+
+def _fake_grouped_outer(left: Tensor, right: Tensor, counts: Tensor, experts: int, first: int = 0) -> Tensor:
+    return left.new_empty([experts, left.shape[1], right.shape[1]])
+
+
+def _fake_rows(rows: Tensor, *counts: Tensor) -> Tensor:
+    return torch.empty_like(rows)
+
+
+_OPS = (
+    (route, "(Tensor ids, int experts) -> (Tensor, Tensor, Tensor)", _fake_route),
+    (sort_rows, "(Tensor rows, Tensor order) -> Tensor", _fake_sort_rows),
+    (unsort_rows, "(Tensor rows, Tensor order, Tensor ids) -> Tensor", _fake_unsort_rows),
+    (grouped_mm, "(Tensor rows, Tensor weights, Tensor counts, int first=0) -> Tensor", _fake_grouped_mm),
+    (
+        grouped_outer,
+        "(Tensor left, Tensor right, Tensor counts, int experts, int first=0) -> Tensor",
+        _fake_grouped_outer,
+    ),
+    (regroup, "(Tensor rows, Tensor counts, Tensor arrivals) -> Tensor", _fake_rows),
+    (from_sources, "(Tensor rows, Tensor arrivals) -> Tensor", _fake_rows),
+    (to_sources, "(Tensor rows, Tensor arrivals) -> Tensor", _fake_rows),
+)
+"""Function, schema without the name, and the function on fake tensors."""
+
+for _function, _schema, _fake in _OPS:
+    LIBRARY.define(_function.__name__ + _schema)
+    LIBRARY.impl(_function.__name__, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"experts::{_function.__name__}", _fake, lib=LIBRARY)

@@ -1,0 +1,137 @@
+"""Layers of experts on simulated ranks: rows are sorted, dispatched to the ranks of their experts, and combined."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import silu
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+
+LAYER = """
+spmd.mesh @mesh <{mesh}>
+
+func.func @f(%x: tensor<{tokens}x6xf64> {{spmd.sharding = #spmd.sharding<@mesh, {x}>}},
+             %router: tensor<6x4xf64> {{spmd.sharding = #spmd.sharding<@mesh>}},
+             %up: tensor<4x6x10xf64> {{spmd.sharding = #spmd.sharding<@mesh, {up}>}},
+             %down: tensor<4x10x6xf64>) -> tensor<{tokens}x6xf64> {{
+  %scores = aten.mm(%x, %router) : tensor<{tokens}x4xf64>
+  %top, %ids = aten.topk(%scores) {{k = 2}} : tensor<{tokens}x2xf64>, tensor<{tokens}x2xi64>
+  %order, %counts, %arrivals = experts.route(%ids) {{experts = 4}} : tensor<{rows}xi64>, tensor<4xi64>, tensor<4xi64>
+  %column = aten.unsqueeze(%x) {{dim = 1}} : tensor<{tokens}x1x6xf64>
+  %pairs = aten.expand(%column) {{size = [{tokens}, 2, 6]}} : tensor<{tokens}x2x6xf64>
+  %sorted = experts.sort_rows(%pairs, %order) : tensor<{rows}x6xf64>
+  %rows = experts.regroup(%sorted, %counts, %arrivals) : tensor<{rows}x6xf64>
+  %hidden = experts.grouped_mm(%rows, %up, %arrivals) : tensor<{rows}x10xf64>{hidden}
+  %active = aten.silu(%hidden) : tensor<{rows}x10xf64>
+  %out = experts.grouped_mm(%active, %down, %arrivals) : tensor<{rows}x6xf64>
+  %home = experts.regroup(%out, %counts, %arrivals) : tensor<{rows}x6xf64>
+  %results = experts.unsort_rows(%home, %order, %ids) : tensor<{tokens}x2x6xf64>
+  %y = aten.sum.dim_IntList(%results) {{dim = [1]}} : tensor<{tokens}x6xf64>
+  return %y : tensor<{tokens}x6xf64>
+}}
+"""
+
+
+def layer(
+    mesh: str = "ep = 2", x: str = "ep: S(0)", up: str = "ep: S(0)", tokens: int = 8, hidden: str = ""
+) -> ModuleOp:
+    text = LAYER.format(mesh=mesh, x=x, up=up, tokens=tokens, rows=2 * tokens, hidden=f" <{hidden}>" if hidden else "")
+    return spmdir.run_passes(spmdir.parse(text), "propagate{topology=flat}")
+
+
+def one_device(x: torch.Tensor, router: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    ids = (x @ router).topk(2).indices
+    results = [[silu(row @ up[e]) @ down[e] for e in experts] for row, experts in zip(x, ids, strict=True)]
+    return torch.stack([sum(of_token) for of_token in results]) if len(x) else x
+
+
+def inputs(tokens: int, bias: float = 0.0) -> list[torch.Tensor]:
+    """Return random inputs. With a bias, tokens prefer the first experts."""
+    torch.manual_seed(tokens)
+    x, router = torch.randn(tokens, 6).double(), torch.randn(6, 4).double()
+    x[:, 0], router[0] = 1.0, router[0] + bias * torch.tensor([3.0, 2.0, 1.0, 0.0])
+    return [x, router, torch.randn(4, 6, 10).double(), torch.randn(4, 10, 6).double()]
+
+
+def error(module: ModuleOp, tokens: int, bias: float = 0.0) -> float:
+    values = inputs(tokens, bias)
+    (result,) = spmdir.simulate(module, values)
+    expected = one_device(*values)
+    return ((result - expected).abs().max() / expected.abs().max()).item() if tokens else 0.0
+
+
+def placements(module: ModuleOp) -> set[str]:
+    return {name for name in ("Home(0)", "Grouped(0)") if name in spmdir.print_ir(module)}
+
+
+@pytest.mark.parametrize("tokens", [8, 7, 5, 4])
+@pytest.mark.parametrize("bias", [0.0, 100.0], ids=["balanced", "two experts"])
+def test_dispatched_rows_give_the_numbers_of_one_device(tokens: int, bias: float):
+    module = layer("ep = 4", tokens=tokens, hidden="ep: Grouped(0)")
+    assert placements(module) == {"Home(0)", "Grouped(0)"}
+    assert error(module, tokens, bias) < 1e-12
+
+
+@pytest.mark.parametrize("tokens", [8, 7, 5])
+def test_rows_of_own_tokens_give_the_numbers_of_one_device(tokens: int):
+    module = layer("ep = 4", tokens=tokens, hidden="ep: Home(0)")
+    assert placements(module) == {"Home(0)"}
+    assert error(module, tokens) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "dp: Home(0), ep: Grouped(0)",
+        "ep: Grouped(0), dp: Home(0)",
+        "dp: Home(0), ep: Home(0)",
+        "ep: Grouped(0), dp: S(1)",
+        "dp: Grouped(0), ep: Grouped(0)",
+    ],
+)
+@pytest.mark.parametrize("tokens", [8, 5])
+def test_other_axes_are_free(hidden: str, tokens: int):
+    module = layer("dp = 2, ep = 2", x="dp: S(0), ep: S(0)", hidden=hidden, tokens=tokens)
+    assert error(module, tokens) < 1e-12
+
+
+def test_the_search_dispatches_rows_if_that_is_cheapest():
+    assert placements(layer()) == {"Home(0)", "Grouped(0)"}
+
+
+TWO_ROUTES = """
+spmd.mesh @mesh <ep = 2>
+
+#tokens = #spmd.sharding<@mesh, ep: S(0)>
+
+func.func @f(%a: tensor<8x2xi64> {spmd.sharding = #tokens},
+             %b: tensor<8x2xi64> {spmd.sharding = #tokens},
+             %x: tensor<8x2x6xf64> {spmd.sharding = #tokens}) -> (tensor<8x2x6xf64> {spmd.sharding = #tokens}) {
+  %p, %pc, %pa = experts.route(%a) {experts = 4} : tensor<16xi64>ORDER, tensor<4xi64>COUNTS, tensor<4xi64>COUNTS
+  %q, %qc, %qa = experts.route(%b) {experts = 4} : tensor<16xi64>ORDER, tensor<4xi64>COUNTS, tensor<4xi64>COUNTS
+  %left = experts.sort_rows(%x, %p) : tensor<16x6xf64>ROWS
+  %right = experts.sort_rows(%x, %q) : tensor<16x6xf64>ROWS
+  %both = aten.mul.Tensor(%left, %right) : tensor<16x6xf64>ROWS
+  %y = experts.unsort_rows(%both, %p, %a) : tensor<8x2x6xf64>TOKENS
+  return %y : tensor<8x2x6xf64>
+}
+"""
+
+
+def two_routes(order: str = "", counts: str = "", rows: str = "", tokens: str = "") -> ModuleOp:
+    text = TWO_ROUTES
+    for name, placement in {"ORDER": order, "COUNTS": counts, "ROWS": rows, "TOKENS": tokens}.items():
+        text = text.replace(name, f" <ep: {placement}>" if placement else "")
+    return spmdir.parse(text)
+
+
+def test_rows_of_two_routes_are_not_combined_on_ranks():
+    assert not placements(spmdir.run_passes(two_routes(), "propagate{topology=flat}"))
+
+
+def test_a_decided_program_that_combines_two_routes_is_an_error():
+    module = two_routes("LocalOrder(0)", "LocalCounts", "Home(0)", "S(0)")
+    with pytest.raises(spmdir.SpmdirError, match=r"'aten\.mul\.Tensor' combines rows of 2 routes"):
+        spmdir.run_passes(module, "verify-spmd")
