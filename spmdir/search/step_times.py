@@ -28,6 +28,9 @@ from spmdir.reshard.traffic import COPY, Sizes, Traffic
 from spmdir.search.joint_placements import JointPlacements, Numbers
 from spmdir.search.placement_catalogue import LINEAR, Piece, pieces
 
+MOST_OVERLAPS = 1 << 24
+"""The largest number of overlaps of shards, of all pairs of placements and all ranks, that a lower bound computes."""
+
 
 @attrs.frozen(eq=False)
 class Steps:
@@ -247,19 +250,45 @@ class StepTimes:
     def _creations(self, spec: CollectiveSpec, movable: Numbers, partial: Numbers, combined: Numbers) -> list[Steps]:
         """Return lower bounds on the times of exchanges that create partial values.
 
-        The ranks along the created axes together need every element of a shard. Of these, each has at most the product
-        of the shorter lengths of both shards.
+        The ranks along the created axes together need every partial value before of every element of a shard. They
+        receive those that none of them has.
         """
-        holders, lengths = np.ones(self._moved.shape), 1 / self._parts
-        for axis, bit in enumerate(self._bit):
-            holders[partial[None, :, axis] & ((self._moved & bit) != 0)] *= self._counts[axis]
-        overlap = np.ones(self._moved.shape)
-        for dim in range(lengths.shape[1]):
-            overlap *= np.minimum(lengths[:, None, dim], lengths[None, :, dim])
-        sent = np.maximum(self.shares / holders - overlap, 0.0)
+        creates = partial[None, :] & (self._rows[:, None] != self._rows)
+        holders = np.where(creates, self._counts, 1.0).prod(2)
+        sent = np.maximum(combined * self.shares - self._held_by_creators(creates), 0.0) / holders
         created = (holders > 1) & self._may_move(movable, movable)
         local = self._copies(created & (sent <= 1e-12))
         return [local, *self._all_exchanges(spec, created & (sent > 1e-12), combined, sent)]
+
+    def _held_by_creators(self, creates: Numbers) -> Numbers:
+        """Return [before, after], an upper bound on the elements of a shard that ranks along created axes have before.
+
+        Elements are a fraction of the value. The shard is the one of which they have the fewest elements.
+
+        Args:
+            creates: [before, after, axis], whether the axis becomes partial.
+        """
+        lengths = 1 / self._parts
+        overlap = np.ones(self._moved.shape)
+        for dim in range(lengths.shape[1]):
+            overlap *= np.minimum(lengths[:, None, dim], lengths[None, :, dim])
+        held = overlap * np.where(creates, self._counts, 1.0).prod(2)
+        world = int(self._counts.prod())
+        if held.size * world > MOST_OVERLAPS:
+            return held
+        grid = self._counts.astype(int).tolist()
+        overlaps = self._overlaps(np.indices(grid).reshape(len(grid), -1)).reshape(*held.shape, *grid)
+        blocks: Numbers = np.all(self._standard, axis=1)
+        # Along an axis that replicates the value before, all ranks have the same elements.
+        is_replicated = self._traits == "replicated"
+        copies = np.where(creates & is_replicated[:, None], self._counts, 1.0).prod(2)
+        axes_created = (creates * np.array(self._bit)).sum(2)
+        for bits in np.unique(axes_created).tolist():
+            created = tuple(2 + axis for axis in self._axes if bits >> axis & 1)
+            summed = overlaps.sum(created).reshape(*held.shape, -1).min(2) / copies
+            chosen = (axes_created == bits) & blocks[:, None] & blocks
+            held[chosen] = np.minimum(held, summed)[chosen]
+        return held
 
     def _all_exchanges(self, spec: CollectiveSpec, legal: Numbers, combined: Numbers, sent: Numbers) -> list[Steps]:
         """Return the times of exchanges between the legal pairs; see `_exchanges`."""
@@ -332,6 +361,18 @@ class StepTimes:
         ranks = np.array(
             list(itertools.product(*({0, int(n) // 2 if has_middle else 0, int(n) - 1} for n in self._counts)))
         ).T
+        # The product of minima over ranks is less than the minimum of products, which a lower bound needs.
+        overlaps = self._overlaps(ranks) if self._is_bound else self._overlaps(ranks, is_least_by_dim=True)
+        blocks: Numbers = np.all(self._standard, axis=1)
+        return np.where(blocks[:, None] & blocks, overlaps.min(2) / self.shares, 1.0 if self._is_bound else 0.0)
+
+    def _overlaps(self, ranks: Numbers, is_least_by_dim: bool = False) -> Numbers:
+        """Return [before, after, rank], the fraction of the value that a rank has before and after.
+
+        Args:
+            ranks: [axis, rank], the coordinates of ranks.
+            is_least_by_dim: return instead, for one rank, the product of the least overlaps in each dimension.
+        """
         places = np.arange(len(self._rows))
         begin_of_chunk = np.zeros((*self._parts.shape, ranks.shape[1]))
         length = np.ones(self._parts.shape)
@@ -340,18 +381,16 @@ class StepTimes:
             selected = places[dims >= 0], dims[dims >= 0]
             length[selected] /= self._counts[axes[dims >= 0]]
             begin_of_chunk[selected] += ranks[axes[dims >= 0]] * length[selected][:, None]
-        # The product of minima over ranks is less than the minimum of products, which a lower bound needs.
-        kept_fraction = np.ones((len(places), len(places), ranks.shape[1] if self._is_bound else 1))
+        overlaps = np.ones((len(places), len(places), 1 if is_least_by_dim else ranks.shape[1]))
         for dim in range(self._parts.shape[1]):
             # In one dimension, only few placements are distinct.
             cuts = np.column_stack((begin_of_chunk[:, dim], length[:, dim])).round(12)
             distinct, cut = np.unique(cuts, axis=0, return_inverse=True)
             begin, end = distinct[:, :-1], distinct[:, :-1] + distinct[:, -1:]
             both = np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin)
-            both = np.maximum(both if self._is_bound else both.min(2, keepdims=True), 0.0)
-            kept_fraction *= both[cut.reshape(-1, 1), cut.reshape(-1)]
-        blocks: Numbers = np.all(self._standard, axis=1)
-        return np.where(blocks[:, None] & blocks, kept_fraction.min(2) / self.shares, 1.0 if self._is_bound else 0.0)
+            both = np.maximum(both.min(2, keepdims=True) if is_least_by_dim else both, 0.0)
+            overlaps *= both[cut.reshape(-1, 1), cut.reshape(-1)]
+        return overlaps
 
 
 def _pairs_by_bits(bits: Numbers, axes: int) -> list[Pairs]:

@@ -91,7 +91,7 @@ class DualBound:
         self.placements = placements = JointPlacements(mesh, axes, catalogue(rank, shared.plugin_placements))
         finder = StateFinder(problem, shared, placements)
         self.states = [finder.of(part, range(len(axes)), None) for part in range(len(shared.nodes))]
-        _number_all(placements, rank)
+        number_all(placements, rank)
         self._tables = _Tables(shared, placements, mesh)
         self._messages: list[list[NodeMessage]] = [[] for _ in shared.nodes]
         self._values = list(self._equal_values(problem, classes))
@@ -318,7 +318,7 @@ class _Tables:
         return added
 
 
-def _number_all(placements: JointPlacements, rank: int) -> None:
+def number_all(placements: JointPlacements, rank: int) -> None:
     """Number every joint placement that a plan may pass, apart from plug-in placements."""
     every, index = placements.catalogue.placements, placements.catalogue.index
     kinds = {kind for placed in placements.all for number in placed if (kind := every[number].kind)}
