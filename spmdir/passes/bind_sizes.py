@@ -68,6 +68,7 @@ class BindSizesPass(ModulePass):
 
 
 def _bind_function(function: FuncOp, numbers: Mapping[str, int]) -> None:
+    """Replace the symbolic sizes of a function. `numbers` are size → number, here and below."""
     block = function.body.block
     for argument in block.args:
         _bind_type(argument, numbers)
@@ -88,6 +89,7 @@ def _bind_function(function: FuncOp, numbers: Mapping[str, int]) -> None:
 
 
 def _bind_op(op: ValueOp, numbers: Mapping[str, int]) -> None:
+    """Replace the symbolic sizes in the arguments and the result types of an op."""
     if op.sizes and op.arguments:
         arguments = [evaluate(size.type.data.size, numbers) for size in op.sizes]  # type: ignore
         op.properties["arguments"] = ArgumentsAttr(with_sizes(op.arguments.data, arguments))
@@ -97,6 +99,7 @@ def _bind_op(op: ValueOp, numbers: Mapping[str, int]) -> None:
 
 
 def _bind_type(value: SSAValue, numbers: Mapping[str, int]) -> None:
+    """Replace the symbolic sizes in the type of a value."""
     if is_sized(value.type):
         value._type = bind_tensor_type(value.type, numbers)  # pyright: ignore[reportPrivateUsage]  # keeps its name
 
@@ -117,6 +120,7 @@ def bind_tensor_type(type_: Attribute, numbers: Mapping[str, int]) -> Attribute:
 
 
 def _bind_output_literal(value: Literal, numbers: Mapping[str, int]) -> Literal:
+    """Replace the symbolic sizes in a result that is no tensor, such as `"=2*s0"`."""
     if isinstance(value, tuple):
         return tuple(_bind_output_literal(entry, numbers) for entry in value)
     return evaluate(parse_number(value[1:]), numbers) if isinstance(value, str) and value.startswith("=") else value

@@ -41,22 +41,23 @@ class BucketPass(LocalPass, MachineOptions):
         machine = self.machine(ctx, function, self.memory)
         # Forward outputs are returned before backward starts, so a bucket must not mix forward and backward members.
         backward = backward_ops(function)
-        keys = {
-            op: (key, op in backward) for op in function.body.block.ops if (key := _bucket_key(op, mesh)) is not None
-        }
-        if len(set(keys.values())) == len(keys):
-            return
+        key_of_op: dict[Operation, Hashable] = {}
+        for op in function.body.block.ops:
+            key = _bucket_key(op, mesh)
+            if key is not None:
+                key_of_op[op] = key, op in backward
+        if len(set(key_of_op.values())) == len(key_of_op):
+            return  # no two collectives may share a bucket
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
-        by_task = {
-            task: keys[ops[0]]
+        key_of_task = {
+            task: key_of_op[ops[0]]
             for task, ops in enumerate(units)
-            if len(ops) == 1 and ops[0] in keys and program.tasks[task].transfer is not None
+            if len(ops) == 1 and ops[0] in key_of_op and program.tasks[task].transfer is not None
         }
         places = ArgumentPlaces(function)
-        order = merge_collectives(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
-        set_order(
-            function.body.block, [merge_into_bucket([units[task] for task in item], mesh, places) for item in order]
-        )
+        items = merge_collectives(program, key_of_task, machine.memory if machine.memory < math.inf else 0.0)
+        new_units = [merge_into_bucket([units[task] for task in item], mesh, places) for item in items]
+        set_order(function.body.block, new_units)
 
 
 def _bucket_key(op: Operation, mesh: Mesh) -> Hashable | None:

@@ -7,7 +7,7 @@ sharding. The partial max and sum are then resharded like any other value. These
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from spmdir.analysis.operand_choice import OperandChoice
 from spmdir.analysis.type_check import required_shardings, sharded_factors, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
@@ -90,6 +91,7 @@ def operand_choice(function: FuncOp, mesh: Mesh, ctx: IRContext) -> OperandChoic
 
 
 def _is_sharded(op: AtenOp) -> bool:
+    """Return whether an operand or a result is not replicated."""
     return any(sharding and sharding.entries for sharding in (*required_shardings(op), *op.shardings))
 
 
@@ -111,24 +113,18 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
         return [op], list(op.results)
     expansion, layouts = expansion_with_layouts
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
-    new_ops: list[tuple[AtenOp, bool]] = []
+    new_ops: list[tuple[AtenOp, bool]] = []  # (op, whether it must be expanded too)
     for number, part in enumerate(expansion.ops):
         strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
-        results = [
-            Sharding([(axis, strategy.results[r]) for axis, strategy in strategies.items()], mesh.name).merged(mesh)
-            for r in range(len(part.call.results))
-        ]
-        needs = [
-            Sharding([(axis, strategy.operands[i]) for axis, strategy in strategies.items()], mesh.name).merged(mesh)
-            for i in range(len(part.operands))
-        ]
+        results = _shardings({axis: strategy.results for axis, strategy in strategies.items()}, mesh)
+        needs = _shardings({axis: strategy.operands for axis, strategy in strategies.items()}, mesh)
         operands = [values[value] for value in part.operands]
         call, kind = part.call, op_class(part.call.name)
         new = kind.build_op(operands, call.results, call.arguments, results, call.structure, op.location)
         _set_needs(new, needs)
         Rewriter.insert_op(new, InsertPoint.before(op))
-        for r, result in enumerate(new.results):
-            values[Value("op", number, r)] = result
+        for index, result in enumerate(new.results):
+            values[Value("op", number, index)] = result
             names.assign_name(result, op.results[0], part.call.name.split(".")[1])
         new_ops.append((new, any(strategy.rewrite == "expand" for strategy in strategies.values())))  # type: ignore
     for result, value in zip(op.results, expansion.results, strict=True):
@@ -137,16 +133,29 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
     ops: list[AtenOp] = []
-    finished: dict[SSAValue, SSAValue | None] = {}
-    for new, expands in new_ops:
-        results = tuple(new.results)
-        if expands and new.needs is None:
+    replacements: dict[SSAValue, SSAValue | None] = {}  # result of an op that is expanded too → its replacement
+    for new, must_expand in new_ops:
+        if not must_expand:
+            ops.append(new)
+            continue
+        if new.needs is None:
             _decide_operands(new, choice)
-        inner = _expand(new, choice, names) if expands else ([new], results)
-        ops += inner[0]
-        finished.update(zip(results, inner[1], strict=True))
+        replaced_results = tuple(new.results)
+        inner_ops, inner_results = _expand(new, choice, names)
+        ops += inner_ops
+        replacements.update(zip(replaced_results, inner_results, strict=True))
     returned = [value and values[value] for value in expansion.results]
-    return ops, [value and finished.get(value, value) for value in returned]
+    return ops, [value and replacements.get(value, value) for value in returned]
+
+
+def _shardings(placements: Mapping[str, Sequence[Placement]], mesh: Mesh) -> list[Sharding]:
+    """Return the shardings of several values from their placements on each axis.
+
+    For example, {"dp": (S(0), R), "tp": (S(1), P)} leads to <dp: S(0), tp: S(1)> and <tp: P>.
+    """
+    axes = list(placements)
+    by_value = zip(*placements.values(), strict=True)
+    return [Sharding(list(zip(axes, on_axes, strict=True)), mesh.name).merged(mesh) for on_axes in by_value]
 
 
 def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Layouts] | None:
@@ -165,9 +174,8 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
     refined_mesh = mesh.refine(choice)
     needs = [sharding.refined(refined_mesh) for sharding in required_shardings(op) if sharding is not None]
     layouts: Layouts = {}
-    for axis in dict.fromkeys(
-        (*(axis for sharding in needs for axis, _ in sharding.entries), *refined_mesh.axis_names)
-    ):
+    needed_axes = [axis for sharding in needs for axis, _ in sharding.entries]
+    for axis in dict.fromkeys((*needed_axes, *refined_mesh.axis_names)):
         placements = tuple(sharding[axis] for sharding in needs)
         sharded = sharded_factors(choice, refined_mesh, without=axis)
         layout = rule.lay_out(expansion, refined_mesh.sizes[axis], sharded, placements)
@@ -189,6 +197,7 @@ def _decide_operands(op: AtenOp, choice: OperandChoice) -> None:
 
 
 def _decided_sharding(operand: SSAValue, user: AtenOp) -> Sharding:
+    """Return the sharding of an operand; raise ShardingError if it is not decided."""
     sharding = sharding_of(operand)
     if sharding is None or sharding.open_axes:
         raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))

@@ -104,6 +104,7 @@ class FitMemoryPass(LocalPass, MachineOptions):
 
 
 def _explanation(fitted: Fitted) -> str:
+    """Return the text of the remark about the repeated and copied values."""
     parts = [f"a rank holds {size_text(fitted.peak)} at once"]
     gathers = [task for task in fitted.recomputed if task.transfer]
     recomputations = [task for task in fitted.recomputed if not task.transfer and task.allocates]

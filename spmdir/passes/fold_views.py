@@ -89,9 +89,8 @@ class FoldViewsPass(FunctionPass):
             return kept_values.can_reshape(value, [evaluate(size, hints) for size in shape])
 
         products = [op for op in block.ops if isinstance(op, AtenOp) and len(op.tensors) == 2]
-        opaque_views = _opaque_views(
-            [op for op in products if not kept_values.shardings.keys().isdisjoint(op.tensors)], ctx.rules, may_split
-        )
+        products_of_kept = [op for op in products if not kept_values.shardings.keys().isdisjoint(op.tensors)]
+        opaque_views = _opaque_views(products_of_kept, ctx.rules, may_split)
         for op in products:
             if op.parent is not None:
                 _fold(op, ctx.rules, views, may_split, opaque_views)
@@ -113,52 +112,58 @@ def _opaque_views(products: Sequence[AtenOp], rules: RuleSet, may_split: MaySpli
 
 
 def _fold(op: AtenOp, rules: RuleSet, views: _Views, may_split: MaySplit, opaque_views: Collection[AtenOp]) -> None:
+    """Replace a product by an einsum of unviewed tensors, if a view splits a dimension."""
     contraction = see_through_views(op, rules, may_split, opaque_views)
     if contraction is not None and contraction.split and contraction.is_einsum:
         _replace_by_einsum(op, contraction, views)
 
 
 def _replace_by_einsum(op: AtenOp, contraction: ViewedContraction, views: _Views) -> None:
-    names = iter(string.ascii_lowercase)
-    letters: dict[int, str] = {}
-    terms, operands = [], []
-    result = contraction.tensors[2].value
-    anchor = op
-    for tensor in contraction.tensors[:2]:
-        operands.append(_split_dimensions(tensor, contraction, anchor, views))
-        term = ""
-        for dim in tensor.dims:
-            for letter in dim:
-                letters.setdefault(letter, "")
-                letters[letter] = letters[letter] or next(names)
-            term += "".join(letters[letter] for letter in dim) or next(names)
-        terms.append(term)
-    out = "".join(letters[letter] for dim in contraction.tensors[2].dims for letter in dim)
+    """Replace `op`, and the views of its result, by an einsum of the unviewed tensors."""
+    *viewed_operands, viewed_result = contraction.tensors
+    operands = [_split_dimensions(tensor, contraction, op, views) for tensor in viewed_operands]
+    result = viewed_result.value
     meta = meta_of(result.type)
     assert meta is not None
-    shape = contraction.shape(contraction.tensors[2])
-    equation = f"{terms[0]},{terms[1]}->{out}"
+    shape = contraction.shape(viewed_result)
     einsum = op_class("aten.einsum").build_op(
         operands,
         [sized_meta(shape, views.hints, meta.dtype)],
-        (("equation", equation),),
+        (("equation", _equation(contraction)),),
         None,
         ((1, 1),),
         op.location,
     )
-    Rewriter.insert_op(einsum, InsertPoint.before(anchor))
+    Rewriter.insert_op(einsum, InsertPoint.before(op))
     value = einsum.results[0]
     if shape != sizes_of(result.type):
         views.names.assign_name(value, result, "einsum")
-        value = views.view(value, sizes_of(result.type), anchor)
+        value = views.view(value, sizes_of(result.type), op)
     copy_name(value, result)
     result.replace_all_uses_with(value)
-    op_after = result.owner
-    while isinstance(op_after, AtenOp) and op_after is not op:
-        op_before = op_after.operands[0].owner
-        Rewriter.erase_op(op_after)
-        op_after = op_before
+    view = result.owner
+    while isinstance(view, AtenOp) and view is not op:  # the views from the result back to `op`
+        previous = view.operands[0].owner
+        Rewriter.erase_op(view)
+        view = previous
     Rewriter.erase_op(op)
+
+
+def _equation(contraction: ViewedContraction) -> str:
+    """Return the equation of the einsum, such as "abc,dc->abd". A dimension without factors has a letter of its own."""
+    names = iter(string.ascii_lowercase)
+    name_of: dict[int, str] = {}
+    terms: list[str] = []
+    for tensor in contraction.tensors[:2]:
+        term = ""
+        for dim in tensor.dims:
+            for letter in dim:
+                if letter not in name_of:
+                    name_of[letter] = next(names)
+            term += "".join(name_of[letter] for letter in dim) or next(names)
+        terms.append(term)
+    result_term = "".join(name_of[letter] for dim in contraction.tensors[2].dims for letter in dim)
+    return f"{terms[0]},{terms[1]}->{result_term}"
 
 
 def _split_dimensions(tensor: ViewedTensor, contraction: ViewedContraction, anchor: AtenOp, views: _Views) -> SSAValue:

@@ -128,6 +128,11 @@ class FuseCollectivesPass(ModulePass, MachineOptions):
         return may_need_memory
 
     def _chosen(self, context: IRContext) -> list[Rewrite]:
+        """Return the rewrites to use: the built-in ones, those of the context and of the option `rewrites`.
+
+        Raises:
+            ParseError, SpmdirErrors: a file is malformed, two rewrites have one name, or `only` has an unknown name.
+        """
         of_option = [rewrite for file in self.rewrites for rewrite in read_rewrites(Path(file))]
         rewrites: list[Rewrite] = [*read_rewrites(REWRITES), *context.rewrites, *of_option]
         # A plug-in and the option may list the same file, so equal rewrites count once.

@@ -122,7 +122,7 @@ def _needed_shardings(
         needs_by_key: a cache of the result for equal ops.
     """
     if op.needs:
-        return tuple(need or has for need, has in zip(op.needs.data, current, strict=True))
+        return tuple(need or sharding for need, sharding in zip(op.needs.data, current, strict=True))
     types = [meta_of(value.type) for value in (*op.operands, *op.results)]
     key = (op.name, is_split(op), current, *types, *map(op.properties.get, ("arguments", "structure", "sharding")))
     if key not in needs_by_key:
@@ -131,6 +131,7 @@ def _needed_shardings(
 
 
 def _decided_sharding(operand: SSAValue, user: ValueOp) -> Sharding:
+    """Return the sharding of an operand; raise ShardingError if it is not decided."""
     sharding = sharding_of(operand)
     if sharding is None or sharding.open_axes:
         raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
@@ -143,9 +144,9 @@ def _replace_constraint(reshards: _Reshards, op: ConstraintOp | ReshardOp) -> li
     if target is None or target.open_axes:
         raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
     operand, location = op.operands[0], location_of(op)
-    is_special = isinstance(op, ConstraintOp) and bool(plugins(placement for _, placement in target.entries))
+    has_plugins = isinstance(op, ConstraintOp) and bool(plugins(placement for _, placement in target.entries))
     value = reshards.reshard(operand, target, op)
     if value is not op.results[0]:
         op.results[0].replace_all_uses_with(value)
         Rewriter.erase_op(op)
-    return [_Constraint(value, location)] if is_special and value is not operand else []
+    return [_Constraint(value, location)] if has_plugins and value is not operand else []

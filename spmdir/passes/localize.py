@@ -52,15 +52,15 @@ def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
 
     The ring is that of a split product of the same value along the same axes.
     """
-    rings: dict[tuple[SSAValue, tuple[str, ...]], list[SSAValue]] = {}
-    root_of: dict[SSAValue, SSAValue] = {}
+    blocks_of_ring: dict[tuple[SSAValue, tuple[str, ...]], list[SSAValue]] = {}  # (first block, axes) → all blocks
+    first_block: dict[SSAValue, SSAValue] = {}  # block → the block that the ring started with
     for op in list(function.body.block.ops):
         if isinstance(op, WaitOp) and isinstance(start := op.operands[0].owner, RotateStartOp):
-            block = start.operands[0]
-            root_value = root_of[op.results[0]] = root_of.get(block, block)
-            rings.setdefault((root_value, start.axes), [root_value]).append(op.results[0])
+            sent, received = start.operands[0], op.results[0]
+            first = first_block[received] = first_block.get(sent, sent)
+            blocks_of_ring.setdefault((first, start.axes), [first]).append(received)
         elif isinstance(op, Collective) and op.spec.traits == ("shard", "replicated") and len(op.operands) == 1:
-            blocks = rings.get((op.operands[0], op.axes), [])
+            blocks = blocks_of_ring.get((op.operands[0], op.axes), [])
             if not op.IS_START and len(blocks) == mesh.group_size(op.axes):
                 _assemble_blocks(op, blocks, mesh)
 
@@ -126,11 +126,16 @@ def local_sizes(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[int |
 
 
 def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
+    """Replace the global types of a function by local ones, in place.
+
+    Raises:
+        SpmdirErrors: an op is ill typed or not lowered yet; located.
+    """
     block, names = function.body.block, Names(function.body.block)
     for op in block.ops:
         _reject_unfinished(op)
     raise_all([*argument_errors(function), *result_errors(function, mesh)])
-    typed_by_key: dict[object, _LocalTyping] = {}
+    typing_by_key: dict[object, _LocalTyping] = {}
     # From the last op to the first: the operands of an op still have global types when it is processed.
     for op in reversed(list(block.ops)):
         if isinstance(op, CallOp):  # calls a layer, which is localized too
@@ -138,17 +143,17 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
                 _localize_value(result, mesh)
         if not isinstance(op, ValueOp):
             continue
-        typed = _local_typing(op, mesh, rules, typed_by_key) if isinstance(op, AtenOp) else None
+        typing = _local_typing(op, mesh, rules, typing_by_key) if isinstance(op, AtenOp) else None
         op.attributes.pop(EXPANSION, None)  # its shardings and types are global
         of = tuple([_localize_value(result, mesh) for result in op.results])
         if any(entry is not None for entry in of):
             op.properties["of"] = ShapesAttr(of)
-        if typed is None or typed.rule is None:
+        if typing is None or typing.rule is None:
             continue
-        if typed.has_form:
-            replace_by_local_form(op, typed.rule, typed.choice, mesh, names)
-        elif typed.arguments is not None:
-            op.properties["arguments"] = typed.arguments
+        if typing.has_form:
+            replace_by_local_form(op, typing.rule, typing.choice, mesh, names)
+        elif typing.arguments is not None:
+            op.properties["arguments"] = typing.arguments
     of = [_localize_value(argument, mesh) for argument in block.args]
     _set_argument_shapes(function, of)
     returned = ir.terminator(function).operand_types
@@ -159,6 +164,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
 
 
 def _reject_unfinished(op: Any) -> None:
+    """Raise SpmdirError if an earlier pass is missing: a reshard is not lowered, or a sharding is not decided."""
     location = location_of(op)
     if isinstance(op, (ReshardOp, ConstraintOp)):
         raise UnsupportedError(f"localize found '{op.name}'; run lower-reshard first", location)
@@ -190,8 +196,8 @@ class _LocalTyping:
     arguments: ArgumentsAttr | None = None
 
 
-def _local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet, typed_by_key: dict[object, _LocalTyping]) -> _LocalTyping:
-    """Return how localize changes `op`, from the cache `typed_by_key` if an equal op was seen before.
+def _local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet, typing_by_key: dict[object, _LocalTyping]) -> _LocalTyping:
+    """Return how localize changes `op`, from the cache `typing_by_key` if an equal op was seen before.
 
     Raises:
         SpmdirError: `op` is ill typed, or cannot run on one rank; located.
@@ -199,12 +205,13 @@ def _local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet, typed_by_key: dict[obj
     properties = op.properties
     operands = tuple([(meta_of(operand.type), sharding_of(operand)) for operand in op.operands])
     key = (op.name, is_split(op), operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
-    if key not in typed_by_key:
-        typed_by_key[key] = _compute_local_typing(op, mesh, rules)
-    return typed_by_key[key]
+    if key not in typing_by_key:
+        typing_by_key[key] = _compute_local_typing(op, mesh, rules)
+    return typing_by_key[key]
 
 
 def _compute_local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _LocalTyping:
+    """Return the result of `_local_typing`, computed anew."""
     rule, choice = strategies_of(op, mesh, rules)
     rewrites = {strategy.rewrite for strategy in choice.values()}
     if "expand" in rewrites:
@@ -252,6 +259,7 @@ def _local_type(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[Tenso
 
 
 def _set_argument_shapes(function: FuncOp, of: list[Of | None]) -> None:
+    """Write the global types of arguments to the attribute `spmd.of`, where they do not follow from local types."""
     if all(entry is None for entry in of):
         return
     attributes = []

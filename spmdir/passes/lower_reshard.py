@@ -70,11 +70,13 @@ def return_states(op: Operation, states: Sequence[SSAValue]) -> None:
 
 
 def _append_attributes(function: FuncOp, attribute_name: str, count: int, new: DictionaryAttr) -> None:
+    """Append the attributes of the last of `count` arguments or results to `attribute_name` of a function."""
     attributes = [DictionaryAttr(function_attrs(function, attribute_name, index)) for index in range(count - 1)]
     function.properties[attribute_name] = ArrayAttr([*attributes, new])
 
 
 def _retype(function: FuncOp) -> None:
+    """Set the type of a function to those of its arguments and returned values."""
     returned = ir.terminator(function).operand_types
     types = [argument.type for argument in function.args]
     function.properties["function_type"] = FunctionType.from_lists(types, returned)
@@ -132,6 +134,7 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
     if source is None:
         raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
     used = _used_reshards(reshards)
+    # target → the location of the first reshard to it; the last target comes first
     targets = {_target(reshard): location_of(reshard) for reshard in reversed(used)}
     for target, location in targets.items():
         try:
@@ -163,6 +166,7 @@ def _used_reshards(reshards: Sequence[SpmdOp]) -> list[SpmdOp]:
 
 
 def _target(op: SpmdOp) -> Sharding:
+    """Return the sharding of the result of a reshard; raise ShardingError if it is not decided."""
     target = op.target
     if target is None or target.open_axes:
         raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
@@ -177,7 +181,12 @@ def _lower_to(
     planner: Planner,
     names: Names,
 ) -> None:
-    """Insert the steps to `target` that are not in `values` yet, before `user`."""
+    """Insert the steps to `target` that are not in `values` yet, before `user`.
+
+    Args:
+        tree: sharding → the step that produces it.
+        values: sharding → the value that has it. The first entry is the original value. New values are added.
+    """
     if target in values:
         return
     step = tree[target]

@@ -70,27 +70,29 @@ def exposed_parts(
         values: the global type of each value.
         bandwidth: the bandwidth of a rank, in bytes per second.
     """
-    parts: list[list[float]] = [[] for _ in values]
-    available, needed = [0.0] * len(values), [run.seconds] * len(values)
+    measured_parts: list[list[float]] = [[] for _ in values]
+    available_at, needed_at = [0.0] * len(values), [run.seconds] * len(values)
     for task, ops in enumerate(units):
-        read = [owned[0] for op in ops for value in op.operands if (owned := owner(value))]
-        written = [owned[0] for op in ops for value in op.results if (owned := owner(value)) and not owned[1]]
-        for value in read:
-            needed[value] = min(needed[value], run.begin[task])
-        for value in written:
-            available[value] = max(available[value], run.end[task])
+        read_values = [owned[0] for op in ops for operand in op.operands if (owned := owner(operand))]
+        for value in read_values:
+            needed_at[value] = min(needed_at[value], run.begin[task])
+        for result in (result for op in ops for result in op.results):
+            owned = owner(result)
+            if owned is not None and not owned[1]:
+                available_at[owned[0]] = max(available_at[owned[0]], run.end[task])
         transfer = run.program.tasks[task].transfer
         if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
-            for value in read:
-                parts[value].append(min(run.transfers[task].exposed / transfer.seconds, 1.0))
+            for value in read_values:
+                measured_parts[value].append(min(run.transfers[task].exposed / transfer.seconds, 1.0))
     return tuple(
-        mean(exposed) if exposed else _unsent(end - start, meta.bytes / bandwidth)
-        for exposed, start, end, meta in zip(parts, available, needed, values, strict=True)
+        mean(parts) if parts else _estimate_exposed(needed - available, meta.bytes / bandwidth)
+        for parts, available, needed, meta in zip(measured_parts, available_at, needed_at, values, strict=True)
     )
 
 
-def _unsent(window: float, seconds: float) -> float:
-    return max(UNSENT, 1 - window / seconds) if seconds else 1.0
+def _estimate_exposed(window: float, transfer_seconds: float) -> float:
+    """Return the exposed part of a transfer that `window` seconds of compute can hide, but at least `UNSENT`."""
+    return max(UNSENT, 1 - window / transfer_seconds) if transfer_seconds else 1.0
 
 
 class MeshSearch:
@@ -123,7 +125,7 @@ class MeshSearch:
     ):
         self.function, self.makers, self.problem, self._context = function, makers, problem, context
         self._is_even, self.rules = is_even, rules_of(problem)
-        self._nodes = {_NODE.format(index): index for index in range(len(problem.nodes))}
+        self._node_of_location = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
         self._nested: tuple[Solution, Nested] | None = None
@@ -132,7 +134,7 @@ class MeshSearch:
         )
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
-        """Decide again with new_search strategies for some nodes. Return the new search and its solution.
+        """Decide again with new strategies for some nodes. Return the new search and its solution.
 
         Args:
             sources: node → the source of its strategies.
@@ -170,10 +172,13 @@ class MeshSearch:
     @cached_property
     def contradicted(self) -> tuple[int, ...]:
         """Return the nodes without a legal strategy in the solution `free`: annotations exclude all of them."""
-        chosen, axes = self.free.strategies, self.problem.mesh.axes
-        joints = [[chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes))]
-        nodes = enumerate(zip(self.problem.nodes, joints, strict=True))
-        return tuple(index for index, (node, joint) in nodes if not is_legal(node.source, axes, joint))
+        axes = self.problem.mesh.axes
+        contradicted_nodes: list[int] = []
+        for index, node in enumerate(self.problem.nodes):
+            strategy_on_axes = [self.free.strategies[axis][index] for axis, _ in axes]
+            if not is_legal(node.source, axes, strategy_on_axes):
+                contradicted_nodes.append(index)
+        return tuple(contradicted_nodes)
 
     def write(self, solution: Solution) -> float:
         """Write a solution to the function, in place of any other, and return its modelled seconds."""
@@ -182,11 +187,9 @@ class MeshSearch:
 
     def counted_seconds(self, solution: Solution, counted: Sequence[float]) -> float:
         """Return the modelled seconds of a solution, where only the part `counted` of each value's reshards counts."""
-        nested = self.nested(solution)
-        sent = zip(counted, reshard_seconds(self.problem, nested), strict=True)
-        return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + sum(
-            part * seconds for part, seconds in sent
-        )
+        seconds_by_value = reshard_seconds(self.problem, self.nested(solution))
+        counted_reshards = sum(part * seconds for part, seconds in zip(counted, seconds_by_value, strict=True))
+        return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + counted_reshards
 
     def within(self, budget: float, free: Decision | None) -> Decision:
         """Return the cheapest decision within `budget` bytes, or the one with the smallest peak if none fits.
@@ -212,6 +215,7 @@ class MeshSearch:
         return first, fastest(first, lambda worth: self._schedule_copy(self._search.solution(worth), limit))
 
     def _decide(self, worth: ValuePrices) -> Decision:
+        """Return the decision of a search with other prices of values."""
         return self.decision(self._search.solution(worth))
 
     def decision(self, solution: Solution) -> Decision:
@@ -252,7 +256,7 @@ class MeshSearch:
         """Return the live buffers at the peak of a local program. Temporary buffers count as the first result."""
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
         peak_bytes, _, live_buffers = find_peak(memory.program)
-        live: list[tuple[int, bool, float]] = []
+        live: list[tuple[int, bool, float]] = []  # (value of the problem, whether it is a resharded copy, bytes)
         for buffer in live_buffers:
             owner, size = self._owner(memory.values[buffer]), memory.buffers[buffer].bytes
             if owner is not None and size > 0:
@@ -263,16 +267,16 @@ class MeshSearch:
         """Return a module with a copy of the function, with numbers for sizes. Locations of ops contain their nodes."""
         module = self.function.parent_op()
         assert isinstance(module, ModuleOp)
-        copy, position = module.clone(), ir.functions(module).index(self.function)
-        for index, function in enumerate(ir.functions(copy)):
+        new_module, position = module.clone(), ir.functions(module).index(self.function)
+        for index, function in enumerate(ir.functions(new_module)):
             if index != position:
                 Rewriter.erase_op(function)
-        nodes = {maker: index for index, maker in enumerate(self.makers) if isinstance(maker, ValueOp)}
-        ops = self.function.body.block.ops, ir.functions(copy)[0].body.block.ops
-        for old, new in zip(*ops, strict=True):
-            if isinstance(old, ValueOp) and old in nodes:
-                new.location = NameLoc(StringAttr(_NODE.format(nodes[old])), new.location)
-        return bind_examples(copy, as_pipeline(self._context.pipeline))
+        node_of_op = {maker: index for index, maker in enumerate(self.makers) if isinstance(maker, ValueOp)}
+        new_ops = ir.functions(new_module)[0].body.block.ops
+        for old, new in zip(self.function.body.block.ops, new_ops, strict=True):
+            if isinstance(old, ValueOp) and old in node_of_op:
+                new.location = NameLoc(StringAttr(_NODE.format(node_of_op[old])), new.location)
+        return bind_examples(new_module, as_pipeline(self._context.pipeline))
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem for a value of the copy, and whether the latter is a resharded copy of it."""
@@ -280,7 +284,7 @@ class MeshSearch:
         if isinstance(source, BlockArgument):
             results, position = self.problem.nodes[source.index].results, 0
         elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):
-            node = self._nodes.get(source.op.location.desc.data)
+            node = self._node_of_location.get(source.op.location.desc.data)
             if node is None:
                 return None
             results, position = self.problem.nodes[node].results, source.index

@@ -38,23 +38,28 @@ class PrintRulesPass(FunctionPass):
     """The placements whose strategies are listed: the plug-ins that the function names, all, or none."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        plugins = _plugin_placements(function) if self.strategies != "none" else ()
-        counts: dict[int, list[str]] = {}
-        for axis, count in ir.mesh(module).axes if plugins or self.strategies == "all" else ():
-            counts.setdefault(count, []).append(axis)
-        for child in function.body.block.ops:
-            if isinstance(child, AtenOp):
-                rule = rule_of(child, ctx.rules)
-                child.attributes["spmd.rule"] = StringAttr(rule.text() if rule else "none: replicated only")
-                texts = [
-                    text for c, axes in counts.items() if rule for text in self._strategy_texts(rule, c, axes, plugins)
-                ]
-                if texts:
-                    child.attributes["spmd.strategies"] = ArrayAttr(map(StringAttr, texts))
+        placements = _plugin_placements(function) if self.strategies != "none" else ()
+        axes_of_count: dict[int, list[str]] = {}  # number of ranks → the axes with so many ranks
+        if placements or self.strategies == "all":
+            for axis, count in ir.mesh(module).axes:
+                axes_of_count.setdefault(count, []).append(axis)
+        for op in function.body.block.ops:
+            if not isinstance(op, AtenOp):
+                continue
+            rule = rule_of(op, ctx.rules)
+            op.attributes["spmd.rule"] = StringAttr(rule.text() if rule else "none: replicated only")
+            if rule is None:
+                continue
+            texts: list[str] = []
+            for count, axes in axes_of_count.items():
+                texts += self._strategy_texts(rule, count, axes, placements)
+            if texts:
+                op.attributes["spmd.strategies"] = ArrayAttr(map(StringAttr, texts))
 
     def _strategy_texts(
         self, rule: OpRule, count: int, axes: Sequence[str], placements: tuple[Placement, ...]
     ) -> Iterator[str]:
+        """Yield the text of each listed strategy on `axes`, which have `count` ranks each."""
         for strategy in rule.considered(count, placements=placements):
             if self.strategies == "all" or _uses_plugins(strategy):
                 yield f"{', '.join(axes)}: {strategy}"
@@ -70,6 +75,7 @@ def _plugin_placements(function: FuncOp) -> tuple[Placement, ...]:
 
 
 def _uses_plugins(strategy: Strategy | Dropped) -> bool:
+    """Return whether a strategy, or a missing one, is written as text or has a plug-in placement."""
     if isinstance(strategy, Strategy):
         return bool(strategy.text or plugins((*strategy.operands, *strategy.results)))
     return strategy.placement is None or bool(plugins([strategy.placement]))

@@ -23,6 +23,7 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, print_remark, warn
 from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.context import IRContext
@@ -149,7 +150,7 @@ class PropagatePass(FunctionPass):
         makers, problem = build_problem(function, mesh, ctx.rules, machine.topology, self.apart)
         annotated = _annotated_mesh(function, problem)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
-        search = partial(
+        make_search = partial(
             MeshSearch,
             function,
             makers,
@@ -158,25 +159,26 @@ class PropagatePass(FunctionPass):
             shares_messages=self.overlap == "messages",
         )
         searches: list[MeshSearch] = []
-        failed = None
+        unsolvable = None
         try:
-            searches.append(search(problem))
+            searches.append(make_search(problem))
         except Unsolvable as error:
-            failed = _unsolvable_error(makers[error.node], error, problem)
-        wider = annotated
+            unsolvable = _unsolvable_error(makers[error.node], error, problem)
+        split_mesh = annotated
         if self.sub_axes == "auto":
             free = searches[0].free if searches and not searches[0].contradicted else None
-            wider = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
-        if wider != annotated:
+            split_mesh = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
+        if split_mesh != annotated:
             # Some plug-in placements cannot be used on sub-axes.
             with contextlib.suppress(Unsolvable, ShardingError):
-                finer = search(problem.on(wider), is_even=True)
-                searches += [finer] * finer.is_legal(finer.free)
+                split_search = make_search(problem.on(split_mesh), is_even=True)
+                if split_search.is_legal(split_search.free):
+                    searches.append(split_search)
         if not searches:
-            assert failed is not None
-            raise failed
-        searches = [each for each in searches if not each.contradicted] or searches
-        best = min(searches, key=lambda each: each.free.cost)
+            assert unsolvable is not None
+            raise unsolvable
+        searches = [candidate for candidate in searches if not candidate.contradicted] or searches
+        best = min(searches, key=lambda candidate: candidate.free.cost)
         _reject_refused_keeps(best)
         solution, seconds = best.free, best.write(best.free)
         if machine.memory < math.inf and machine.memory < peak_bound(function, mesh):
@@ -204,12 +206,14 @@ class PropagatePass(FunctionPass):
         if free.memory.peak_bytes <= budget:
             return best, best.free
         decisions = [(search, search.within(budget, free if search is best else None)) for search in searches]
-        fitting = [entry for entry in decisions if entry[1].memory.peak_bytes <= budget]
-        least = min(decisions, key=lambda entry: entry[1].memory.peak_bytes)
-        if not fitting and self.memory != "least":
-            raise _over_budget_error(least[1].memory, budget, least[0], function)
-        chosen, decision = min(fitting, key=lambda entry: entry[1].solution.cost) if fitting else least
-        return chosen, decision.solution
+        fitting = [(search, decision) for search, decision in decisions if decision.memory.peak_bytes <= budget]
+        if fitting:
+            search, decision = min(fitting, key=lambda pair: pair[1].solution.cost)
+            return search, decision.solution
+        search, decision = min(decisions, key=lambda pair: pair[1].memory.peak_bytes)
+        if self.memory != "least":
+            raise _over_budget_error(decision.memory, budget, search, function)
+        return search, decision.solution
 
 
 def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequence[float], overlap: str) -> None:
@@ -245,9 +249,10 @@ def _annotated_mesh(function: FuncOp, problem: Problem) -> Mesh:
     Raises:
         ShardingError: two shardings split an axis in incompatible ways; located.
     """
-    kept_shardings = [
-        s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept_shardings
-    ]
+    kept_shardings: list[Sharding | None] = []
+    for node in problem.nodes:
+        if isinstance(node.source, OpStrategies):
+            kept_shardings += node.source.kept_shardings
     try:
         return annotated_splits([*user_shardings(function), *kept_shardings], problem.mesh)
     except ShardingError as error:
@@ -297,12 +302,14 @@ def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
 
 
 def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
+    """Raise a located RuleError if an op has no rule."""
     for op in function.body.block.ops:
         if isinstance(op, AtenOp) and rule_of(op, rules) is None:
             raise RuleError(f"'{op.name}' has no rule; add one with --load-plugin", location_of(op))
 
 
 def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
+    """Return the error for a node without a strategy. `maker` is its op, argument or result."""
     source = problem.nodes[error.node].source
     if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept_shardings):
         kept_text = ", ".join(f"<{sharding}>" for sharding in source.kept_shardings if sharding)
@@ -338,5 +345,6 @@ def _reasons(problem: Problem, error: Unsolvable) -> str:
     if not isinstance(source, OpStrategies) or source.rule is None:
         return ""
     results = tuple(sharding.refined(mesh)[axis] if sharding else None for sharding in source.results)
-    placed = ((None,) * source.operands + results)[: source.operands + len(source.rule.result_dims)]
-    return reasons_text(source.rule.why_not(mesh.sizes[axis], placed, problem.plugin_placements))
+    any_operands = (None,) * source.operands
+    placements = (*any_operands, *results[: len(source.rule.result_dims)])
+    return reasons_text(source.rule.why_not(mesh.sizes[axis], placements, problem.plugin_placements))

@@ -70,6 +70,7 @@ class SchedulePass(LocalPass, MachineOptions):
     def _run(
         self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: MemoryDecision | None
     ) -> None:
+        """Carry out the decision of fit-memory, then run the other passes."""
         if fitted is not None:
             fit.carry_out(function, fitted)
         topology, costs, memory = self.topology, self.costs, self._memory(ctx, function, mesh)

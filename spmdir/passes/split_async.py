@@ -26,8 +26,8 @@ class SplitAsyncPass(LocalPass):
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         names = Names(function.body.block)
         for form, (op, *_) in list(units_of(function.body.block)):
-            if form is None and isinstance(op, (Collective, HostCopyOp)) and (starts := _start_class(op)):
-                _split(op, starts, names)
+            if form is None and isinstance(op, (Collective, HostCopyOp)) and (start_class := _start_class(op)):
+                _split(op, start_class, names)
 
 
 def _start_class(op: Collective | HostCopyOp) -> type[Collective | HostCopyOp] | None:
@@ -37,9 +37,10 @@ def _start_class(op: Collective | HostCopyOp) -> type[Collective | HostCopyOp] |
     return collective_class(op.spec.name, starts=True) if op.spec.may_be_async and not op.IS_START else None
 
 
-def _split(op: Collective | HostCopyOp, starts: type[Collective | HostCopyOp], names: Names) -> None:
+def _split(op: Collective | HostCopyOp, start_class: type[Collective | HostCopyOp], names: Names) -> None:
+    """Replace an op by a start of the class `start_class` and a wait."""
     types = [pending(result.type) for result in op.results]
-    start = starts.create(
+    start = start_class.create(
         operands=op.operands, result_types=types, properties=dict(op.properties), location=op.location
     )
     wait_properties = {name: value for name, value in op.properties.items() if name != "arguments"}
@@ -47,9 +48,9 @@ def _split(op: Collective | HostCopyOp, starts: type[Collective | HostCopyOp], n
         operands=start.results, result_types=op.result_types, properties=wait_properties, location=op.location
     )
     Rewriter.insert_op([start, wait], InsertPoint.before(op))
-    suffix = "start" if isinstance(op, Collective) else starts.name.removeprefix("spmd.")
-    for old, started, new in zip(op.results, start.results, wait.results, strict=True):
-        names.assign_name(started, old, suffix)
-        old.replace_all_uses_with(new)
-        copy_name(new, old)
+    suffix = "start" if isinstance(op, Collective) else start_class.name.removeprefix("spmd.")
+    for result, pending_result, waited_result in zip(op.results, start.results, wait.results, strict=True):
+        names.assign_name(pending_result, result, suffix)
+        result.replace_all_uses_with(waited_result)
+        copy_name(waited_result, result)
     Rewriter.erase_op(op)

@@ -49,17 +49,17 @@ class Trials:
         self, collective: Operation, chosen: Sequence[Operation], split: Callable[[Any, Sequence[Any]], None]
     ) -> float:
         """Return the seconds that `split` saves on a rank, for a collective and its users or producers `chosen`."""
-        gathers = any(operand.owner is collective for op in chosen for operand in op.operands)
-        ops = [collective, *chosen] if gathers else [*chosen, collective]
+        is_before_products = any(operand.owner is collective for op in chosen for operand in op.operands)
+        ops = [collective, *chosen] if is_before_products else [*chosen, collective]
         key = _key(ops)
         if key not in self._saved:
-            trials = [_cut_out(ops, self._mesh) for _ in range(2)]
-            split(trials[1].copies[collective], [trials[1].copies[op] for op in chosen])
-            before, after = (self._seconds(trial.module) for trial in trials)
-            self._saved[key] = before - after
+            whole, divided = _cut_out(ops, self._mesh), _cut_out(ops, self._mesh)
+            split(divided.copies[collective], [divided.copies[op] for op in chosen])
+            self._saved[key] = self._seconds(whole.module) - self._seconds(divided.module)
         return self._saved[key]
 
     def _seconds(self, module: ModuleOp) -> float:
+        """Return the modelled seconds of a global program."""
         run_trial(self._ctx, module, "localize")
         program, _ = rank_program(ir.main_function(module), ir.mesh(module), self._ctx.rules, self._topology)
         return simulate(program).seconds
@@ -72,8 +72,8 @@ def _key(ops: Sequence[Operation]) -> Hashable:
     for op in ops:
         values = [numbers.setdefault(value, len(numbers)) for value in (*op.operands, *op.results)]
         parts += [op.name, *values, op.properties.get("arguments"), op.properties.get("structure")]
-    used = [any(use.operation not in ops for use in value.uses) for value in numbers]
-    return (*parts, *used, *((meta_of(value.type), sharding_of(value)) for value in numbers))
+    is_used_outside = [any(use.operation not in ops for use in value.uses) for value in numbers]
+    return (*parts, *is_used_outside, *((meta_of(value.type), sharding_of(value)) for value in numbers))
 
 
 @attrs.frozen
@@ -90,19 +90,21 @@ class _Trial:
 
 def _cut_out(ops: Sequence[Operation], mesh: MeshOp) -> _Trial:
     """Return a program with copies of `ops`. Its arguments are their inputs, its results the values used outside."""
-    inside = [result for op in ops for result in op.results]
-    inputs = [value for value in dict.fromkeys(value for op in ops for value in op.operands) if value not in inside]
+    results = [result for op in ops for result in op.results]
+    operands = dict.fromkeys(operand for op in ops for operand in op.operands)
+    inputs = [operand for operand in operands if operand not in results]
     block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
     copies = {op: op.clone(values) for op in ops}
     block.add_ops(copies.values())
-    outputs = [value for value in inside if any(use.operation not in ops for use in value.uses)]
+    outputs = [result for result in results if any(use.operation not in ops for use in result.uses)]
     block.add_op(ReturnOp(*(values[value] for value in outputs)))
     function = FuncOp("trial", (block.arg_types, [value.type for value in outputs]), Region(block))
-    input_attributes = (
-        {"spmd.sharding": sharding_attr(sharding)} if (sharding := sharding_of(v)) else {} for v in inputs
-    )
-    function.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, input_attributes))
+    input_attributes: list[DictionaryAttr] = []
+    for value in inputs:
+        sharding = sharding_of(value)
+        input_attributes.append(DictionaryAttr({"spmd.sharding": sharding_attr(sharding)} if sharding else {}))
+    function.properties["arg_attrs"] = ArrayAttr(input_attributes)
     return _Trial(ModuleOp([mesh.clone(), function]), copies)
 
 
@@ -188,11 +190,11 @@ class _Sites:
     def _ready_users(self, gather: Collective) -> Iterator[AtenOp]:
         """Yield the products of the gathered value that may be moved before all its other users."""
         users = list(dict.fromkeys(use.operation for use in gather.results[0].uses))
-        first_place = min(map(self.number_of.__getitem__, users), default=0)
+        first_user = min([self.number_of[user] for user in users], default=0)
         for user in users:
             if isinstance(user, AtenOp) and user in self.splittable and not is_split(user):
                 producers = [value.owner for value in user.operands]
-                if all(isinstance(producer, Block) or self.number_of[producer] < first_place for producer in producers):
+                if all(isinstance(producer, Block) or self.number_of[producer] < first_user for producer in producers):
                     yield user
 
     def _summed_products(self, value: SSAValue) -> tuple[AtenOp, ...]:
@@ -202,14 +204,21 @@ class _Sites:
             return ()
         if op in self.splittable:
             return (op,)
-        summands = [self._summed_products(operand) if operand.type == value.type else () for operand in op.operands]
-        return (*(summand for part in summands for summand in part), op) if summands and all(summands) else ()
+        products: list[AtenOp] = []
+        for operand in op.operands:
+            products_of_operand = self._summed_products(operand) if operand.type == value.type else ()
+            if not products_of_operand:
+                return ()
+            products += products_of_operand
+        return (*products, op) if products else ()
 
     def _may_gather(self, product: AtenOp, gather: Collective) -> bool:
+        """Return whether a product may gather its operand in the steps of a ring."""
         operands = [gather.operands[0] if value is gather.results[0] else value for value in product.operands]
         return self._is_typed(product, list(map(sharding_of, operands)), product.shardings[0], gather.axes[0])
 
     def _may_scatter(self, op: AtenOp, scatter: Collective) -> bool:
+        """Return whether a product may scatter its result in the steps of a ring, or whether a sum may follow it."""
         if op in self.splittable:
             return self._is_typed(op, list(map(sharding_of, op.operands)), scatter.target, scatter.axes[0])
         return self._is_typed(op, [scatter.target] * len(op.operands), scatter.target)

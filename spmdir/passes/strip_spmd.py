@@ -57,6 +57,7 @@ def _strip(op: Operation) -> None:
 
 
 def _replace(op: Operation, values: list[SSAValue]) -> None:
+    """Replace the results of an op by `values`, and erase it. A value without a name gets the name of the result."""
     for result, value in zip(op.results, values, strict=True):
         if isinstance(value.owner, ValueOp) and value.name_hint is None:
             copy_name(value, result)
@@ -65,9 +66,10 @@ def _replace(op: Operation, values: list[SSAValue]) -> None:
 
 
 def _without_shardings(attrs: ArrayAttr[DictionaryAttr] | None) -> ArrayAttr[DictionaryAttr] | None:
+    """Return the attributes of arguments or results without those of shardings."""
     if attrs is None:
         return None
     removed = ("spmd.sharding", "spmd.like")
     return ArrayAttr(
-        [DictionaryAttr({k: value for k, value in entry.data.items() if k not in removed}) for entry in attrs]
+        [DictionaryAttr({name: value for name, value in entry.data.items() if name not in removed}) for entry in attrs]
     )

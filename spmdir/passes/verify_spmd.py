@@ -53,6 +53,7 @@ def check_equal(function: FuncOp, expected_function: FuncOp) -> None:
 
 
 def _argument_differences(function: FuncOp, expected_function: FuncOp) -> list[SpmdirError]:
+    """Return an error for each argument that differs in its type or attributes."""
     errors: list[SpmdirError] = []
     for index, (argument, expected) in enumerate(zip(function.args, expected_function.args, strict=False)):
         argument_attributes, expected_attributes = (
@@ -71,6 +72,7 @@ def _argument_differences(function: FuncOp, expected_function: FuncOp) -> list[S
 
 
 def _argument_text(type_: Any, attributes: dict[str, Any]) -> str:
+    """Return the text of the type of an argument, with its global type if that is an attribute."""
     return f"{print_type(type_)} of {attributes['spmd.of']}" if "spmd.of" in attributes else print_type(type_)
 
 
@@ -80,13 +82,17 @@ def _difference(op: Operation | None, expected: Operation | None, values: dict[S
         return f"the function has {'fewer' if op is None else 'more'} ops than the output of localize; run it again"
     if tuple(map(values.get, op.operands)) != tuple(expected.operands):
         return f"'{op.name}' has other operands than '{expected.name}' in the output of localize; run localize again"
-    compared = [(type(o), o.properties, o.result_types, o.attributes.get(NOTE)) for o in (op, expected)]
-    if compared[0] == compared[1]:
+    actual_parts, expected_parts = (
+        (type(compared), compared.properties, compared.result_types, compared.attributes.get(NOTE))
+        for compared in (op, expected)
+    )
+    if actual_parts == expected_parts:
         return None
     return f"found `{_op_text(op)}`; expected `{_op_text(expected)}`, the output of localize; run localize again"
 
 
 def _op_text(op: Operation) -> str:
+    """Return the text of an op without its operands and results."""
     if not isinstance(op, ValueOp):
         return op.name
     return op.name + print_tail((), op.arguments, op.sharding, op.needs, op.of, tuple(op.result_types))

@@ -38,12 +38,11 @@ class _Bound:
 
     def __init__(self, function: FuncOp, mesh: Mesh):
         self.function, self.mesh = function, mesh
-        self.copies: dict[
-            SSAValue, dict[Sharding | None, int]
-        ] = {}  # value → sharding → the buffer of the value or of its reshard
+        # value → sharding → the buffer of the value or of its reshard
+        self.copies: dict[SSAValue, dict[Sharding | None, int]] = {}
         self.buffers: list[Buffer] = []
         self.tasks: list[Task] = []
-        self._makes: list[int] = []  # of the current op, like the next two attributes
+        self._allocates: list[int] = []  # of the current op, like the next two attributes
         self._reads: list[int] = []
         self._transient = 0.0
         self._most_buffers = max(len(spec.buffers) for spec in collectives())  # the factor for temporary buffers
@@ -52,7 +51,7 @@ class _Bound:
     def run(self) -> float:
         """Return the most bytes that are live at once."""
         inputs = tuple([self._define(argument, sharding_of(argument)) for argument in self.function.args])
-        self._makes = []
+        self._allocates = []
         for op in self.function.body.block.ops:
             if isinstance(op, ValueOp):
                 self._add_op(op)
@@ -65,6 +64,7 @@ class _Bound:
         return most_live_bytes(Program(tuple(self.tasks), tuple(self.buffers), inputs, tuple(outputs)))
 
     def _add_op(self, op: ValueOp) -> None:
+        """Add the task of an op: it reads its operands in the shardings that it needs, and allocates its results."""
         needs = op.needs.data if op.needs else (None,) * len(op.operands)
         operand_bytes = sum(self._read(value, need) for value, need in zip(op.operands, needs, strict=False))
         whole_bytes = sum(self._whole_bytes(value) for value in op.operands) if isinstance(op, SpmdOp) else 0.0
@@ -76,9 +76,9 @@ class _Bound:
 
     def _end_task(self) -> None:
         """Add the task of the current op, and start the next one."""
-        makes, reads = tuple(self._makes), tuple(self._reads)
-        self.tasks.append(Task("", "", "", 0.0, allocates=makes, reads=reads, transient=self._transient))
-        self._makes, self._reads, self._transient = [], [], 0.0
+        allocates, reads = tuple(self._allocates), tuple(self._reads)
+        self.tasks.append(Task("", "", "", 0.0, allocates=allocates, reads=reads, transient=self._transient))
+        self._allocates, self._reads, self._transient = [], [], 0.0
 
     def _read(self, value: SSAValue, need: Sharding | None) -> float:
         """Record a use of a value in the sharding `need`, and return an upper bound on its bytes."""
@@ -86,15 +86,18 @@ class _Bound:
         if copies is None:
             return 0.0  # a size
         sharding = sharding_of(value)
-        need = sharding if need is None else need
+        if need is None:
+            need = sharding
         if need not in copies:
             self._define(value, need)
             if len(copies) > 2:  # an intermediate value of one reshard may stay live for another
                 copies.setdefault(None, self._allocate(self._whole_bytes(value)))
         self._reads += copies.values()
-        return self._shard_bytes(value, need) + (self._whole_bytes(value) if need != sharding else 0.0)
+        reshard_bytes = 0.0 if need == sharding else self._whole_bytes(value)
+        return self._shard_bytes(value, need) + reshard_bytes
 
     def _define(self, value: SSAValue, sharding: Sharding | None) -> int:
+        """Allocate a buffer for a value in a sharding, and return its number."""
         buffer = self._allocate(self._shard_bytes(value, sharding))
         self.copies.setdefault(value, {})[sharding] = buffer
         return buffer
@@ -102,10 +105,11 @@ class _Bound:
     def _allocate(self, size: float) -> int:
         """Return the number of a new buffer that the current op allocates."""
         self.buffers.append(Buffer("", size, "activations"))
-        self._makes.append(len(self.buffers) - 1)
+        self._allocates.append(len(self.buffers) - 1)
         return len(self.buffers) - 1
 
     def _whole_bytes(self, value: SSAValue) -> float:
+        """Return the bytes of an unsharded value."""
         meta = meta_of(value.type)
         return float(meta.bytes) if meta else 0.0
 

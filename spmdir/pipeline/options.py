@@ -72,6 +72,7 @@ def _dashed(option: str) -> str:
 
 
 def _parse_number(name: str, key: str, text: str) -> int:
+    """Return the number of an entry of an option that is a dict; raise ParseError if the text is no number."""
     if not (text.isascii() and text.isdecimal()):
         raise ParseError(f"option '{key}' of pass '{name}' cannot be '{text}'; expected an integer")
     return int(text)
@@ -90,13 +91,12 @@ def changed_options(pass_: ModulePass) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: Any) -> str:
+    """Return the text of the value of an option, as in a pipeline."""
     if isinstance(value, tuple):
         return ",".join(map(_text, value))
-    return (
-        {True: "true", False: "false", None: "none"}[value]
-        if value is None or value is True or value is False
-        else str(value)
-    )
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "none"}[value]
+    return str(value)
 
 
 def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
@@ -141,6 +141,7 @@ def _convert(text: str, kind: Any) -> Any:
 
 
 def _type_text(kind: Any) -> str:
+    """Return the text of the type of an option, for errors and help."""
     origin, members = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return f"{_type_text(members[0])} {members[1]}"

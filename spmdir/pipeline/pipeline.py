@@ -69,6 +69,7 @@ class Step:
 
 
 def _option_text(option: tuple[str, str]) -> str:
+    """Return the text of an option. A value with spaces, or that would be read as several options, is quoted."""
     key, value = option
     return f"{key}={value}" if value and not re.search(r"[\s\"]|,$|,[\w-]+=", value) else f'{key}="{value}"'
 
@@ -96,6 +97,7 @@ def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
+    """Parse the options of the pass `name`, such as `effort=10 memory="60 GB"`, to (key, value) pairs."""
     options, end = {}, 0
     while end < len(text.rstrip()):
         option = _OPTION.match(text, end)
@@ -166,13 +168,12 @@ class Pipeline:
         loaded = _plugins(plugins).with_passes(step.name for step in parsed)
         if costs is not None:
             require_type("costs", costs, (str, os.PathLike), "the path of a file of measured times")
-        table = "" if costs is None else os.fspath(costs)
-        _ = (
-            with_costs(_find_topology(topology, topology, loaded), table),
-            loaded.rewrites,
-        )  # to raise errors of these files here
-        machine = topology.name if isinstance(topology, Topology) else topology
-        defaults = {"topology": machine or "", "costs": table, "rewrites": ",".join(files)}
+        costs_file = "" if costs is None else os.fspath(costs)
+        # Read these files here, to raise their errors.
+        with_costs(_find_topology(topology, topology, loaded), costs_file)
+        _ = loaded.rewrites
+        topology_name = topology.name if isinstance(topology, Topology) else topology
+        defaults = {"topology": topology_name or "", "costs": costs_file, "rewrites": ",".join(files)}
         defaults = {option: text for option, text in defaults.items() if text}
         completed = tuple(_with_defaults(step, defaults, loaded) for step in parsed)
         self.__attrs_init__(completed, loaded, topology, costs, files)  # type: ignore[attr-defined]  # made by attrs
@@ -267,6 +268,7 @@ class Pipeline:
         return self.with_steps(tuple(itertools.takewhile(lambda step: step.name != name, self.steps)))
 
     def _end_of(self, name: str) -> int:
+        """Return the number of steps up to the last pass `name`; 0 if there is none."""
         return max((index for index, step in enumerate(self.steps, 1) if step.name == name), default=0)
 
 
@@ -300,7 +302,7 @@ def _standard() -> Pipeline:
 
 
 def as_pipeline(value: Pipeline | str | None) -> Pipeline:
-    """Return `given` as a Pipeline. None is the standard pipeline.
+    """Return `value` as a Pipeline. None is the standard pipeline.
 
     Raises:
         SpmdirError: the value has another type, or its text is malformed.

@@ -70,6 +70,11 @@ def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
 
 
 def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
+    """Return the pass in the attribute of a function, or by default propagate without options.
+
+    Raises:
+        ParseError: the attribute is not the text of a propagate step; located.
+    """
     note = function.attributes.get(NOTE, StringAttr("propagate"))
     try:
         steps = parse_steps(note.data) if isinstance(note, StringAttr) else ()
@@ -95,11 +100,10 @@ def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[s
 
 
 def _is_file(option: str, value: Any) -> bool:
-    return (
-        value.endswith(".toml")
-        if option == "topology" and isinstance(value, str)
-        else option == "costs" and value != ""
-    )
+    """Return whether the value of an option is the path of a file."""
+    if option == "topology":
+        return isinstance(value, str) and value.endswith(".toml")
+    return option == "costs" and value != ""
 
 
 def _files(pipeline: Pipeline) -> set[str]:
@@ -113,8 +117,9 @@ def _files(pipeline: Pipeline) -> set[str]:
 
 def memory_limit(memory: Literal["auto", "least"] | float | None, topology: Topology) -> float:
     """Return the memory limit of a rank in bytes, for the value of an option `memory`."""
-    limits = {"auto": topology.memory, "least": 0.0}
-    return math.inf if memory is None else limits[memory] if isinstance(memory, str) else memory
+    if memory is None:
+        return math.inf
+    return {"auto": topology.memory, "least": 0.0}[memory] if isinstance(memory, str) else memory
 
 
 def machine_of(
@@ -153,12 +158,12 @@ def remark_other_machine(function: FuncOp, machine: Machine, name: str, pipeline
 
 
 def remark_noted_costs(function: FuncOp, topology: Topology, name: str, pipeline: Pipeline) -> None:
-    """Print a remark to stderr if the table of costs of `found` is not the one in the attribute of `function`."""
+    """Print a remark to stderr if the table of costs of `topology` is not the one in the attribute of `function`."""
     remark_other_costs(function, _noted_pass(function, pipeline), topology, name)
 
 
 def remark_other_costs(function: FuncOp, decided_by: Any, topology: Topology, name: str) -> None:
-    """Print a remark to stderr if the table of costs of `found` is not the one of propagate, `decided_by`."""
+    """Print a remark to stderr if the table of costs of `topology` is not the one of propagate, `decided_by`."""
     digest = topology.costs.digest if topology.costs else ""
     if decided_by.costs_digest not in ("", digest):
         prices = f"a table of costs with digest {digest}" if digest else "no table of costs"
@@ -169,6 +174,7 @@ def remark_other_costs(function: FuncOp, decided_by: Any, topology: Topology, na
 
 
 def _remark_other(function: FuncOp, name: str, actual: str, expected: str) -> None:
+    """Print a remark that the pass `name` uses another topology or table than propagate."""
     text = f"{name} uses {actual}, but propagate used {expected}"
     print_remark(text, location_of(function))
 

@@ -103,19 +103,18 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
     `expand,insert-reshard,lower-reshard,localize`.
     """
     steps, stage = pipeline.steps, stage_of(function)
-    produced = [getattr(pass_, "produces", None) for pass_ in pipeline.made()]
-    finished = [
-        index
-        for index, stage_produced in enumerate(produced, 1)
-        if stage_produced is not None and is_at_least(stage, stage_produced)
-    ]
-    start = max(finished, default=0)
+    start = 0  # the number of steps up to the last one that produces the stage of the program
+    for number, pass_ in enumerate(pipeline.made(), 1):
+        produced = getattr(pass_, "produces", None)
+        if produced is not None and is_at_least(stage, produced):
+            start = number
     if stage == "lowered" and recorded_stage(function) is None:
         start = len(pipeline.before("localize").steps)
-    decided = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
-    repeated = () if is_local(function) or not has_open_results(function) else _RESHARDING
-    already_run = Counter(recorded_passes(function)) - Counter(step.name for step in steps[decided:start])
-    remaining = [step for step in steps[decided:start] if step.name in repeated]
+    propagate_index = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
+    steps_since_decision = steps[propagate_index:start]
+    repeated_names = () if is_local(function) or not has_open_results(function) else _RESHARDING
+    remaining = [step for step in steps_since_decision if step.name in repeated_names]
+    already_run = Counter(recorded_passes(function)) - Counter(step.name for step in steps_since_decision)
     for step in steps[start:]:
         if already_run[step.name] > 0:
             already_run[step.name] -= 1

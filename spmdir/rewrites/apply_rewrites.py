@@ -24,6 +24,7 @@ class Rewriting:
 
     def __init__(self, rewrites: Sequence[Rewrite], engine: Engine, names: Names):
         self._engine, self._names = engine, names
+        # kind of the root → (kind of the producer of its operand or None for any, rewrite)
         self._index: dict[str, list[tuple[str | None, Rewrite]]] = {}
         for rewrite in rewrites:
             outer = rewrite.left
@@ -54,10 +55,9 @@ class Rewriting:
         known_neighbourhood, candidate = entry
         if candidate is None:
             return []
-        ops, values = (
-            dict(zip(known_neighbourhood.ops, neighbourhood.ops, strict=True)),
-            dict(zip(known_neighbourhood.values, neighbourhood.values, strict=True)),
-        )
+        # The candidate was found for an equal neighbourhood: translate its ops and values to those of this one.
+        ops = dict(zip(known_neighbourhood.ops, neighbourhood.ops, strict=True))
+        values = dict(zip(known_neighbourhood.values, neighbourhood.values, strict=True))
         replacement = translate(candidate.replacement, ops, values)
         return replace(root, replacement, [ops[op] for op in candidate.dying], self._names)
 

@@ -87,6 +87,7 @@ class Pricing:
     def _cost_of_local_op(
         self, op: ValueOp, operands: Sequence[Sharding | None], results: Sequence[Any]
     ) -> RewriteCost:
+        """Return the cost of a local op from the shardings of its operands, and (type, sharding) of its results."""
         touched_bytes = sum(_local_bytes(meta, sharding, self.mesh) for meta, sharding in results)
         if not isinstance(op, AtenOp) or None in operands:
             return RewriteCost(0.0, 0, touched_bytes, 1, 0.0)
@@ -115,6 +116,7 @@ def subtract_costs(before: RewriteCost, after: RewriteCost) -> RewriteCost:
 
 
 def _difference(before: float, after: float) -> float:
+    """Return after − before; 0 within rounding errors."""
     return after - before if abs(after - before) > 1e-9 * before else 0.0
 
 
@@ -124,7 +126,8 @@ def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> 
     sizes = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
     if sizes.group == 1:
         return RewriteCost(0.0, 0, 0.0, 1, 0.0)
-    wire = sum(t.wire(s) for t, s in step_collectives(step, meta.shape, meta.dtype.itemsize, mesh))
+    collectives = step_collectives(step, meta.shape, meta.dtype.itemsize, mesh)
+    wire = sum(traffic.wire(collective_sizes) for traffic, collective_sizes in collectives)
     packed = max(sizes.source, sizes.target) if sizes.dim or sizes.to_dim else 0.0
     seconds = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology).seconds
     return RewriteCost(wire, int(sends_anything(step, meta.shape, mesh)), packed, 1, seconds)

@@ -99,6 +99,7 @@ class Builder:
         self.rejections.append(Rejection(form, arguments))
 
     def _build_to_target(self, term: Term, value: SSAValue | None, target: Sharding) -> Iterator[Node]:
+        """Yield the nodes that `term` builds whose result has the sharding `target`."""
         for node in self._build(term, value, target):
             if sharding_at(node) == target:
                 yield node
@@ -140,6 +141,7 @@ class Builder:
                     yield NewCollective(operand, step, term.is_start)
 
     def _forward(self, term: Collective, axes: tuple[str, ...], value: SSAValue | None) -> Iterator[Node]:
+        """Yield the collectives on `axes` that are legal on an operand of `term`."""
         for operand in self._build(term.operand, value, None):
             meta = meta_at(operand)
             for arguments in self._argument_choices(term, axes, meta.rank):
@@ -163,32 +165,38 @@ class Builder:
                         yield NewCollective(operand, step, term.is_start)
 
     def _build_functions(self, form: Term, target: Sharding | None) -> Iterator[Node]:
-        """Yield f on operands that its strategies allow. At least one operand has the form of the right side."""
+        """Yield f on operands that its strategies allow. At least one operand has the form of the right side.
+
+        Each combination of strategies, one for each axis, requires placements of the operands. An operand is one that
+        the right side builds, or the old one.
+        """
         function, rule = self.match.function, self.rule
         assert isinstance(function, AtenOp)
         if rule is None:
             self.reject("f = {} has no rule", function.name)
             return
-        strategies: list[Sequence[Strategy]] = []
+        strategies_by_axis: list[Sequence[Strategy]] = []
         for axis in self.axes:
-            axis_strategies = rule.strategies(self.mesh.sizes[axis], placements=self.plugins)
+            strategies = rule.strategies(self.mesh.sizes[axis], placements=self.plugins)
             if target is not None:
                 placement = target.along(axis, self.mesh)
-                axis_strategies = [strategy for strategy in axis_strategies if strategy.results[0] == placement]
-            strategies.append(axis_strategies)
+                strategies = [strategy for strategy in strategies if strategy.results[0] == placement]
+            strategies_by_axis.append(strategies)
         old_operands, has_candidate = tuple(function.operands), False
-        options = [self._operand_options(form, *pair) for pair in zip(self.match.operands, old_operands, strict=True)]
-        for combination in itertools.product(*strategies):
-            operands: tuple[Node, ...] = ()
+        options = [
+            self._operand_options(form, value, old)
+            for value, old in zip(self.match.operands, old_operands, strict=True)
+        ]
+        for combination in itertools.product(*strategies_by_axis):
+            first_choices: list[Node | None] = []
             for index, value in enumerate(self.match.operands):
-                wanted = [strategy.operands[index] for strategy in combination]
-                operands += tuple(
-                    itertools.islice(self._choose_operands(options[index], form, value, wanted, target), 1)
-                )
+                required = [strategy.operands[index] for strategy in combination]
+                first_choices.append(next(self._choose_operands(options[index], form, value, required, target), None))
+            operands = tuple([operand for operand in first_choices if operand is not None])
             if len(operands) < len(old_operands) or operands == old_operands:
                 continue
             has_candidate = True
-            new_operand = next(new for new, was in zip(operands, old_operands, strict=True) if new is not was)
+            new_operand = next(new for new, old in zip(operands, old_operands, strict=True) if new is not old)
             placements = [strategy.results[0] for strategy in combination]
             result = target or self._sharding_with(function.results[0], placements, sharding_at(new_operand))
             if result is None:
@@ -230,7 +238,9 @@ class Builder:
         """Return the sharding of `value` with new placements on the axes, nested as in `order`; None if invalid."""
         sharding = sharding_at(value)
         placements = dict(sharding.entries)
-        placements.update((a, p) for a, p in zip(self.axes, new_placements, strict=True) if p is not None)
+        for axis, placement in zip(self.axes, new_placements, strict=True):
+            if placement is not None:
+                placements[axis] = placement
         axes = dict.fromkeys([*(axis for axis, _ in order.entries), *placements])
         return _sharding([(axis, placements[axis]) for axis in axes if axis in placements], sharding.mesh)
 
@@ -260,6 +270,7 @@ class Builder:
         return next((axes[:1] for name, axes in self.match.bindings.items() if name.isupper() and axes), ())
 
     def _collective_axes(self, term: Collective) -> tuple[str, ...]:
+        """Return the axes of a collective: those that the match binds to its variables."""
         return self.mesh.merge(axis for name, _ in term.axes for axis in self.match.bindings[name])
 
     def _argument_choices(self, term: Collective, axes: tuple[str, ...], rank: int) -> Iterator[Arguments]:
@@ -273,6 +284,7 @@ class Builder:
     def _legal_step_or_none(
         self, kind: str, source: Sharding, shape: tuple[int, ...], arguments: Arguments
     ) -> Step | None:
+        """Return a step; None, with a recorded reason, if it is not legal."""
         step = _legal_step(collective(kind), source, self.mesh, shape, arguments)
         if isinstance(step, Step):
             return step

@@ -119,27 +119,34 @@ class Engine:
         return candidates
 
     def _may_hold_more(self, root: ValueOp, replacement: Node, dying: list[ValueOp]) -> bool:
-        """Return whether the new ops, or operands that the root did not have, are larger than the removed values."""
+        """Return whether the live memory may grow.
+
+        It may if the results of new ops are larger than those of removed ops. It may also if operands that the root did
+        not have, and that stay live longer, are larger than the removed values before the root.
+        """
 
         def size(node: Node) -> float:
             meta, sharding = meta_at(node), sharding_at(node)
             return local_bytes(sharding, meta.shape, meta.dtype.itemsize, self.pricing.mesh)
 
         dying_bytes = [sum(map(size, op.results)) for op in dying]
+        new_bytes = sum(map(size, new_nodes(replacement)))
         added_operands = {*existing_values(replacement)}.difference(root.operands)
-        return sum(map(size, new_nodes(replacement))) > sum(dying_bytes) or sum(map(size, added_operands)) > sum(
-            dying_bytes[1:]
-        )
+        added_operand_bytes = sum(map(size, added_operands))
+        return new_bytes > sum(dying_bytes) or added_operand_bytes > sum(dying_bytes[1:])
 
     def _find_changed_lossy_step(self, dying: list[ValueOp], replacement: Node) -> str | None:
         """Return a lossy step that the replacement removes or adds; None if all remain, on the same operands."""
-        nodes = (node for node in new_nodes(replacement) if isinstance(node, NewCollective))
-        old: Counter[tuple[Step, Node]] = Counter(
+        old_steps: Counter[tuple[Step, Node]] = Counter(
             (step, op.operands[0]) for op in dying if (step := self._lossy_step(op)) is not None
         )
-        new = Counter((node.step, node.operand) for node in nodes if node.step.is_lossy(self.pricing.mesh))
-        changed = next(iter((old - new) + (new - old)), None)
-        return None if changed is None else _step_text(changed[0])
+        new_steps: Counter[tuple[Step, Node]] = Counter(
+            (node.step, node.operand)
+            for node in new_nodes(replacement)
+            if isinstance(node, NewCollective) and node.step.is_lossy(self.pricing.mesh)
+        )
+        changed = [*(old_steps - new_steps), *(new_steps - old_steps)]
+        return _step_text(changed[0][0]) if changed else None
 
     def _lossy_step(self, op: ValueOp) -> Step | None:
         """Return the step of `op` if it is a collective that enters or leaves a lossy placement."""

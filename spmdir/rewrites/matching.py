@@ -45,6 +45,7 @@ def find_matches(term: Term, op: Operation) -> Iterator[Match]:
 
 
 def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
+    """Yield the matches of `term` at `op` that extend `bindings` and the matched `ops` outside of it."""
     if isinstance(term, Collective) and op.name == term.op_name and len(op.operands) == 1:
         assert isinstance(op, ValueOp)
         for bound in _bind(term, op, bindings):
@@ -63,10 +64,12 @@ def _is_local_function(form: Term, op: AtenOp) -> bool:
 
 
 def _may_match(term: Term, value: SSAValue) -> bool:
+    """Return whether the producer of a value has the name of the outermost op of `term`, if that has one."""
     return not isinstance(term, Collective) or getattr(value.owner, "name", None) == term.op_name
 
 
 def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
+    """Yield the matches of `term` at the producer of a value; at the value itself if the term is `x`."""
     if isinstance(term, Value):
         yield Match(bindings, ops, value)
     elif isinstance(value.owner, Operation):
@@ -76,22 +79,25 @@ def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[Val
 def _match_operands(form: Term, op: ValueOp, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
     """Yield the matches of `f(form, ...)`: one for each binding of axes and reductions from an operand."""
     operand_variables = form.dims if isinstance(form, Collective) else set()
-    forms = [list(_match_value(form, operand, bindings, ())) for operand in op.operands]
+    matches_of_operands = [list(_match_value(form, operand, bindings, ())) for operand in op.operands]
     all_bindings: list[Bindings] = []
-    for match in (match for operand_matches in forms for match in operand_matches):
-        bindings_of_f = {name: value for name, value in match.bindings.items() if name not in operand_variables}
-        if bindings_of_f not in all_bindings:
-            all_bindings.append(bindings_of_f)
-    for bindings_of_f in all_bindings:
-        chosen = [
-            next((f for f in operand_matches if bindings_of_f.items() <= f.bindings.items()), None)
-            for operand_matches in forms
+    for matches in matches_of_operands:
+        for match in matches:
+            shared = {name: value for name, value in match.bindings.items() if name not in operand_variables}
+            if shared not in all_bindings:
+                all_bindings.append(shared)
+    for shared in all_bindings:
+        match_of_operands = [
+            next((match for match in matches if shared.items() <= match.bindings.items()), None)
+            for matches in matches_of_operands
         ]
-        inner_op = dict.fromkeys(inner_op for match in chosen if match for inner_op in match.ops)
-        yield Match(bindings_of_f, (*ops, *inner_op), None, op, tuple(match and match.value for match in chosen))
+        inner_ops = dict.fromkeys(inner_op for match in match_of_operands if match for inner_op in match.ops)
+        values = tuple(match and match.value for match in match_of_operands)
+        yield Match(shared, (*ops, *inner_ops), None, op, values)
 
 
 def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Bindings]:
+    """Yield the bindings with which the arguments of `op` are those of `term`, each an extension of `bindings`."""
     argument = op.argument
     if {name for name, value in argument.items() if value is True} != term.flags or STREAM.argument in argument:
         return

@@ -54,42 +54,48 @@ class Neighbourhoods:
     """The neighbourhoods of the ops of a program, for some rewrites."""
 
     def __init__(self, rewrites: Iterable[Rewrite]):
-        self._below: dict[str, list[set[str]]] = {}
+        # kind of a root → for each distance from the root, the kinds of producers that left sides contain there
+        self._producer_kinds: dict[str, list[set[str]]] = {}
         for rewrite in rewrites:
-            kinds = self._below.setdefault(term_kind(rewrite.left), [])
+            kinds_by_depth = self._producer_kinds.setdefault(term_kind(rewrite.left), [])
             for depth, term in enumerate(list(subterms(rewrite.left))[1:]):
-                kinds += [set()] if depth == len(kinds) else []
-                kinds[depth] |= set() if isinstance(term, Value) else {term_kind(term)}
-        self._ops: dict[ValueOp, int] = {}
-        self._values: dict[SSAValue, int] = {}
+                if depth == len(kinds_by_depth):
+                    kinds_by_depth.append(set())
+                if not isinstance(term, Value):
+                    kinds_by_depth[depth].add(term_kind(term))
+        self._op_numbers: dict[ValueOp, int] = {}
+        self._value_numbers: dict[SSAValue, int] = {}
         self._numbers: dict[Hashable, int] = {}
 
     def of(self, root: ValueOp) -> Neighbourhood:
         """Return the neighbourhood of `root` in the current program."""
         ops, level = {root: None}, [root]
-        for kinds in self._below.get(op_kind(type(root)) or LOCAL, ()):
+        for kinds in self._producer_kinds.get(op_kind(type(root)) or LOCAL, ()):
             producers: Any = (value.owner for op in level for value in op.operands)
             level = list(dict.fromkeys(producer for producer in producers if op_kind(type(producer)) in kinds))
             ops.update(dict.fromkeys(level))
         values: dict[SSAValue, int] = {}
-        form: list[int] = []
+        key: list[int] = []
         for op in ops:
-            form.append(self._op_number(op))
-            form += [values.setdefault(value, len(values)) for value in (*op.results, *op.operands)]
+            key.append(self._op_number(op))
+            key += [values.setdefault(value, len(values)) for value in (*op.results, *op.operands)]
             # A rewrite of the root removes the ops without other users.
-            form.append(op is root or any(use.operation not in ops for value in op.results for use in value.uses))
-        return Neighbourhood((*form, None, *map(self._value_number, values)), tuple(ops), tuple(values))
+            key.append(op is root or any(use.operation not in ops for value in op.results for use in value.uses))
+        return Neighbourhood((*key, None, *map(self._value_number, values)), tuple(ops), tuple(values))
 
     def _op_number(self, op: ValueOp) -> int:
-        if op not in self._ops:
+        """Return a number that is equal for ops with equal names and attributes."""
+        if op not in self._op_numbers:
             literals = tuple(op.properties.items()), tuple(op.attributes.items())
-            self._ops[op] = self._number((op.name, len(op.results), len(op.operands), *literals))
-        return self._ops[op]
+            self._op_numbers[op] = self._number((op.name, len(op.results), len(op.operands), *literals))
+        return self._op_numbers[op]
 
     def _value_number(self, value: SSAValue) -> int:
-        if value not in self._values:
-            self._values[value] = self._number((meta_of(value.type), sharding_of(value)))
-        return self._values[value]
+        """Return a number that is equal for values of equal type and sharding."""
+        if value not in self._value_numbers:
+            self._value_numbers[value] = self._number((meta_of(value.type), sharding_of(value)))
+        return self._value_numbers[value]
 
     def _number(self, key: Hashable) -> int:
+        """Return the number of a key. A new key gets the next number."""
         return self._numbers.setdefault(key, len(self._numbers))

@@ -155,6 +155,7 @@ def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names
 
 
 def _make_op(new: New, new_values: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
+    """Return the op of a new node. `new_values` are the results of the nodes before it."""
     operands = [_value_of(new_values, operand) for operand in new.operands]
     if isinstance(new, NewCollective):
         return collective_class(new.step.kind, new.is_start).of_step(new.step, operands[0], root.location)
@@ -171,4 +172,5 @@ def _make_op(new: New, new_values: Mapping[Node, SSAValue], root: ValueOp) -> Op
 
 
 def _value_of(new_values: Mapping[Node, SSAValue], node: Node) -> SSAValue:
+    """Return the value of an existing or new node."""
     return node if isinstance(node, SSAValue) else new_values[node]

@@ -60,7 +60,7 @@ CONDITIONS: Mapping[str, Test] = {condition.name: condition for condition in (is
 
 
 def check_conditions(rewrites: Iterable[Rewrite], tests: Mapping[str, Test]) -> None:
-    """Raise ParseError, located, if a rewrite has a condition that is not in `known`."""
+    """Raise ParseError, located, if a rewrite has a condition that is not in `tests`."""
     for condition in (condition for rewrite in rewrites for condition in rewrite.conditions):
         if condition.name not in tests:
             raise ParseError(

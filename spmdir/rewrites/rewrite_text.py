@@ -78,7 +78,7 @@ class _Builder(Transformer[Token, Any]):
                 f"unknown collective '{kind}'; expected one of {', '.join(kinds())}{did_you_mean(kind, kinds())}",
                 self.at(kind),
             )
-        clauses, values = clauses_of(kind), dict(items_of_clauses)
+        clauses, values = clauses_of(kind), dict(items_of_clauses)  # keyword → clause, keyword → variable
         required = {keyword for keyword, clause in clauses.items() if clause.kind != "flag"}
         for (keyword, value), (word, _) in itertools.pairwise(items_of_clauses):
             if keyword in required and value is None and word not in clauses:
@@ -131,6 +131,7 @@ class _Builder(Transformer[Token, Any]):
 
 
 def _check_form(rewrite: Rewrite) -> str | None:
+    """Return an error unless the left side is no single value, and both sides have one f or none; else None."""
     sides = [list(subterms(side)) for side in (rewrite.left, rewrite.right)]
     left_functions, right_functions = (sum(isinstance(term, Function) for term in side) for side in sides)
     if isinstance(rewrite.left, Value):
@@ -146,11 +147,15 @@ def _check_form(rewrite: Rewrite) -> str | None:
 
 
 def _check_variables(rewrite: Rewrite) -> str | None:
+    """Return an error if a variable of the right side or of a condition is not in the left side; else None.
+
+    Dimensions around f are exempt: they follow from the strategies of f.
+    """
     right = list(subterms(rewrite.right))
-    free: set[str] = set()
+    dims: set[str] = set()
     if any(isinstance(term, Function) for term in right):
-        free = {name for term in right if isinstance(term, Collective) for name in term.dims}
-    used = variables(rewrite.right) - free | {name for pair in rewrite.differ for name in pair}
+        dims = {name for term in right if isinstance(term, Collective) for name in term.dims}
+    used = variables(rewrite.right) - dims | {name for pair in rewrite.differ for name in pair}
     unbound = sorted(used - variables(rewrite.left))
     return f"{', '.join(unbound)} is not bound; expected it on the left side" if unbound else None
 

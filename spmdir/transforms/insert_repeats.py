@@ -28,6 +28,7 @@ def may_repeat(unit: Unit) -> bool:
 
 
 def _is_deterministic(op: Operation) -> bool:
+    """Return whether an op computes equal values if it runs again."""
     if isinstance(op, Collective):
         return op.may_repeat and not op.IS_START
     return is_side_effect_free(op) and not isinstance(op, (WaitOp, HostCopyOp))
@@ -49,9 +50,9 @@ def repeat(
     """
     make_names_unique(function.body.block)  # recomputations refer to the original by name
     names, new_units = Names(function.body.block), list[Unit]()
-    replacement: dict[SSAValue, SSAValue] = {}
-    on_host: dict[SSAValue, SSAValue] = {}
-    waiting: list[Operation] = []
+    replacement: dict[SSAValue, SSAValue] = {}  # value → the value that later ops use in its place
+    on_host: dict[SSAValue, SSAValue] = {}  # value → its copy on the host
+    ops_to_insert: list[Operation] = []
     for index, repeated in tasks_with_repeats(program, added):
         if repeated:
             if repeated.action == "run":
@@ -59,11 +60,11 @@ def repeat(
             else:
                 value = (values or {})[repeated.buffer]
                 new_ops = [_build_copy(value, replacement, on_host, names, repeated.action == "offload")]
-            waiting += new_ops
+            ops_to_insert += new_ops
             new_units.append(new_ops)
             continue
-        Rewriter.insert_op(waiting, InsertPoint.before(units[index][0]))
-        waiting = []
+        Rewriter.insert_op(ops_to_insert, InsertPoint.before(units[index][0]))
+        ops_to_insert = []
         for op in units[index]:
             for place, operand in enumerate(op.operands):
                 if operand in replacement:

@@ -105,19 +105,27 @@ class _OwnValues:
         self.own: set[SSAValue] = set()
 
     def run(self) -> None:
+        """Change the function. Own values that it returns are averaged over the ranks."""
         for op in list(self.function.body.block.ops)[:-1]:
             if not self.of_batch.isdisjoint(op.operands):
                 self.of_batch.update(op.results)
                 self._visit(op)
-            sized = [result for result in op.results if self._has_number(op, result)]
-            self.of_batch.update(sized)
-            self.own.update(filter(self._is_whole, sized))
+            results_with_number = [result for result in op.results if self._has_number(op, result)]
+            self.of_batch.update(results_with_number)
+            self.own.update(filter(self._is_whole, results_with_number))
         end = ir.terminator(self.function)
         for index, value in enumerate(end.operands):
             if value in self.own:
                 end.operands[index] = self._average(value, end)
 
     def _visit(self, op: Operation) -> None:
+        """Update `own` for an op on values of the batch, and change a collective along the axes.
+
+        - An all-reduce becomes a reduction of the rank's own values, if an op uses the result.
+        - A partition of an own value is scaled, such that the reduction of equal values would be this value.
+        - A slice of an own value is kept if it selects rows of the batch. If only the function returns it, the value is
+          averaged before.
+        """
         if not isinstance(op, Collective):
             if not self.own.isdisjoint(op.operands):
                 # If an operand is sharded along the axes, the op is sharded by rows of the batch.
@@ -126,12 +134,12 @@ class _OwnValues:
                 self.own.update(filter(self._is_whole, op.results))
             return
         value, result, step = op.operands[0], op.results[0], op.step(self.mesh)
-        changed = [axis for axis in self.mesh.axis_names if step.source[axis] != step.target[axis]]
-        batch_axes = [axis for axis in changed if axis in self.axes]
+        changed_axes = [axis for axis in self.mesh.axis_names if step.source[axis] != step.target[axis]]
+        batch_axes = [axis for axis in changed_axes if axis in self.axes]
         before, after = ({sharding[axis].trait for axis in batch_axes} for sharding in (step.source, step.target))
         if (before, after) == ({"partial"}, {"replicated"}):
             if self.reduces_alone and self._is_used_inside(result):
-                self._reduce_own_value(op, batch_axes, [axis for axis in changed if axis not in batch_axes])
+                self._reduce_own_value(op, batch_axes, [axis for axis in changed_axes if axis not in batch_axes])
         elif value not in self.own:
             return
         elif not batch_axes:
@@ -154,10 +162,12 @@ class _OwnValues:
         )
 
     def _check_rows(self, op: Operation, values: Iterable[SSAValue]) -> None:
+        """Raise UnsupportedError if the axes shard another dimension of `values` than rows of the batch."""
         if any(self._sharded_dims(value) - self._batch_dims(value) for value in values):
             raise self._mixed_error(op, [axis for axis in self.mesh.axis_names if axis in self.axes])
 
     def _mixed_error(self, op: Operation, batch_axes: Sequence[str]) -> UnsupportedError:
+        """Return the error for an op that shards a value which differs between ranks."""
         return UnsupportedError(
             f"'{op.name}' shards a value along mesh axes [{', '.join(batch_axes)}], but the value differs between the "
             "ranks, because each has a separate batch; mark the first dimension of all inputs in dynamic_shapes, or "
@@ -172,6 +182,7 @@ class _OwnValues:
         return {placement.dim for axis, placement in placed if axis in self.axes and placement.dim is not None}
 
     def _batch_dims(self, value: SSAValue) -> Set[int]:
+        """Return the dimensions of a value that depend on the size of the batch."""
         return self.sizes.dims.get(text_name(value), frozenset())
 
     def _is_used_inside(self, value: SSAValue) -> bool:
@@ -180,6 +191,7 @@ class _OwnValues:
         return any(use.operation is not end for use in value.uses)
 
     def _is_whole(self, value: SSAValue) -> bool:
+        """Return whether a value is replicated along the axes."""
         sharding = sharding_of(value)
         return sharding is not None and self.axes.isdisjoint(axis for axis, _ in sharding.entries)
 
@@ -199,6 +211,7 @@ class _OwnValues:
         self.own.add(value)
 
     def _replace(self, op: Collective, value: SSAValue) -> None:
+        """Replace a collective by `value`, which depends on the batch."""
         op.results[0].replace_all_uses_with(value)
         copy_name(value, op.results[0])
         Rewriter.erase_op(op)
@@ -232,6 +245,7 @@ class _OwnValues:
         return self._multiply(value, 1 / factor if is_inverse else factor, sharding, before)
 
     def _multiply(self, value: SSAValue, factor: float, sharding: Sharding, before: Operation) -> SSAValue:
+        """Return the product of a value and a number, computed right before `before`."""
         number = int(factor) if factor == int(factor) else factor
         product = op_class("aten.mul.Scalar").build(
             [value], [meta_of(value.type)], [sharding], before.location, other=number
@@ -257,4 +271,5 @@ class _OwnValues:
 
 
 def _with_partial_sum(sharding: Sharding, axes: Iterable[str]) -> Sharding:
+    """Return `sharding` with a partial sum along `axes`, which it does not use."""
     return Sharding((*sharding.entries, *((axis, P("sum")) for axis in axes)), sharding.mesh)

@@ -52,12 +52,13 @@ def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh,
     form = forms[0]
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, expanded in enumerate(form.ops):
-        metas = [tuple(other_form.ops[number].call.results) for other_form in forms]
-        new = (LOCAL_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
+        metas_by_rank = [tuple(other_form.ops[number].call.results) for other_form in forms]
+        arguments = [(name, _evaluate_even_sizes(value, mesh)) for name, value in expanded.call.arguments]
+        new_class = LOCAL_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)
+        new = new_class.build_op(
             [values[value] for value in expanded.operands],
-            [_common_type(column) for column in zip(*metas, strict=True)],
-            tuple((name, _evaluate_even_sizes(value, mesh)) for name, value in expanded.call.arguments)
-            + _largest_shape(expanded, metas),
+            [_common_type(metas_of_result) for metas_of_result in zip(*metas_by_rank, strict=True)],
+            (*arguments, *_largest_shape(expanded, metas_by_rank)),
             structure=expanded.call.structure,
             location=op.location,
         )
@@ -122,12 +123,13 @@ def _representative_ranks(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> 
     amount from rank to rank within a run. So a size that is equal on the first two ranks, a middle rank and the last
     rank of a run is equal on all ranks of the run.
     """
-    current = [s for s in map(sharding_of, op.operands) if s is not None]
-    axes = [axis for shard in shards.values() for axis in shard.axes]
-    fine = mesh.refine([*axes, *(axis for s in current for axis, _ in s.entries)])
+    shardings = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
+    factor_axes = [axis for shard in shards.values() for axis in shard.axes]
+    operand_axes = [axis for sharding in shardings for axis, _ in sharding.entries]
+    fine = mesh.refine([*factor_axes, *operand_axes])
+    refined_shardings = [sharding.refined(fine) for sharding in shardings]
     starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}
-    operands = op.call().operands
-    for meta, sharding in zip(operands, (sharding.refined(fine) for sharding in current), strict=True):
+    for meta, sharding in zip(op.call().operands, refined_shardings, strict=True):
         for dim, size in enumerate(meta.shape):
             mark_runs(size, zip(sharding.dim_axes(dim), sharding.dim_placements(dim, fine), strict=True), starts)
         for axis, placement in sharding.entries:
@@ -136,9 +138,13 @@ def _representative_ranks(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> 
     for shard in shards.values():
         parts = [(part, placement) for axis, placement in shard.placed for part in fine.parts(axis)]
         mark_runs(shard.extent, [(part, (placement, fine.sizes[part])) for part, placement in parts], starts)
-    moving = {part for axis in axes for part in fine.parts(axis)}
-    moving |= {axis for sharding in current for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
-    representatives = [_representatives(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
+    # The local forms of ranks that differ only along other axes are equal.
+    differing_axes = {part for axis in factor_axes for part in fine.parts(axis)}
+    for sharding in refined_shardings:
+        differing_axes.update(axis for axis, placement in sharding.entries if placement.trait != "partial")
+    representatives = [
+        _representatives(starts[axis], size) if axis in differing_axes else [0] for axis, size in fine.axes
+    ]
     if math.prod(map(len, representatives)) > MAX_FORMS:
         raise UnsupportedError(
             f"'{op.name}' has different local forms on {math.prod(map(len, representatives))} kinds of ranks; expected "
@@ -149,11 +155,14 @@ def _representative_ranks(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> 
 
 
 def _representatives(starts: set[int], count: int) -> list[int]:
-    """Return the first two indices, a middle one and the last one of each run. Runs begin at `starts`."""
-    runs = itertools.pairwise((*sorted(starts), count))
-    return sorted(
-        {index for start, end in runs for index in (start, min(start + 1, end - 1), (start + end) // 2, end - 1)}
-    )
+    """Return the first two indices, a middle one and the last one of each run. Runs begin at `starts`.
+
+    For example, runs of 8 ranks begin at 0 and 6: the result is [0, 1, 3, 5, 6, 7].
+    """
+    indices: set[int] = set()
+    for start, end in itertools.pairwise((*sorted(starts), count)):
+        indices.update((start, min(start + 1, end - 1), (start + end) // 2, end - 1))
+    return sorted(indices)
 
 
 def _evaluate_even_sizes(value: Literal, mesh: Mesh) -> Literal:
@@ -221,10 +230,10 @@ def _factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dic
         if sharding is None:
             continue
         for dim, factors in enumerate(dims or ()):
-            nested = sharding.refined(fine).dim_axes(dim)
+            dim_axes = sharding.refined(fine).dim_axes(dim)
             for factor in factors:
-                sharding_it = [axis for axis in nested if factor in choice[axis].factors]
-                entries = [(axis, choice[axis].placement_of(factor)) for axis in sharding_it]
+                factor_axes = [axis for axis in dim_axes if factor in choice[axis].factors]
+                entries = [(axis, choice[axis].placement_of(factor)) for axis in factor_axes]
                 # In a split product, a factor is whole in one value and sharded into blocks in another.
                 if len(entries) > len(sharding_of_factor.get(factor, Sharding()).entries):
                     sharding_of_factor[factor] = Sharding(entries, mesh.name)

@@ -72,16 +72,22 @@ def _comes_from_forward(value: SSAValue, forward_ops: Set[Operation], tangents: 
 
 
 def _results(ops: Iterable[Operation]) -> list[SSAValue]:
+    """Return the results of ops, in order."""
     return [result for op in ops for result in op.results]
 
 
 def _forward_ops(units: Sequence[Unit], outputs: Iterable[SSAValue], tangents: Iterable[SSAValue]) -> set[Operation]:
-    """Return the ops of the forward part."""
+    """Return the ops of the forward part.
+
+    These are the ops that compute outputs, the random ops that do not depend on tangents, and the waits for transfers
+    that these ops start, each with its whole unit and all producers.
+    """
     unit_of = {op: unit for unit in units for op in unit}
     tangent_values: set[SSAValue] = set(tangents)
     forward_ops: set[Operation] = set()
 
     def add(values: Iterable[SSAValue]) -> None:
+        """Add the units that compute `values`, with all their producers."""
         stack = list(values)
         while stack:
             owner: Any = stack.pop().owner
@@ -95,11 +101,12 @@ def _forward_ops(units: Sequence[Unit], outputs: Iterable[SSAValue], tangents: I
             tangent_values.update(_results(unit))
         elif not all(map(is_side_effect_free, unit)):
             add(_results(unit))
-    count = -1
-    while count != len(forward_ops):
-        count = len(forward_ops)
+    previous_count = -1
+    while previous_count != len(forward_ops):
+        previous_count = len(forward_ops)
         for unit in units:
-            if any(isinstance(o.type, PendingType) and o.owner in forward_ops for op in unit for o in op.operands):
+            operands = [operand for op in unit for operand in op.operands]
+            if any(isinstance(operand.type, PendingType) and operand.owner in forward_ops for operand in operands):
                 add(_results(unit))
     return forward_ops
 
@@ -126,7 +133,7 @@ def _part(
     block, end = part.body.block, ir.terminator(part)
     values = [*block.args, *_results(block.ops)]
     ops = dict(zip(function.body.block.ops, block.ops, strict=True))
-    old_count = len(block.args)
+    old_count = len(block.args)  # new arguments are added after the old ones, which are then erased
     for position, argument in enumerate(arguments):
         old = values[position_of[argument]]
         new = block.insert_arg(old.type, old_count + position)

@@ -52,31 +52,34 @@ def open_decided(function: FuncOp) -> None:
     recorded: Any = function.attributes.pop(GIVEN)
     function.attributes.pop(STAGE, None)
     remaining = {name: dict(entry.data) for name, entry in recorded.data.items()}
-    entries = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
+    argument_attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     for value in _values(function):
         annotation = remaining.pop(text_name(value), {}).get("spmd.sharding")
         if isinstance(value, BlockArgument):
-            entries[value.index].pop("spmd.sharding", None)
-            entries[value.index] |= {} if annotation is None else {"spmd.sharding": annotation}
+            argument_attributes[value.index].pop("spmd.sharding", None)
+            if annotation is not None:
+                argument_attributes[value.index]["spmd.sharding"] = annotation
         elif isinstance(value, OpResult) and isinstance(value.op, ValueOp):
             shardings = list(value.op.shardings)
             shardings[value.index] = annotation.data if isinstance(annotation, ShardingAttr) else None
             value.op.set_shardings(shardings)
             value.op.properties.pop("needs", None)
-    results = [function_attrs(function, "res_attrs", index) for index in range(len(function.function_type.outputs))]
-    for index, entry in enumerate(results):
-        entry.pop("spmd.sharding", None)
-        entry |= remaining.pop(_result_name(index), {})
+    result_count = len(function.function_type.outputs)
+    result_attributes = [function_attrs(function, "res_attrs", index) for index in range(result_count)]
+    for index, attributes in enumerate(result_attributes):
+        attributes.pop("spmd.sharding", None)
+        attributes.update(remaining.pop(_result_name(index), {}))
     if remaining:
         name = shown(next(iter(remaining)))
         raise ShardingError(
             f"{GIVEN} has an entry {name}, but the function has no such value; remove the entry", location_of(function)
         )
-    for which, changed in (("arg_attrs", entries), ("res_attrs", results)):
-        function.properties[which] = ArrayAttr([DictionaryAttr(entry) for entry in changed])
+    function.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, argument_attributes))
+    function.properties["res_attrs"] = ArrayAttr(map(DictionaryAttr, result_attributes))
 
 
 def _values(function: FuncOp) -> Iterator[SSAValue]:
+    """Yield the arguments of a function, then the results of its ops."""
     yield from function.args
     for op in function.body.block.ops:
         if isinstance(op, ValueOp):
@@ -84,4 +87,5 @@ def _values(function: FuncOp) -> Iterator[SSAValue]:
 
 
 def _result_name(index: int) -> str:
+    """Return the key of a result of the function."""
     return f"result {index}"

@@ -43,7 +43,8 @@ def annotate(
             decided["arg_attrs"][maker.index] = produced[0]  # type: ignore  # a block argument
         else:
             current = [nested.produced[value] for value in node.operands]
-            _annotate_op(maker, produced, _without_unread(rule, produced, needed, current) if rule else needed, current)
+            required = _without_unread(rule, produced, needed, current) if rule else needed
+            _annotate_op(maker, produced, required, current)
     for which, shardings in decided.items():
         _write(function, which, shardings)
 
@@ -51,9 +52,15 @@ def annotate(
 def _annotate_op(
     op: ValueOp, produced: Sequence[Sharding], needed: Sequence[Sharding], current: Sequence[Sharding]
 ) -> None:
+    """Write the shardings of the results of an op, and its `needs`.
+
+    Args:
+        produced: the shardings of its results.
+        needed, current: for each operand, the sharding that the op requires, and the one that it has.
+    """
     op.set_shardings([sharding if meta else None for sharding, meta in zip(produced, op.metas, strict=True)])
-    needs = tuple([None if required == has else required for required, has in zip(needed, current, strict=True)])
-    if any(required is not None for required in needs):
+    needs = tuple([None if need == sharding else need for need, sharding in zip(needed, current, strict=True)])
+    if any(need is not None for need in needs):
         op.properties["needs"] = shardings_attr(needs)
     else:
         op.properties.pop("needs", None)
@@ -66,6 +73,9 @@ def _without_unread(
 
     Then the op does not wait for their reduction. If another user needs the reduction, the search does not distinguish
     the two.
+
+    Args:
+        produced, needed, current: as in `_annotate_op`.
     """
     relaxed = list(needed)
     for index in rule.ignored_operands:
@@ -90,6 +100,7 @@ def user_annotations(function: FuncOp, maker: Maker, mesh: Mesh) -> list[Shardin
 
 
 def _annotation(function: FuncOp, which: str, index: int) -> Sharding | None:
+    """Return the sharding of an argument (`which` is `arg_attrs`) or a result (`res_attrs`); None if it has none."""
     attribute = function_attrs(function, which, index).get("spmd.sharding")
     return attribute.data if attribute else None
 

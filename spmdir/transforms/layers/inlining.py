@@ -37,8 +37,8 @@ def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValu
     ordered_functions, called = callees_first(functions), set[str]()
     _check_size(ordered_functions)
     for function in ordered_functions:
-        calls, names = calls_in(function), Names(function.body.block)
-        calls = [call for call in calls if not layers_only or layer_named(call) is not None]
+        names = Names(function.body.block)
+        calls = [call for call in calls_in(function) if not layers_only or layer_named(call) is not None]
         called.update(call.callee.string_value() for call in calls)
         for call in calls:
             callee = functions[call.callee.string_value()]
@@ -128,6 +128,7 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
     operand_name = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
     end = ir.terminator(callee)
+    # A value of the function that is derived from an argument, as `w.reshape`, is named after the operand.
     for op in body.ops:
         if op is end:
             break
@@ -138,8 +139,10 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
             new.location = of_layer(op.location, layer_named(callee) or "", layer)
         for old_result, new_result in zip(op.results, new.results, strict=True):
             hint = name_of(old_result)
-            if hint and (origin := operand_name.get(_origin(hint, operand_name))):
-                keep_name(new_result, origin + hint[len(_origin(hint, operand_name)) :])
+            argument_name = _origin(hint, operand_name) if hint else ""
+            new_prefix = operand_name.get(argument_name)
+            if hint and new_prefix:
+                keep_name(new_result, new_prefix + hint.removeprefix(argument_name))
             elif hint or not call.results or layer is not None:
                 copy_name(new_result, old_result)
             else:

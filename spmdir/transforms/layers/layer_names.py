@@ -60,6 +60,7 @@ def function_name(prefix: str | None, layer_number: int | None, purpose: str, us
 
 
 def _first_layer(paths: Iterable[str]) -> tuple[str, int] | None:
+    """Return the layer in the first path that has one; None if there is none."""
     return next(filter(None, map(_parse_layer, paths)), None)
 
 

@@ -40,7 +40,7 @@ def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
     for function in ir.functions(module):
         if any(isinstance(op, CallOp) for op in function.body.block.ops):
             continue
-        names = {each.sym_name.data for each in ir.functions(module)}
+        names = {other.sym_name.data for other in ir.functions(module)}
         groups = layers_of(function, rules, names)
         if groups and GIVEN in function.attributes:
             raise UnsupportedError(
@@ -90,12 +90,14 @@ def layers_of(
         segments_of_form: dict[Hashable, list[Segment]] = {}
         for segment in group:
             segments_of_form.setdefault(segment.form, []).append(segment)
-        largest = max(segments_of_form.values(), key=len)
+        most_common = max(segments_of_form.values(), key=len)
         for segments in segments_of_form.values():
-            numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
+            layer_number = None
+            if segments is not most_common:
+                numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
+                layer_number = numbers[0] if numbers else group.index(segments[0])
             prefix = segments[0].layer[0] if segments[0].layer is not None else None
-            which = None if segments is largest else numbers[0] if numbers else group.index(segments[0])
-            name = function_name(prefix, which, _phase(group, phase_of), names)
+            name = function_name(prefix, layer_number, _phase(group, phase_of), names)
             names.add(name)
             all_layers.append(Layers(name, segments))
     return all_layers
@@ -130,8 +132,8 @@ def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str,
         name,
         ([value.type for value in block.args], [value.type for value in returned]),
         Region(block),
-        arg_attrs=_stated(map(_value_attrs, inputs)),
-        res_attrs=_stated(_result_attrs(segment.ops[place].results[index]) for place, index in outputs),
+        arg_attrs=_array_of(map(_value_attrs, inputs)),
+        res_attrs=_array_of(_result_attrs(segment.ops[place].results[index]) for place, index in outputs),
     )
     function.location = segment.ops[0].location
     if STAGE in parent.attributes:
@@ -172,9 +174,11 @@ def _value_attrs(value: SSAValue) -> Mapping[str, Attribute]:
 
 
 def _result_attrs(value: SSAValue) -> Mapping[str, Attribute]:
+    """Return the attributes of a result that returns `value`."""
     sharding = sharding_of(value)
     return {} if sharding is None else {"spmd.sharding": sharding_attr(sharding)}
 
 
-def _stated(attrs: Iterable[Mapping[str, Any]]) -> ArrayAttr[DictionaryAttr]:
+def _array_of(attrs: Iterable[Mapping[str, Any]]) -> ArrayAttr[DictionaryAttr]:
+    """Return the attributes of all arguments or results as one attribute."""
     return ArrayAttr(map(DictionaryAttr, attrs))  # type: ignore[arg-type]

@@ -65,20 +65,19 @@ def repeated_segments(function: FuncOp, in_flight: bool = False) -> list[list[Se
     ops = list(function.body.block.ops)
     place = {op: index for index, op in enumerate(ops)}
     numbers: dict[Hashable, int] = {}
-    repeated = {value.owner for value in originals(function).values()}  # recomputed ops refer to them by name
-    signatures = [_number(numbers, op if op in repeated else _signature(op)) for op in ops]
+    recomputed = {value.owner for value in originals(function).values()}  # recomputations refer to these by name
+    signatures = [_number(numbers, op if op in recomputed else _signature(op)) for op in ops]
     labels = [layer_of([op], ()) for op in ops]
     links = [[place[operand.owner] for operand in op.operands if isinstance(operand.owner, Operation)] for op in ops]
     groups = repeated_parts(signatures, links, labels, LEAST_OPS)
-    all_segments = [
-        [_segment(ops[part.start : part.stop], labels[part.start : part.stop], numbers) for part in parts]
-        for parts in groups
-    ]
-    callable_segments = [
-        [segment for segment in segments if in_flight or _can_be_function(segment)] for segments in all_segments
-    ]
-    worthwhile = [group for group in callable_segments if group and _saves_lines(group)]
-    return sorted(worthwhile, key=lambda group: place[group[0].ops[0]])
+    groups_of_segments: list[list[Segment]] = []
+    for ranges in groups:
+        segments = [_segment(ops[part.start : part.stop], labels[part.start : part.stop], numbers) for part in ranges]
+        if not in_flight:
+            segments = [segment for segment in segments if _can_be_function(segment)]
+        if segments and _saves_lines(segments):
+            groups_of_segments.append(segments)
+    return sorted(groups_of_segments, key=lambda segments: place[segments[0].ops[0]])
 
 
 def _saves_lines(group: Sequence[Segment]) -> bool:
@@ -87,8 +86,9 @@ def _saves_lines(group: Sequence[Segment]) -> bool:
     return count * size >= count + size + FUNCTION_LINES
 
 
-def _number(numbers: dict[Hashable, int], look: Hashable) -> int:
-    return numbers.setdefault(look, len(numbers))
+def _number(numbers: dict[Hashable, int], key: Hashable) -> int:
+    """Return the number of a key. A new key gets the next number."""
+    return numbers.setdefault(key, len(numbers))
 
 
 def _signature(op: Operation) -> Hashable:
@@ -108,8 +108,8 @@ def _segment(
         labels: for each op, the layer according to its names alone.
         numbers: form → its number. Updated.
     """
-    defined: dict[SSAValue, tuple[int, int]] = {}
-    inputs: dict[SSAValue, int] = {}
+    defined: dict[SSAValue, tuple[int, int]] = {}  # value → (index of its op, index of the result)
+    inputs: dict[SSAValue, int] = {}  # value from outside → its number in the order of first use
     form: list[Hashable] = []
     for place, op in enumerate(ops):
         operands = tuple(
@@ -127,14 +127,11 @@ def _segment(
 
 def _can_be_function(segment: Segment) -> bool:
     """Return whether all inputs and outputs of a segment can be arguments and results of a function."""
-    crossing = [value.type for value in segment.inputs()]
-    crossing += [segment.ops[place].results[index].type for place, index in segment.outputs()]
-    return all(map(_may_cross, crossing))
+    types = [value.type for value in segment.inputs()]
+    types += [segment.ops[place].results[index].type for place, index in segment.outputs()]
+    return all(meta_of(type_) is not None and not isinstance(type_, (PendingType, HostType)) for type_ in types)
 
 
 def _sorted(entries: dict[str, Attribute]) -> tuple[tuple[str, Attribute], ...]:
+    """Return the attributes as (name, value) pairs, sorted by name."""
     return tuple(sorted(entries.items(), key=lambda entry: entry[0]))
-
-
-def _may_cross(type_: Attribute) -> bool:
-    return meta_of(type_) is not None and not isinstance(type_, (PendingType, HostType))
