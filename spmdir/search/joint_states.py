@@ -1,10 +1,13 @@
 """The states of a node on a block of mesh axes.
 
 A state is a joint strategy (one strategy for each axis) with a nesting order of the axes that shard one dimension. For
-example, `mm` on axes a and b has the strategies
+example, `mm` of two 1024 × 1024 f32 matrices on the mesh (a = 2, b = 2), on `h100x8`, has among others the states
 
-    a: rows of the first operand    b: rows too         two states: a outside b, and b outside a
-    a: rows of the first operand    b: the sum          one state: the axes shard different factors
+    a: R            b: R                            47.8 µs
+    a: rows         b: R                            24.9 µs
+    a: rows         b: rows, a outside b            13.4 µs
+    a: rows         b: rows, b outside a            13.4 µs
+    a: rows         b: the summed dimension         13.4 µs, one state: the axes shard different factors
 
 Each state has the seconds that the op takes, and the numbers of the joint placements of its operands and results.
 """
@@ -124,7 +127,7 @@ class StateFinder:
             joint = joint_strategies(source, self.axes, idle, outside_block)
             counts = self.placements.counts
             by_axis = [
-                [self._numbered_strategy(s, count) for s in strategies]
+                [self._numbered_strategy(strategy, count) for strategy in strategies]
                 for strategies, count in zip(joint.by_axis, counts, strict=True)
             ]
             rows = joint.chosen
@@ -187,6 +190,7 @@ class StateFinder:
         """
         strategies = [[strategy.strategy for strategy in strategies_on_axis] for strategies_on_axis in by_axis]
         columns = list(zip(by_axis, rows.T, strict=True))
+        # [joint strategy, value, axis], numbers of placements in the catalogue
         placed = np.stack(
             [
                 np.array([strategy.placement_numbers for strategy in strategies_on_axis])[index]
@@ -241,14 +245,18 @@ class StateFinder:
             return np.array([node_seconds(work, joint, axes, self.mesh, self.shared) for joint in joints])
         if work is NO_WORK:
             return np.zeros(len(rows))
-        local = np.ones(1)
-        compute = self._fractions_of(by_axis, rows)
+        work_fractions = self._fractions_of(by_axis, rows)
+        value_fractions = np.ones(1)  # [joint strategy, value]: an axis divides the values that it shards as the work
         for axis, strategies in enumerate(by_axis):
             shards = np.array([strategy.shards for strategy in strategies])[rows[:, axis]]
-            local = local * (1.0 - shards + shards * compute[:, axis, None])
-        parts, operands = list(local.T), len(by_axis[0][0].strategy.operands)
-        results = parts[operands : operands + len(work.result_bytes)]
-        launches, arithmetic, traffic = work.terms(topology, compute.prod(1), parts[: len(work.operand_bytes)], results)
+            value_fractions = value_fractions * (1.0 - shards + shards * work_fractions[:, axis, None])
+        fractions_by_value, operand_count = list(value_fractions.T), len(by_axis[0][0].strategy.operands)
+        launches, arithmetic, traffic = work.terms(
+            topology,
+            work_fractions.prod(1),
+            fractions_by_value[: len(work.operand_bytes)],
+            fractions_by_value[operand_count : operand_count + len(work.result_bytes)],
+        )
         return launches + np.maximum(arithmetic, traffic)
 
     def _fractions_of(self, by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers) -> Numbers:

@@ -2,8 +2,14 @@
 
 If a decision exceeds the budget, the buffers that are live at its peak get a higher price for the next decision.
 Values and the copies that reshards make have separate prices. Once a decision fits, all prices are lowered together as
-far as it still fits. For example, a budget of 10 GB and a decision with a peak of 14 GB in activations raise the price
-of these activations until the search shards or reshards them differently.
+far as it still fits.
+
+For example, a step takes 2 s and holds values u and v of 8 and 6 GB. To shard u takes 1 s more and frees 4 GB; to
+shard v takes 2 s more and frees 3 GB. The budget is 10 GB. Prices are those of both values in s per GB:
+
+    raised     0.010, 0.051 and 0.214: 14 GB, as sharding u pays from 0.25 on. 0.867: both are sharded, 7 GB, 5 s
+    lowered    0.217: 14 GB. 0.434: only u is sharded, 10 GB, 3 s. 0.307 and 0.258: the same
+    result     u is sharded: 10 GB, 3 s
 
 Before a decision fits, the steps do not depend on the budget. So the smallest peak found for one budget is found again
 if it is the budget.
@@ -56,13 +62,15 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
 
     Args:
         unpriced: the decision without prices of holding.
-        values: how many the problem has.
+        values: the number of values of the problem.
+        decide: returns the decision for given prices.
     """
     if unpriced.memory.peak_bytes <= budget:
         return unpriced
     prices, copy_prices = [0.0] * values, [0.0] * values
     latest = smallest = unpriced
     worth = unpriced.solution.worth
+    # the first raise in seconds per byte
     step, tries_in_vain = unpriced.solution.cost / unpriced.memory.peak_bytes / RAISED, 0
     for _ in range(RAISED):
         for value, is_copy, _ in latest.memory.live:
@@ -75,14 +83,14 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
             break
     if smallest.memory.peak_bytes > budget:
         return smallest
-    best, low, high = smallest, STEEPER**-2, 1.0
+    best, too_low, high_enough = smallest, STEEPER**-2, 1.0  # factors on the prices
     for _ in range(LOWERED):
-        scale = math.sqrt(low * high)
+        scale = math.sqrt(too_low * high_enough)
         scaled_prices = [scale * price for price in prices]
         scaled_copy_prices = [scale * price for price in copy_prices]
         latest = decide(attrs.evolve(worth, holding=scaled_prices, copy_holding=scaled_copy_prices))
         if latest.memory.peak_bytes <= budget:
-            high, best = scale, min(best, latest, key=lambda decision: decision.solution.cost)
+            high_enough, best = scale, min(best, latest, key=lambda decision: decision.solution.cost)
         else:
-            low = scale
+            too_low = scale
     return best

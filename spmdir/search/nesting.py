@@ -1,7 +1,12 @@
 """From a solution to shardings: add the nesting order of axes that shard one dimension.
 
-For example, `a: S(0), b: S(0)` may have a outside b, or b outside a. If b is gathered next, b should be inside: then
-the reshard is one all-gather over b. Initial orders come from such requests (`nesting_orders.py`). If requests leave a
+For example, a 1024 × 1024 f32 value is produced in `a: S(0), b: S(0)` on the mesh (a = 2, b = 2), and a user needs
+`a: S(0)`. On the topology `flat`, the reshard takes
+
+    a outside b     all_gather on [b]       1 MiB a rank, 2.84 µs
+    b outside a     exchange on [a, b]      2 MiB a rank, 5.68 µs
+
+So the user requests the order (a, b). Initial orders come from such requests (`nesting_orders.py`). If requests leave a
 choice or contradict each other, other orders are tried, and kept if the planner's collectives take less time.
 """
 

@@ -106,11 +106,11 @@ class Orders:
         self.problem, self._mesh = problem, problem.mesh
         self._known: dict[tuple[Placement, ...], Placed] = {}
         self._meetings: dict[tuple[Placed, Placed], Meeting] = {}
-        self._parent: dict[Key, Key] = {}
-        self._fixed: dict[Key, Order] = {}
-        self._requests: dict[Key, dict[Order, float]] = {}
+        self._parent: dict[Key, Key] = {}  # a union-find forest of the dimensions that share one order
+        self._fixed: dict[Key, Order] = {}  # the orders that annotations or major factors fix
+        self._requests: dict[Key, dict[Order, float]] = {}  # key → requested (outer, inner) axes → weight in bytes
         self.chosen: dict[Key, Order] = {}
-        self._bound: set[Key] = set()
+        self._demanding: set[Key] = set()  # the dimensions with placements that only some orders allow
         self.forms = self._forms_of(strategies)
         self.placed: list[Placed] = [Placed({}, {}, {})] * len(problem.values)
         self.uses: list[list[tuple[int, Placed]]] = [[] for _ in problem.values]
@@ -127,7 +127,7 @@ class Orders:
 
     def is_free(self, key: Key) -> bool:
         """Return whether any order of the axes of a dimension is legal."""
-        return key in self.chosen and key not in self._bound
+        return key in self.chosen and key not in self._demanding
 
     def is_satisfied(self, key: Key) -> bool:
         """Return whether the order of a dimension satisfies all requests."""
@@ -157,25 +157,33 @@ class Orders:
         return [self._find(self._key(value, dim, axes, node)) for dim, axes in placed.nested.items()]
 
     def _key(self, value: int, dim: int, axes: Order, node: int | None) -> Key:
+        """Return the key of a dimension of a value, at `node` or, if it is None, at the producer."""
         return (~value, dim) if node is None else self.forms[node].key(node, axes)
 
     def _forms_of(self, strategies: Mapping[str, Sequence[Strategy]]) -> list[Form]:
+        """Return [node], its form. Nodes with equal strategies share one.
+
+        Args:
+            strategies: axis → the strategy of each node.
+        """
         axes = self._mesh.axis_names
-        form_of_strategies: dict[tuple[int, ...], Form] = {}
+        form_of_joint: dict[tuple[int, ...], Form] = {}
         forms: list[Form] = []
-        for chosen in zip(*(strategies[axis] for axis in axes), strict=True):
-            key = tuple(map(id, chosen))  # equal strategies are mostly one object
-            if key not in form_of_strategies:
-                operands = zip(*(strategy.operands for strategy in chosen), strict=True)
-                results = zip(*(strategy.results for strategy in chosen), strict=True)
-                factors = {a: strategy.factors[0] for a, strategy in zip(axes, chosen, strict=True) if strategy.factors}
-                form_of_strategies[key] = Form(
-                    tuple(map(self._placed_by, operands)), tuple(map(self._placed_by, results)), factors
+        for joint in zip(*(strategies[axis] for axis in axes), strict=True):  # the strategies of a node on all axes
+            key = tuple(map(id, joint))  # equal strategies are mostly one object
+            if key not in form_of_joint:
+                operands = zip(*(strategy.operands for strategy in joint), strict=True)
+                results = zip(*(strategy.results for strategy in joint), strict=True)
+                form_of_joint[key] = Form(
+                    tuple(map(self._placed_by, operands)),
+                    tuple(map(self._placed_by, results)),
+                    {axis: strategy.factors[0] for axis, strategy in zip(axes, joint, strict=True) if strategy.factors},
                 )
-            forms.append(form_of_strategies[key])
+            forms.append(form_of_joint[key])
         return forms
 
     def _placed_by(self, placements: tuple[Placement, ...]) -> Placed:
+        """Return the placements of a value, one for each axis of the mesh, as a shared object."""
         if placements not in self._known:
             shards: dict[int, Order] = {}
             for axis, placement in zip(self._mesh.axis_names, placements, strict=True):
@@ -187,18 +195,21 @@ class Orders:
         return self._known[placements]
 
     def _meet(self, index: int, form: Form, value: int, needed: Placed) -> None:
-        """Join the dimensions of a value with equal axes at the node `index`; request orders for the others."""
+        """Join the dimensions of a value with equal axes at the node `index`; request orders for the others.
+
+        The weight of a join or a request is the bytes of the local shard.
+        """
         produced = self.placed[value]
         meeting = self.meeting(produced, needed)
         if not meeting.alike and not meeting.requests:
             return
         ranks = self._mesh.group_size(axis for axes in produced.shards.values() for axis in axes)
-        size = self.problem.values[value].bytes / ranks
+        weight = self.problem.values[value].bytes / ranks
         for dim, axes in meeting.alike:
-            self._join((~value, dim), form.key(index, axes), size)
+            self._join((~value, dim), form.key(index, axes), weight)
         for dim, is_node, axes, orders in meeting.requests:
             for order in orders:
-                self._request(form.key(index, axes) if is_node else (~value, dim), order, size)
+                self._request(form.key(index, axes) if is_node else (~value, dim), order, weight)
 
     def _find(self, key: Key) -> Key:
         """Return the representative of the dimensions that share their order with `key`, and shorten the path to it."""
@@ -209,20 +220,24 @@ class Orders:
             self._parent[key], key = root, self._parent[key]
         return root
 
-    def _join(self, value: Key, factor: Key, size: float) -> None:
-        """Let a value and a node share one order. An annotated order is fixed, and is requested from the other side."""
-        if factor in self._fixed and not size:
+    def _join(self, value: Key, factor: Key, weight: float) -> None:
+        """Let a value and a node share one order. An annotated order is fixed, and is requested from the other side.
+
+        Args:
+            weight: the weight of such a request; 0 if the node produces the value, which then has the annotated order.
+        """
+        if factor in self._fixed and not weight:
             self._fixed[value] = self._fixed[factor]
         elif factor in self._fixed or value in self._fixed:
-            for key, other_root in ((value, factor), (factor, value)):
-                if other_root in self._fixed and key not in self._fixed:
-                    self._request(key, self._fixed[other_root], size)
+            for key, other_key in ((value, factor), (factor, value)):
+                if other_key in self._fixed and key not in self._fixed:
+                    self._request(key, self._fixed[other_key], weight)
         else:
             root, other_root = self._find(value), self._find(factor)
             if root != other_root:
                 self._parent[other_root] = root
-                for order, weight in self._requests.pop(other_root, {}).items():
-                    self._request(root, order, weight)
+                for order, requested_weight in self._requests.pop(other_root, {}).items():
+                    self._request(root, order, requested_weight)
 
     def _request(self, key: Key, order: Order, weight: float) -> None:
         """Add `weight` to the requests for a relative order of some axes of the dimension."""
@@ -235,10 +250,10 @@ class Orders:
             return self._fixed[key]
         root = self._find(key)
         chosen = self.chosen.get(root)
-        demanding = root in self._bound or any(placed.placements[axis].is_demanding for axis in axes)
-        if demanding:  # an order that is legal elsewhere may be illegal here
-            self._bound.add(root)
-        if chosen is None or (demanding and set(chosen) == set(axes) and not self._fits(chosen, placed, shape)):
+        is_demanding = root in self._demanding or any(placed.placements[axis].is_demanding for axis in axes)
+        if is_demanding:  # an order that is legal elsewhere may be illegal here
+            self._demanding.add(root)
+        if chosen is None or (is_demanding and set(chosen) == set(axes) and not self._fits(chosen, placed, shape)):
             requests = self._requests.get(root, {})
             orders = itertools.permutations(axes)
             chosen = max(orders, key=lambda order: (self._fits(order, placed, shape), _satisfied(order, requests)))
@@ -257,6 +272,9 @@ class Orders:
 def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
     """Return the nesting orders of a node that annotations or the majors of its rule fix.
 
+    For example, a view combines a major and a minor factor to one dimension, which a and b shard. If a shards the minor
+    factor and b the major one, the order of this dimension is (b, a).
+
     Returns: factor, or sorted factors of one dimension → the order of the axes that shard them.
     """
     order_of_factor: dict[object, Order] = {}
@@ -265,17 +283,21 @@ def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> 
             axes = sharding.dim_axes(dim)
             if len(axes) > 1 and len({form.factors.get(axis) for axis in axes} - {None}) == 1:
                 order_of_factor.setdefault(form.factors[axes[0]], axes)
+    majors = rule.majors if rule else {}
     for axes in (axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()):
-        shared = {form.factors[axis] for axis in axes}
-        if len(shared) > 1:
-            majors = rule.majors if rule else {}
-            factors = sorted(shared, key=lambda f: len(majors.get(f, ())))
-            parts = {f: tuple(axis for axis in axes if form.factors[axis] == f) for f in factors}
-            parts = {
-                f: order if set(order := order_of_factor.get(f, ())) == {*part} else part for f, part in parts.items()
-            }
-            order_of_factor.update((f, part) for f, part in parts.items() if len(part) > 1)
-            order_of_factor[tuple(sorted(factors))] = tuple(axis for f in factors for axis in parts[f])
+        factors_of_dim = {form.factors[axis] for axis in axes}
+        if len(factors_of_dim) < 2:
+            continue
+        major_first = sorted(factors_of_dim, key=lambda factor: len(majors.get(factor, ())))
+        order_of_dim: list[str] = []
+        for factor in major_first:
+            factor_axes = tuple(axis for axis in axes if form.factors[axis] == factor)
+            if {*order_of_factor.get(factor, ())} == {*factor_axes}:
+                factor_axes = order_of_factor[factor]  # the annotated order
+            if len(factor_axes) > 1:
+                order_of_factor[factor] = factor_axes
+            order_of_dim += factor_axes
+        order_of_factor[tuple(sorted(factors_of_dim))] = tuple(order_of_dim)
     return order_of_factor
 
 
@@ -290,7 +312,8 @@ def _meeting(produced: Placed, needed: Placed) -> Meeting:
     for dim in {**produced.shards, **needed.shards}:
         axes_before, axes_after = produced.shards.get(dim, ()), needed.shards.get(dim, ())
         if axes_before == axes_after:
-            alike += [(dim, axes_after)] if len(axes_after) > 1 else []
+            if len(axes_after) > 1:
+                alike.append((dim, axes_after))
             continue
         common_axes = [axis for axis in axes_before if axis in axes_after]
         for axes, is_node in ((axes_before, False), (axes_after, True)):
@@ -303,7 +326,12 @@ def _meeting(produced: Placed, needed: Placed) -> Meeting:
 
 
 def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
-    """Return the weight of the requests that `order` satisfies."""
+    """Return the weight of the requests that `order` satisfies.
+
+    For example, (a, c, b) satisfies the request (a, b), and does not satisfy (b, c).
+    """
     return sum(
-        weight for requested, weight in requests.items() if tuple(a for a in order if a in requested) == requested
+        weight
+        for requested, weight in requests.items()
+        if tuple(axis for axis in order if axis in requested) == requested
     )
