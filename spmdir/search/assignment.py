@@ -60,7 +60,7 @@ class Assignment:
         holding, copy_holding, exposed = shared.holding, shared.copy_holding, shared.exposed
         for value, numbers in enumerate(self.numbers):
             meta, weight = shared.values[value], shared.value_weight[value]
-            alike = (
+            price_key = (  # values with equal keys have equal prices between equal placements, except for weights
                 meta,
                 copy_holding and copy_holding[value],
                 exposed and exposed[value],
@@ -68,12 +68,12 @@ class Assignment:
                 value in shared.unsent,
                 value in shared.unsliced,
             )
-            key = numbers.tobytes(), weight, alike
-            if key not in tables:
-                tables[key] = prices.table(numbers, value)
-            self.price.append(tables[key])
-            self._values_with_key.setdefault(alike, []).append(value)
-            self._key.append(alike)
+            table_key = numbers.tobytes(), weight, price_key
+            if table_key not in tables:
+                tables[table_key] = prices.table(numbers, value)
+            self.price.append(tables[table_key])
+            self._values_with_key.setdefault(price_key, []).append(value)
+            self._key.append(price_key)
         rows: dict[int, list[list[float]]] = {}
         self.price_rows: list[list[list[float]]] = []
         for price in self.price:
@@ -101,15 +101,21 @@ class Assignment:
             for produced_by_value in self.produces
             for value, produced in produced_by_value.items()
         }
-        self.need_rows = [{v: [a.tolist() for a in arrays] for v, arrays in needs.items()} for needs in self.needs]
-        self.produce_rows = [{v: a.tolist() for v, a in makes.items()} for makes in self.produces]
-        self.cost_rows = [c.tolist() for c in cost]
+        # Lists of the same numbers, because indexing a list is faster.
+        self.need_rows = [
+            {value: [column.tolist() for column in columns] for value, columns in needs.items()} for needs in self.needs
+        ]
+        self.produce_rows = [
+            {value: column.tolist() for value, column in produced.items()} for produced in self.produces
+        ]
+        self.cost_rows = [part_cost.tolist() for part_cost in cost]
         self.choice = [-1] * len(shared.nodes)
         self.produced = [0] * len(shared.values)
         self.need_counts: list[dict[int, int]] = [{} for _ in shared.values]
         self.touched = [
             list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
         ]
+        # part → (the counts to update, [state] the placement needed) for each operand
         self._wants = [
             [(self.need_counts[value], row) for value, rows in needs.items() for row in rows]
             for needs in self.need_rows

@@ -74,11 +74,13 @@ class Colours:
     def _key(self, index: int, colours: Sequence[int]) -> object:
         """Return the key of the next colour of a node: its colour, and those of its producers and users."""
         node = self._problem.nodes[index]
-        operands = tuple([(colours[self._producers[v][0]], self._producers[v][1]) for v in node.operands])
+        producers = [self._producers[value] for value in node.operands]
+        operands = tuple([(colours[producer], result_index) for producer, result_index in producers])
+        users_of_results = [self._users[value] for value in node.results]
         users = tuple(
             [
-                tuple(sorted([(colours[user], operand_index) for user, operand_index in self._users[v]]))
-                for v in node.results
+                tuple(sorted([(colours[user], operand_index) for user, operand_index in users]))
+                for users in users_of_results
             ]
         )
         return colours[index], operands, users
@@ -95,10 +97,12 @@ def colours(problem: Problem, depth: int) -> tuple[list[int], list[int]]:
 
 
 def _first_key(node: Node) -> object:
+    """Return the key of the colour of a node in round 0."""
     return node.source, len(node.operands), len(node.results)
 
 
 def _numbered(keys: Sequence[object], numbers: dict[object, int]) -> list[int]:
+    """Return the number of each key. New keys get the next numbers, which are added to `numbers`."""
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 

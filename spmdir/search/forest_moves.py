@@ -185,25 +185,28 @@ class _Forest:
         return cost
 
 
-def _operand_cost(price: Numbers, price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) -> Numbers:
+def _operand_cost(
+    price: Numbers, cost_from_produced_to: Callable[[Numbers], Numbers], needs: Sequence[Numbers]
+) -> Numbers:
     """Return [state], the cost of the reshards for the operands of one part that are the same value.
 
     Each operand is resharded from the value, or from the copy that is made for another of these operands.
 
     Args:
         price: [before, after], of resharding the value.
-        price_of: [state] placements → the cost of resharding the value from its produced placement to them.
+        cost_from_produced_to: [state] placements → the cost to reshard the value from its produced placement.
         needs: for each operand, [state] the placement that it needs.
     """
-    costs_from_produced = list(map(price_of, needs))
-    costs = []
+    costs_from_produced = list(map(cost_from_produced_to, needs))
+    costs_by_copy = []
     for copy, cost in zip(needs, costs_from_produced, strict=True):
         for position, (needed, cost_from_produced) in enumerate(zip(needs, costs_from_produced, strict=True)):
             if needed is not copy:
+                # An operand that needs the same placement as an earlier one costs nothing.
                 is_same = [earlier == needed for earlier in needs[:position]]
                 cost = cost + np.where(np.any(is_same, 0), 0.0, np.minimum(cost_from_produced, price[copy, needed]))
-        costs.append(cost)
-    return reduce(np.minimum, costs)
+        costs_by_copy.append(cost)
+    return reduce(np.minimum, costs_by_copy)
 
 
 def operand_cost(price: Numbers, produced: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
@@ -226,6 +229,8 @@ def operand_costs(price: Numbers, needs: Sequence[Numbers], produced: Numbers | 
 
 class _ValueFactor:
     """A value that links a free part (the parent in the tree) with the parts below it.
+
+    The producer and some users are below, except for the parent. If the parent is the producer, `is_above` is true.
 
     Attributes:
         produced: the placements that the value may be produced in.

@@ -63,14 +63,16 @@ def joint_strategies(
     """
     by_axis = candidates = tuple(source.candidates(axis, count) for axis, count in axes)
     if fixed is not None:
-        by_axis = tuple(strategies if s is None else (s,) for s, strategies in zip(fixed, candidates, strict=True))
+        by_axis = tuple(
+            strategies if strategy is None else (strategy,)
+            for strategy, strategies in zip(fixed, candidates, strict=True)
+        )
     legal = _legal(source, axes, by_axis, idle)
     if not legal and math.prod(map(len, candidates)) <= LIMIT:
         by_axis = candidates
         legal = _legal(source, axes, by_axis, idle)
-    return JointStrategies(
-        by_axis, legal or list(itertools.product(*[range(len(strategies)) for strategies in by_axis]))
-    )
+    every_combination = itertools.product(*[range(len(strategies)) for strategies in by_axis])
+    return JointStrategies(by_axis, legal or list(every_combination))
 
 
 def idle_strategies(
@@ -82,20 +84,24 @@ def idle_strategies(
     replicated strategy has no idle ones. Neither shards a factor, so both are legal with the same strategies on the
     other axes.
 
+    For example, an addition may pass on partial sums. If no producer of its operands can leave them partial, this
+    strategy is idle. Then strategies of its users that pass on the partial result may be idle too.
+
     Args:
         by_node: [node], its strategies.
         producers: [node], pairs of an operand index and the (node, result index) that produces the operand.
     """
-    produced: set[tuple[int, int, Placement]] = set()
-    candidates: dict[int, list[Strategy]] = {}
-    by_strategies: dict[int, tuple[list[Strategy], list[tuple[int, Placement]]]] = {}
+    produced: set[tuple[int, int, Placement]] = set()  # (node, result index, partial placement) that may be produced
+    candidates: dict[int, list[Strategy]] = {}  # node → its strategies that may be idle
+    # list of strategies → those that pass on a partial value, and the partial results of the others
+    known: dict[int, tuple[list[Strategy], list[tuple[int, Placement]]]] = {}
     for node, strategies in enumerate(by_node):
-        if id(strategies) not in by_strategies:
+        if id(strategies) not in known:
             passing = _strategies_passing_partial(strategies)
-            others = (s for s in strategies if s.kinds and (s.factors or s not in passing))
-            partial = dict.fromkeys(result for strategy in others for result in _partial_results(strategy))
-            by_strategies[id(strategies)] = passing, list(partial)
-        passing, partial_results = by_strategies[id(strategies)]
+            creating = (s for s in strategies if s.kinds and (s.factors or s not in passing))
+            distinct_results = dict.fromkeys(result for strategy in creating for result in _partial_results(strategy))
+            known[id(strategies)] = passing, list(distinct_results)
+        passing, partial_results = known[id(strategies)]
         produced.update([(node, result_index, placement) for result_index, placement in partial_results])
         if passing:
             candidates[node] = passing
@@ -106,9 +112,9 @@ def idle_strategies(
         for node, strategies in list(candidates.items()):
             node_producers = list(producers[node])
             idle = [
-                s
-                for s in strategies
-                if not any((*producer, s.operands[operand]) in produced for operand, producer in node_producers)
+                strategy
+                for strategy in strategies
+                if not any((*producer, strategy.operands[operand]) in produced for operand, producer in node_producers)
             ]
             if len(idle) < len(strategies):
                 changed, candidates[node] = True, idle
@@ -121,10 +127,10 @@ def idle_strategies(
 
 def _strategies_passing_partial(strategies: Sequence[Strategy]) -> list[Strategy]:
     """Return the strategies that pass on a partial operand; none if the node has no replicated strategy."""
-    unsharded = [s for s in strategies if not s.factors]
-    if all(s.kinds for s in unsharded):
+    unsharded = [strategy for strategy in strategies if not strategy.factors]
+    if all(strategy.kinds for strategy in unsharded):
         return []
-    return [s for s in unsharded if any(s.kinds[: len(s.operands)])]
+    return [strategy for strategy in unsharded if any(strategy.kinds[: len(strategy.operands)])]
 
 
 def _partial_results(strategy: Strategy) -> list[tuple[int, Placement]]:
@@ -144,11 +150,14 @@ def _legal(
     before. If the order of axes matters, each strategy must be listed for those of all other axes. It matters if a
     minor factor may be sharded only after its major factors.
     """
-    is_ordered = bool(source.majors) or any(s.factor_placements or s.text for rows in by_axis for s in rows)
+    is_ordered = bool(source.majors) or any(
+        strategy.factor_placements or strategy.text for strategies in by_axis for strategy in strategies
+    )
     counts = [count for _, count in axes]
     rows: list[tuple[int, ...]] = [()]
     for (axis, count), strategies, idle_on_axis in zip(axes, by_axis, idle, strict=True):
-        index_of = {s: index for index, s in enumerate(strategies) if s not in idle_on_axis}
+        index_of = {strategy: index for index, strategy in enumerate(strategies) if strategy not in idle_on_axis}
+        # factors that the axes before shard → (index, strategy) of the strategies that are legal with these
         compatible: dict[object, list[tuple[int, Strategy]]] = {}
         longer_rows: list[tuple[int, ...]] = []
         for row in rows:
@@ -168,17 +177,20 @@ def _legal(
         rows = longer_rows
     if not is_ordered:
         return rows
-    return [
-        row
-        for row in rows
-        if is_legal(
-            source, axes, [strategies_on_axis[index] for strategies_on_axis, index in zip(by_axis, row, strict=True)]
-        )
-    ]
+    legal_rows: list[tuple[int, ...]] = []
+    for row in rows:
+        joint = [strategies_on_axis[index] for strategies_on_axis, index in zip(by_axis, row, strict=True)]
+        if is_legal(source, axes, joint):
+            legal_rows.append(row)
+    return legal_rows
 
 
 def _mixes(kinds: Sequence[tuple[str | None, ...]]) -> bool:
-    """Return whether a value would be partial with different reductions on different axes."""
+    """Return whether a value would be partial with different reductions on different axes.
+
+    Args:
+        kinds: for each axis, the kind of reduction of each operand and result, or None.
+    """
     return any(len({*value} - {None}) > 1 for value in zip(*kinds, strict=True))
 
 

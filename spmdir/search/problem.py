@@ -95,7 +95,7 @@ def _local_operand(meta: TensorMeta, operand_index: int, parts: Iterable[tuple[S
     """Return the type of an operand on the busiest rank.
 
     Args:
-        parts: for each axis, the strategy and the fraction of the work, as of `fractions`.
+        parts: for each axis, the strategy and the fraction of the work that the axis leaves to the busiest rank.
     """
     shape = list(meta.shape)
     for strategy, fraction in parts:
@@ -268,15 +268,17 @@ class Annotation:
         if axis not in self.parts or self._is_fixed(axis):
             return candidates
         return tuple(
-            s for s in candidates if not s.partition or splits(s.partition[1], count, sharded.of(s.factors[0]))
+            strategy
+            for strategy in candidates
+            if not strategy.partition or splits(strategy.partition[1], count, sharded.of(strategy.factors[0]))
         )
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        placed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
-        extras = self.plugin_placements.on(axis) if placed is None else ()
-        key = placed, count, extras
+        fixed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
+        plugin_placements = self.plugin_placements.on(axis) if fixed is None else ()
+        key = fixed, count, plugin_placements
         if key not in self._strategies_by_key:
-            placements = self._legal_placements(count, extras) if placed is None else (placed,)
+            placements = self._legal_placements(count, plugin_placements) if fixed is None else (fixed,)
             self._strategies_by_key[key] = tuple(map(self._strategy, placements))
         return self._strategies_by_key[key]
 
@@ -284,23 +286,27 @@ class Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
     def _is_fixed(self, axis: str) -> bool:
+        """Return whether the user annotation determines the placement on an axis."""
         return self.sharding is not None and axis not in self.sharding.open_axes
 
     def _strategy(self, placement: Placement) -> Strategy:
-        placed = (placement,) * (1 + self.is_tied)
+        """Return the strategy that gives the value a placement. A tie has the same one."""
+        placements = (placement,) * (1 + self.is_tied)
         return Strategy(
-            () if self.role == "input" else placed,
-            () if self.role == "output" else placed,
+            () if self.role == "input" else placements,
+            () if self.role == "output" else placements,
             () if placement.dim is None else (placement.dim,),
             partition=(placement, self.meta.shape[placement.dim]) if isinstance(placement, ShardPlacement) else None,
         )
 
-    def _legal_placements(self, count: int, extras: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    def _legal_placements(self, count: int, plugin_placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
+        """Return the placements that the value may have on an axis of `count` ranks."""
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
         partial = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
-        return (R, *shards, *partial, *(p for p in extras if self._allows(p, count)))
+        return (R, *shards, *partial, *(p for p in plugin_placements if self._allows(p, count)))
 
     def _allows(self, placement: Placement, count: int) -> bool:
+        """Return whether the value may have a plug-in placement on an axis of `count` ranks."""
         if placement.dim is not None and placement.dim >= self.meta.rank:
             return False
         try:
@@ -328,6 +334,7 @@ def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
 
 
 def _with_tie(node: Node, operands: tuple[int, ...], results: tuple[int, ...]) -> Node:
+    """Return an input or output with the tie as an additional operand or result."""
     assert isinstance(node.source, Annotation)
     source = attrs.evolve(node.source, is_tied=True)
     return Node(source, (*node.operands, *operands), (*node.results, *results))

@@ -102,15 +102,18 @@ class Search:
         starts = None if start is None else self._joints(start)
         joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
-        decisions: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
+        decisions: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []  # (cost, decision, orders of parts)
         is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
         block_size = 2 if is_wide or problem.plugin_placements else AXES_TOGETHER
         for block in _blocks(len(axes), block_size):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
+                # Axes that are decided for the first time have the strategies of the start, or none.
                 first_missing, end = len(joints[0]), len(decided)
                 defaults = starts or [(None,) * len(axes)] * len(joints)
-                joints = [(*joint, *start[first_missing:end]) for joint, start in zip(joints, defaults, strict=True)]
+                joints = [
+                    (*joint, *default[first_missing:end]) for joint, default in zip(joints, defaults, strict=True)
+                ]
                 orders = ()
             search = BlockSearch(problem, repeated, decided, block, joints, orders)
             joints, orders = search.run(self.effort, starts is not None), search.orders

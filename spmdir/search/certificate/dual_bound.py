@@ -103,57 +103,68 @@ class DualBound:
         """Yield the values with equal producers and uses, and fill in the messages of their ends."""
         users: list[Counter[tuple[int, int]]] = [Counter() for _ in problem.values]
         for index, node in enumerate(problem.nodes):
-            for slot, value in enumerate(node.operands):
-                users[value][classes[index], slot] += 1
+            for operand_index, value in enumerate(node.operands):
+                users[value][classes[index], operand_index] += 1
+        # (class of the producer, result index, ((class of a user, operand index), number of uses)…) → number of values
         counts = Counter(
-            (classes[node], position, tuple(sorted(users[value].items())))
-            for value, (node, position) in enumerate(producers_of(problem))
+            (classes[node], result_index, tuple(sorted(users[value].items())))
+            for value, (node, result_index) in enumerate(producers_of(problem))
         )
         number_of = {producer: value for value, producer in enumerate(self.shared.producer)}
-        found: dict[tuple[int, int, int], tuple[NodeMessage, Numbers]] = {}
+        known_messages: dict[tuple[int, int, int], tuple[NodeMessage, Numbers]] = {}
 
-        def message(part: int, position: int, chunk: int = -1) -> tuple[NodeMessage, Numbers]:
-            key = part, position, chunk
-            if key not in found:
+        def message_of(part: int, position: int, group: int = -1) -> tuple[NodeMessage, Numbers]:
+            """Return a message of a class with the numbers of its placements.
+
+            Args:
+                position: the operand index; with a `group` of uses, the result index.
+            """
+            key = part, position, group
+            if key not in known_messages:
                 table = self.states[part]
-                column = (table.results if chunk >= 0 else table.operands)[:, position]
+                column = (table.results if group >= 0 else table.operands)[:, position]
                 numbers, placement_of_state = np.unique(column, return_inverse=True)
-                found[key] = NodeMessage(placement_of_state, np.zeros(len(numbers))), numbers
-                self._messages[part].append(found[key][0])
-            return found[key]
+                message = NodeMessage(placement_of_state, np.zeros(len(numbers)))
+                known_messages[key] = message, numbers
+                self._messages[part].append(message)
+            return known_messages[key]
 
-        for (part, position, uses), count in counts.items():
-            chunks = [uses[start : start + MOST_USES] for start in range(0, len(uses), MOST_USES)]
-            for chunk, some_uses in enumerate(chunks):
-                value = number_of[part, position]
+        for (part, result_index, uses), count in counts.items():
+            groups = [uses[start : start + MOST_USES] for start in range(0, len(uses), MOST_USES)]
+            for group, uses_of_group in enumerate(groups):
+                value = number_of[part, result_index]
                 table = self._tables.of(value)
-                producer, produced = message(part, position, chunk=chunk)
-                ends, sharers = [], Counter([part])
-                for (user, slot), use_count in some_uses:
-                    operand, needed = message(user, slot)
-                    ends.append(EqualUses(operand, use_count, table.row[needed]))
-                    sharers[user] += 1
+                producer, produced = message_of(part, result_index, group)
+                equal_uses: list[EqualUses] = []
+                messages = [(part, producer)]
+                for (user, operand_index), use_count in uses_of_group:
+                    message, needed = message_of(user, operand_index)
+                    equal_uses.append(EqualUses(message, use_count, table.row[needed]))
+                    messages.append((user, message))
+                messages_of_class = Counter(message_class for message_class, _ in messages)
                 values = EqualValues(
-                    count, value, list(sharers), table.price, 1 / len(chunks), producer, table.row[produced], ends
+                    count,
+                    value,
+                    list(messages_of_class),
+                    table.price,
+                    1 / len(groups),
+                    producer,
+                    table.row[produced],
+                    equal_uses,
                 )
-                users_of_ends = [part, *(user for (user, _), _ in some_uses)]
-                for use, (end, user) in enumerate(
-                    zip([producer, *(e.message for e in ends)], users_of_ends, strict=True)
-                ):
-                    end.ends.append((values, use - 1))
-                    end.sharers = max(end.sharers, sharers[user])
+                for use, (message_class, message) in enumerate(messages, -1):  # the producer is -1
+                    message.ends.append((values, use))
+                    message.sharers = max(message.sharers, messages_of_class[message_class])
                 yield values
 
     def _shares_of(self, part: int) -> tuple[list[float], list[float]]:
         """Return, for the pass in program order and for the reverse one, the share of the excess of each message."""
-        shares = []
-        for is_back in (False, True):
-            goes_on = [
-                any(values.first < part if is_back else values.last > part for values, _ in message.ends)
-                for message in self._messages[part]
-            ]
-            shares.append([goes / max(sum(goes_on), 1) for goes in goes_on])
-        return shares[0], shares[1]
+        messages = self._messages[part]
+        has_later = [any(values.last > part for values, _ in message.ends) for message in messages]
+        has_earlier = [any(values.first < part for values, _ in message.ends) for message in messages]
+        forward = [is_shared / max(sum(has_later), 1) for is_shared in has_later]
+        backward = [is_shared / max(sum(has_earlier), 1) for is_shared in has_earlier]
+        return forward, backward
 
     def turn(self) -> float:
         """Run one pass in program order and one in reverse, and return the bound that holds then."""
@@ -165,12 +176,13 @@ class DualBound:
         return self.bound()
 
     def _add_momentum(self) -> None:
+        """Change each message by a fraction of its last change."""
         messages = list(itertools.chain(*self._messages))
         latest = [message.seconds for message in messages]
         if self._previous:
             momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
-            for message, now, before in zip(messages, latest, self._previous, strict=True):
-                message.change(now + momentum * (now - before))
+            for message, seconds, previous_seconds in zip(messages, latest, self._previous, strict=True):
+                message.change(seconds + momentum * (seconds - previous_seconds))
         self._previous = latest
         self._rising_turns += 1
 
@@ -186,8 +198,10 @@ class DualBound:
 
     def bound(self) -> float:
         """Return the lower bound, in seconds."""
-        nodes = math.fsum(count * float(self._reduced_costs(part).min()) for part, count in enumerate(self._count))
-        return nodes + math.fsum(values.count * values.least() for values in self._values)
+        node_seconds = math.fsum(
+            count * float(self._reduced_costs(part).min()) for part, count in enumerate(self._count)
+        )
+        return node_seconds + math.fsum(values.count * values.least() for values in self._values)
 
     def floor(self) -> float:
         """Return the sum of the least seconds of each node, without reshards."""
@@ -215,17 +229,19 @@ class DualBound:
         return self._add_plans(slack, is_last=False) or self._add_plans(slack, is_last=True)
 
     def _add_plans(self, slack: float, is_last: bool) -> int:
+        """Plan reshards as `add_plans` does; `is_last` also those that the search does not estimate higher."""
         costs = [self._reduced_costs(part) for part in range(len(self._messages))]
         is_near = [cost <= cost.min() + slack for cost in costs]
-        near = {
+        near_placements = {  # message → its placements in states that are near the cheapest one
             id(message): np.unique(message.placement_of_state[is_near[part]])
             for part, messages in enumerate(self._messages)
             for message in messages
         }
         planned = 0
         for values in self._values:
-            places = [near[id(use.message)] for use in values.uses]
-            pairs = dict.fromkeys(values.tight_reshards(near[id(values.producer)], places, slack))
+            produced = near_placements[id(values.producer)]
+            needed = [near_placements[id(use.message)] for use in values.uses]
+            pairs = dict.fromkeys(values.tight_reshards(produced, needed, slack))
             planned += self._tables.plan(values.value, pairs, MOST_PLANS - self.planned - planned, is_last)
         for values in self._values:
             values.read()
@@ -260,10 +276,11 @@ class _Tables:
         self._bounds = Prices(mesh, shared, placements, is_bound=True)
         self._estimates = Prices(mesh, shared, placements)
         self._tables: dict[object, _Table] = {}
-        every = placements.catalogue
-        dims = [-1 if placement.dim is None else placement.dim for placement in every.placements]
+        catalogue = placements.catalogue
+        dims = [-1 if placement.dim is None else placement.dim for placement in catalogue.placements]
+        # for each joint placement, the last dimension that it shards, and whether it has a plug-in placement
         self._last_dim = np.array([max(dims[number] for number in placed) for placed in placements.all])
-        plugins = {every.index[placement] for placement in every.plugins}
+        plugins = {catalogue.index[placement] for placement in catalogue.plugins}
         self._is_plugin = np.array([not plugins.isdisjoint(placed) for placed in placements.all])
 
     def of(self, value: int) -> _Table:
@@ -290,12 +307,13 @@ class _Tables:
 
     def _is_uneven(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
         """Return [row], whether chunks of a value have different lengths."""
-        every, counts = self._bounds.placements, self._bounds.counts
-        dims = np.array([-1 if placement.dim is None else placement.dim for placement in every.catalogue.placements])
-        placed = dims[np.array(every.all)[numbers]]
+        placements, counts = self._bounds.placements, self._bounds.counts
+        dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
+        dim_on_axis = dims[np.array(placements.all)[numbers]]
         is_uneven = np.zeros(len(numbers), dtype=bool)
         for dim, size in enumerate(meta.shape):
-            is_uneven |= size % np.prod(np.where(placed == dim, counts, 1), axis=1) != 0
+            chunks = np.prod(np.where(dim_on_axis == dim, counts, 1), axis=1)
+            is_uneven |= size % chunks != 0
         return is_uneven
 
     def plan(self, value: int, pairs: Iterable[tuple[int, int]], most: int, is_last: bool) -> int:
@@ -320,21 +338,24 @@ class _Tables:
 
 def number_all(placements: JointPlacements, rank: int) -> None:
     """Number every joint placement that a plan may pass, apart from plug-in placements."""
-    every, index = placements.catalogue.placements, placements.catalogue.index
-    kinds = {kind for placed in placements.all for number in placed if (kind := every[number].kind)}
-    dims = [index[Shard(dim)] for dim in range(rank)]
+    catalogue, index = placements.catalogue.placements, placements.catalogue.index
+    kinds = {kind for placed in placements.all for number in placed if (kind := catalogue[number].kind)}
+    shards = [index[Shard(dim)] for dim in range(rank)]
     for partial in [index[Partial(kind)] for kind in sorted(kinds)] or [index[R]]:
-        for placed in itertools.product(dict.fromkeys([index[R], *dims, partial]), repeat=len(placements.axes)):
-            axes_of_dim = [[axis for axis, number in enumerate(placed) if number == dim] for dim in dims]
-            for permuted in itertools.product(*map(itertools.permutations, axes_of_dim)):
+        choices = dict.fromkeys([index[R], *shards, partial])
+        for placed in itertools.product(choices, repeat=len(placements.axes)):
+            axes_by_dim = [[axis for axis, number in enumerate(placed) if number == shard] for shard in shards]
+            # every nesting order of the axes of each dimension
+            for nested_by_dim in itertools.product(*map(itertools.permutations, axes_by_dim)):
                 order = list(range(len(placed)))
-                for axes, nested in zip(axes_of_dim, permuted, strict=True):
-                    for position, axis in zip(axes, nested, strict=True):
+                for axes, nested_axes in zip(axes_by_dim, nested_by_dim, strict=True):
+                    for position, axis in zip(axes, nested_axes, strict=True):
                         order[position] = axis
                 placements.number(placed, tuple(order))
 
 
 def _reject_many_strategies(problem: Problem) -> None:
+    """Raise UnsupportedError if a node has more than `LIMIT` joint strategies."""
     axes = problem.mesh.axes
     sources = dict.fromkeys(node.source for node in problem.nodes)
     most = max((math.prod(len(source.candidates(*axis)) for axis in axes) for source in sources), default=1)

@@ -127,14 +127,16 @@ class EqualValues:
     def _trees(self, uses: Sequence[int]) -> tuple[list[Numbers], list[Numbers]]:
         """Return the least trees to sets of uses from each placement, as [set as bits][placement].
 
-        The first list is of trees that branch at the placement, the second of all trees.
+        The first list is of trees that branch at the placement, the second of all trees. Bit n is the n-th of `uses`:
+        the set 5 = 0b101 has the first and the third. A tree of several uses branches into trees for two parts.
         """
         none = np.zeros(len(self.price))
         branched, trees = [none], [none]
         for bits in range(1, 1 << len(uses)):
             if bits & (bits - 1):
-                lowest = bits & -bits
-                parts = [part for part in range(bits) if part & bits == part and part & lowest]
+                lowest_bit = bits & -bits
+                # Of the two parts, this is the one with the lowest bit.
+                parts = [part for part in range(bits) if part & bits == part and part & lowest_bit]
                 branched.append(_least([trees[part] + trees[bits ^ part] for part in parts]))
                 trees.append(_least(self.price + branched[-1], axis=1))
             else:
@@ -146,11 +148,12 @@ class EqualValues:
         """Return [placement], the least cost of a tree without `use`, and with this placement."""
         others = [other for other in range(len(self.uses)) if other != use]
         _, trees = self._trees(others)
-        last = (1 << len(others)) - 1
+        all_bits = (1 << len(others)) - 1
         from_producer = _least(self._price_from_produced + self.producer.seconds[:, None])
-        above: list[Numbers] = [from_producer] * (last + 1)
-        for bits in range(last - 1, -1, -1):
-            supersets = [larger for larger in range(bits + 1, last + 1) if larger & bits == bits]
+        # [set of uses that branch off below the placement][placement]; the others branch off above it
+        above: list[Numbers] = [from_producer] * (all_bits + 1)
+        for bits in range(all_bits - 1, -1, -1):
+            supersets = [larger for larger in range(bits + 1, all_bits + 1) if larger & bits == bits]
             branched = _least([above[larger] + trees[larger ^ bits] for larger in supersets])
             above[bits] = _least(self.price + branched[:, None]) if bits else branched
         return above[0]
