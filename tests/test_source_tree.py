@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = (
-    "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis", "transforms",
-    "rewrites", "pipeline", "passes", "shardy", "torch_interop", "lowering", "simulator", "importer", "plans",
-    "runtime", "report", "sweep", "explanation", "pictures", "language_server", "checking", "errors", "placement",
+    "core", "pipelined", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis",
+    "transforms", "rewrites", "pipeline", "passes", "shardy", "torch_interop", "lowering", "simulator", "importer",
+    "plans", "runtime", "report", "sweep", "explanation", "pictures", "language_server", "checking", "errors", "placement",
     "checkpoint", "testing", "__init__", "tools", "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its

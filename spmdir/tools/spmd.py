@@ -16,6 +16,7 @@ SUBCOMMANDS: Mapping[str, str] = MappingProxyType(
         "explain": "Explain the shardings and reshards of values, or show what another sharding would change.",
         "diff": "Compare two partitioned programs: time, bytes sent, memory, collectives and shardings.",
         "plan-model": "Compare the ways to train a model on a cluster: meshes, recipes, recomputation, micro-batches.",
+        "pipeline": "Make or check the order of a pipeline-parallel step: time, lower bound, memory, diagram.",
         "plan-reshard": "Print the cheapest plan from one sharding to another, its cost and a lower bound.",
         "check-placement": "Check that the placements of plug-ins obey the laws of placements.",
         "check-rules": "Check sharding rules by running their ops on simulated ranks.",

@@ -1,0 +1,177 @@
+"""The actions of a pipeline-parallel step, and the global order in which they are issued.
+
+A model is cut into stages. A step runs each stage on each micro-batch: forward (`F`), input gradient (`I`) and weight
+gradient (`W`), or both gradients together (`B`). Stages are placed on coordinates of the pipeline axis. Between
+coordinates, a message carries an activation to the next stage, or a gradient to the previous one.
+
+With two coordinates, one stage on each, and one micro-batch, this is a step:
+
+    0F0  0F0>1  1F0  1B0  1B0>0  0B0
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Literal
+
+import attrs
+
+Kind = Literal["F", "I", "W", "B"]
+"""Forward, input gradient, weight gradient, both gradients."""
+
+SENDS: tuple[Kind, ...] = ("F", "I", "B")
+"""The kinds of actions whose result another stage needs."""
+
+
+@attrs.frozen(order=True, cache_hash=True)
+class Action:
+    """One stage on one micro-batch: `2F0` is the forward of stage 2 on micro-batch 0."""
+
+    stage: int
+    kind: Kind
+    micro: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro}"
+
+
+@attrs.frozen(cache_hash=True)
+class StageMessage:
+    """The result of `action`, sent to the coordinate `target` of the pipeline axis: `0F0>1`."""
+
+    action: Action
+    target: int
+
+    def __str__(self) -> str:
+        return f"{self.action}>{self.target}"
+
+
+Entry = Action | StageMessage
+
+_ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
+
+
+def parse_action(text: str) -> Action | None:
+    """Return the action of a text such as `2F0`; None if the text is not an action."""
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        return None
+    stage, kind, micro = match.groups()
+    return Action(int(stage), kind, int(micro))  # type: ignore[arg-type]  # the pattern has the kinds
+
+
+@attrs.frozen(cache_hash=True)
+class StageMap:
+    """The placement of stages: stage → coordinate of the pipeline axis.
+
+    Attributes:
+        coordinates: [stage], its coordinate.
+    """
+
+    coordinates: tuple[int, ...]
+
+    @property
+    def stages(self) -> int:
+        """Return the number of stages."""
+        return len(self.coordinates)
+
+    @cached_property
+    def ranks(self) -> int:
+        """Return the number of coordinates of the pipeline axis."""
+        return max(self.coordinates) + 1
+
+    def stages_on(self, coordinate: int) -> tuple[int, ...]:
+        """Return the stages on a coordinate, in ascending order."""
+        return tuple(stage for stage, place in enumerate(self.coordinates) if place == coordinate)
+
+    def consumer(self, action: Action) -> int | None:
+        """Return the stage that needs the result of `action`; None if no stage does."""
+        if action.kind not in SENDS:
+            return None
+        stage = action.stage + 1 if action.kind == "F" else action.stage - 1
+        return stage if 0 <= stage < self.stages else None
+
+    def message(self, action: Action) -> StageMessage | None:
+        """Return the message after `action`; None if its result stays on the coordinate."""
+        consumer = self.consumer(action)
+        if consumer is None or self.coordinates[consumer] == self.coordinates[action.stage]:
+            return None
+        return StageMessage(action, self.coordinates[consumer])
+
+    def coordinates_of(self, entry: Entry) -> tuple[int, ...]:
+        """Return the coordinate that runs an action, or the sender and the receiver of a message."""
+        if isinstance(entry, Action):
+            return (self.coordinates[entry.stage],)
+        return self.coordinates[entry.action.stage], entry.target
+
+    def operands(self, action: Action, split: bool) -> Iterator[Action]:
+        """Yield the actions that `action` needs.
+
+        Args:
+            split: whether backward is split into `I` and `W`.
+        """
+        stage, micro = action.stage, action.micro
+        if action.kind == "F":
+            if stage:
+                yield Action(stage - 1, "F", micro)
+        elif action.kind == "W":
+            yield Action(stage, "I", micro)
+        else:
+            yield Action(stage, "F", micro)
+            if stage + 1 < self.stages:
+                yield Action(stage + 1, "I" if split else "B", micro)
+
+
+def looped(ranks: int, stages_per_rank: int = 1) -> StageMap:
+    """Return the map of stage s to coordinate s modulo `ranks`."""
+    return StageMap(tuple(stage % ranks for stage in range(ranks * stages_per_rank)))
+
+
+def folded(ranks: int) -> StageMap:
+    """Return the map of two stages a rank in the shape of a V: the last stage is on the first coordinate."""
+    return StageMap((*range(ranks), *reversed(range(ranks))))
+
+
+@attrs.frozen
+class StepOrder:
+    """A step as one global order of actions and messages. Each rank runs its projection.
+
+    Attributes:
+        stage_map: the placement of stages.
+        micro: the number of micro-batches.
+        entries: the actions and messages, in the order in which they are issued.
+        is_split: whether backward is split into `I` and `W`.
+    """
+
+    stage_map: StageMap
+    micro: int
+    entries: tuple[Entry, ...]
+    is_split: bool
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """Return the actions, without messages."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Action))
+
+    def row(self, coordinate: int) -> tuple[Entry, ...]:
+        """Return the entries that a coordinate takes part in, in order."""
+        return tuple(entry for entry in self.entries if coordinate in self.stage_map.coordinates_of(entry))
+
+    @property
+    def rows(self) -> tuple[tuple[Entry, ...], ...]:
+        """Return the row of each coordinate."""
+        return tuple(map(self.row, range(self.stage_map.ranks)))
+
+
+def kinds_of(split: bool) -> tuple[Kind, ...]:
+    """Return the kinds of actions of a step, with or without a split backward."""
+    return ("F", "I", "W") if split else ("F", "B")
+
+
+def all_actions(stages: int, micro: int, split: bool) -> Iterator[Action]:
+    """Yield all actions of a step, each once."""
+    for stage in range(stages):
+        for kind in kinds_of(split):
+            yield from (Action(stage, kind, number) for number in range(micro))

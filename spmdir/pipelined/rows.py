@@ -1,0 +1,253 @@
+"""Read and write the rows of an order, one a rank, and prove that no rank waits for ever.
+
+A row lists the actions of a rank, in the CSV of `torch.distributed.pipelining`: `0F0,0F1,0B0`. Rows may also contain
+messages, `0SEND_F0` on the sender and `1RECV_F0` on the receiver. Rows without messages get each message right after
+its action.
+
+A send may wait until its receiver arrives. So rows are accepted only if they are the projections of one global order:
+each send and its receive are one entry, and the order of all rows and of the dependences has no cycle. Then take the
+first entry of the global order that has not ended. All entries before it have ended, so all its ranks reach it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from spmdir.core.errors import Location, SpmdirError, raise_all
+from spmdir.pipelined.actions import Action, Entry, StageMap, StepOrder, all_actions, parse_action
+
+_MESSAGE = re.compile(r"(\d+)(SEND|RECV)_([FB])(\d+)")
+
+
+def order_of_rows(
+    stage_map: StageMap, micro: int, rows: Sequence[Sequence[Entry]], split: bool, where: Location | None = None
+) -> StepOrder:
+    """Return the global order of rows.
+
+    Args:
+        rows: [coordinate], its actions and messages. A message is in the rows of both its coordinates.
+        where: the location of the rows, for errors.
+
+    Raises:
+        SpmdirError: an action is missing or on another rank, a message is missing, or ranks wait for each other.
+    """
+    raise_all([SpmdirError(message, where) for message in _missing(stage_map, micro, rows, split)])
+    followers: dict[Entry, set[Entry]] = {}
+    waits: dict[Entry, int] = {}
+
+    def after(first: Entry, second: Entry) -> None:
+        if second not in followers.setdefault(first, set()):
+            followers[first].add(second)
+            waits[second] = waits.get(second, 0) + 1
+
+    for row in rows:
+        for entry in row:
+            waits.setdefault(entry, 0)
+        for first, second in itertools.pairwise(row):
+            after(first, second)
+    for action in all_actions(stage_map.stages, micro, split):
+        for operand in stage_map.operands(action, split):
+            message = stage_map.message(operand) if operand.stage != action.stage else None
+            if message is not None:
+                after(operand, message)
+            after(message or operand, action)
+    entries: list[Entry] = []
+    rank_of = {entry: position for row in rows for position, entry in enumerate(row)}
+    ready = [(rank_of[entry], str(entry), entry) for entry, count in waits.items() if not count]
+    heapq.heapify(ready)
+    while ready:
+        *_, entry = heapq.heappop(ready)
+        entries.append(entry)
+        for follower in followers.get(entry, ()):
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(ready, (rank_of[follower], str(follower), follower))
+    if len(entries) < len(waits):
+        raise SpmdirError(_cycle_text({e for e, count in waits.items() if count}, followers), where)
+    return StepOrder(stage_map, micro, tuple(entries), split)
+
+
+def with_messages(stage_map: StageMap, micro: int, rows: Sequence[Sequence[Action]], split: bool) -> StepOrder:
+    """Return the global order of rows of actions, with each message right after its action."""
+    return order_of_rows(stage_map, micro, _messages_at_both_ends(stage_map, micro, rows, split), split)
+
+
+def _messages_at_both_ends(
+    stage_map: StageMap, micro: int, rows: Sequence[Sequence[Action]], split: bool
+) -> list[list[Entry]]:
+    """Return rows with messages: after their actions on the senders, and where they arrive in time on the receivers.
+
+    The actions of all rows are replayed, each in one second. A receiver takes a message when it is sent.
+    """
+    end: dict[Action, int] = {}
+    position, free = [0] * len(rows), [0] * len(rows)
+    result: list[list[Entry]] = [[] for _ in rows]
+    total = sum(map(len, rows))
+    while len(end) < total:
+        candidates = []
+        for rank, row in enumerate(rows):
+            if position[rank] == len(row):
+                continue
+            operands = list(stage_map.operands(row[position[rank]], split))
+            if all(operand in end for operand in operands):
+                candidates.append((max([free[rank], *(end[operand] for operand in operands)]), rank))
+        if not candidates:
+            stuck = ", ".join(str(row[at]) for row, at in zip(rows, position, strict=True) if at < len(row))
+            raise SpmdirError(
+                f"no rank can continue: they wait in {stuck}; expected an order that respects dependences"
+            )
+        start, rank = min(candidates)
+        action = rows[rank][position[rank]]
+        end[action] = free[rank] = start + 1
+        position[rank] += 1
+        result[rank].append(action)
+        if message := stage_map.message(action):
+            result[rank].append(message)
+            result[message.target].append(message)
+    return result
+
+
+def _missing(stage_map: StageMap, micro: int, rows: Sequence[Sequence[Entry]], split: bool) -> Iterator[str]:
+    """Yield what is missing, repeated or misplaced in rows."""
+    seen: dict[Entry, list[int]] = {}
+    for coordinate, row in enumerate(rows):
+        for entry in row:
+            seen.setdefault(entry, []).append(coordinate)
+    for action in all_actions(stage_map.stages, micro, split):
+        places, expected = seen.pop(action, []), [stage_map.coordinates[action.stage]]
+        if places != expected:
+            yield f"{action} is on {_ranks(places)}; expected it once, on {_ranks(expected)}"
+        if message := stage_map.message(action):
+            places, ends = seen.pop(message, []), sorted(stage_map.coordinates_of(message))
+            if sorted(places) != ends:
+                yield f"the message after {action} is on {_ranks(places)}; expected it once on each of {_ranks(ends)}"
+    for entry in seen:
+        yield f"unexpected {entry}; expected the actions of {stage_map.stages} stages and {micro} micro-batches"
+
+
+def _ranks(coordinates: Sequence[int]) -> str:
+    return "no rank" if not coordinates else f"rank {', '.join(map(str, coordinates))}"
+
+
+def _cycle_text(stuck: set[Entry], followers: Mapping[Entry, set[Entry]]) -> str:
+    """Return the error about a cycle among the entries that never become ready."""
+    predecessors: dict[Entry, Entry] = {}
+    for entry in sorted(stuck, key=str):
+        for follower in followers.get(entry, ()):
+            if follower in stuck:
+                predecessors.setdefault(follower, entry)
+    entry = next(iter(sorted(predecessors, key=str)))
+    path: list[Entry] = []
+    while entry not in path:
+        path.append(entry)
+        entry = predecessors[entry]
+    cycle = path[path.index(entry) :][::-1]
+    return (
+        f"ranks wait for each other: {' before '.join(map(str, [*cycle, cycle[0]]))}; expected rows that do not "
+        "deadlock if each send waits for its receiver"
+    )
+
+
+def print_csv(order: StepOrder, messages: bool = False) -> str:
+    """Return the CSV of torch for an order, a row a rank. With messages, it has the format `compute_comms`."""
+    lines = []
+    for coordinate in range(order.stage_map.ranks):
+        tokens = (_token(entry, coordinate, order.stage_map) for entry in order.row(coordinate))
+        lines.append(",".join(token for token in tokens if messages or "_" not in token))
+    return "\n".join(lines) + "\n"
+
+
+def _token(entry: Entry, coordinate: int, stage_map: StageMap) -> str:
+    if isinstance(entry, Action):
+        return str(entry)
+    direction = "F" if entry.action.kind == "F" else "B"
+    is_sender = stage_map.coordinates[entry.action.stage] == coordinate
+    stage = entry.action.stage if is_sender else stage_map.consumer(entry.action)
+    return f"{stage}{'SEND' if is_sender else 'RECV'}_{direction}{entry.action.micro}"
+
+
+def parse_csv(text: str, file: str) -> StepOrder:
+    """Parse the CSV of torch's pipeline schedules, with or without messages, and return the global order.
+
+    Raises:
+        SpmdirError: a cell is not an action or a message, a stage is on two ranks, or `order_of_rows` rejects the rows.
+    """
+    cells = [
+        [(cell.strip(), Location(file, number, column + 1)) for cell, column in _cells(line)]
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
+    actions = [[parse_action(token) for token, _ in row] for row in cells]
+    coordinate_of: dict[int, int] = {}
+    errors: list[SpmdirError] = []
+    for coordinate, (row, parsed) in enumerate(zip(cells, actions, strict=True)):
+        for (token, location), action in zip(row, parsed, strict=True):
+            if action is None and _MESSAGE.fullmatch(token) is None:
+                errors.append(
+                    SpmdirError(f"invalid action '{token}'; expected one such as 0F0, 1B2 or 0SEND_F0", location)
+                )
+            elif action is not None and coordinate_of.setdefault(action.stage, coordinate) != coordinate:
+                other = coordinate_of[action.stage]
+                errors.append(
+                    SpmdirError(f"stage {action.stage} is on rank {other} and here; expected one rank", location)
+                )
+    raise_all(errors)
+    known = [action for row in actions for action in row if action is not None]
+    if not known:
+        raise SpmdirError(
+            "the file has no actions; expected a row for each rank, such as 0F0,0B0", Location(file, 1, 1)
+        )
+    stages, micro = max(coordinate_of) + 1, max(action.micro for action in known) + 1
+    if missing := [stage for stage in range(stages) if stage not in coordinate_of]:
+        raise SpmdirError(
+            f"no rank has stage {missing[0]}; expected the stages 0 to {stages - 1}", Location(file, 1, 1)
+        )
+    stage_map = StageMap(tuple(coordinate_of[stage] for stage in range(stages)))
+    split = any(action.kind in "IW" for action in known)
+    where = Location(file, 1, 1)
+    if not any("_" in token for row in cells for token, _ in row):
+        plain = [[action for action in row if action is not None] for row in actions]
+        raise_all([SpmdirError(m, where) for m in _missing_actions(stage_map, micro, plain, split)])
+        return with_messages(stage_map, micro, plain, split)
+    rows: list[list[Entry]] = [[_entry(token, location, stage_map, split) for token, location in row] for row in cells]
+    return order_of_rows(stage_map, micro, rows, split, where)
+
+
+def _missing_actions(stage_map: StageMap, micro: int, rows: Sequence[Sequence[Action]], split: bool) -> Iterator[str]:
+    """Yield what is missing, repeated or unexpected in rows without messages."""
+    counts: dict[Action, int] = {}
+    for action in itertools.chain(*rows):
+        counts[action] = counts.get(action, 0) + 1
+    for action in all_actions(stage_map.stages, micro, split):
+        if counts.pop(action, 0) != 1:
+            yield f"expected {action} once on rank {stage_map.coordinates[action.stage]}"
+    for action in counts:
+        yield f"unexpected {action}; expected {'I and W' if split else 'B'} for the backward of all stages"
+
+
+def _cells(line: str) -> Iterator[tuple[str, int]]:
+    """Yield the non-empty cells of a line, with their columns from 0."""
+    column = 0
+    for cell in line.split(","):
+        if cell.strip():
+            yield cell, column + len(cell) - len(cell.lstrip())
+        column += len(cell) + 1
+
+
+def _entry(token: str, location: Location, stage_map: StageMap, split: bool) -> Entry:
+    """Return the action or the message of a cell."""
+    if action := parse_action(token):
+        return action
+    match = _MESSAGE.fullmatch(token)
+    assert match is not None  # parse_csv has checked it
+    stage, end, direction, micro = match.groups()
+    sender = int(stage) if end == "SEND" else int(stage) + (-1 if direction == "F" else 1)
+    backward = "I" if split else "B"
+    if 0 <= sender < stage_map.stages:
+        message = stage_map.message(Action(sender, "F" if direction == "F" else backward, int(micro)))  # type: ignore
+        if message is not None:
+            return message
+    raise SpmdirError(f"'{token}' sends nothing to another rank; expected only messages between ranks", location)
