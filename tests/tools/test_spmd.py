@@ -38,7 +38,7 @@ def test_each_subcommand_has_a_help(name: str, capsys: pytest.CaptureFixture[str
     [
         (
             ["raport"],
-            "unknown subcommand 'raport'; expected one of report, explain, diff, plan-model, plan-reshard",
+            "unknown subcommand 'raport'; expected one of report, explain, diff, plan-model, pipeline, plan-reshard",
         ),
         (["raport"], "did you mean 'report'?; see spmd --help"),
         ([], "no subcommand; expected one of report, "),
