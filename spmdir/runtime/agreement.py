@@ -40,11 +40,11 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "keep": lambda a, b, ranks: f"{ranks} pass keep={a} and keep={b}; {PASS_SAME}",
     "directory": lambda a, b, ranks: f"{ranks} pass the directories {a!r} and {b!r}; pass one shared directory",
     "pipeline": lambda a, b, ranks: (
-        f"{ranks} pass {_pipelines(a, b)}; pass the same pipeline, plug-ins and topology on all ranks"
+        f"{ranks} pass {_different_pipelines(a, b)}; pass the same pipeline, plug-ins and topology on all ranks"
     ),
     "sizes": lambda a, b, ranks: (
-        f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; pass the same arguments on all ranks, or set "
-        "local_inputs=True if each rank has its own batch"
+        f"{ranks} call with the sizes {_sizes_text(a)} and {_sizes_text(b)}; pass the same arguments on all ranks, or "
+        "set local_inputs=True if each rank has its own batch"
     ),
     "inputs": lambda a, b, ranks: (
         f"{ranks} pass different values of the input '{_first_difference(a, b)}'; expected the same global batch on "
@@ -77,7 +77,7 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
 
 SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str]] = {
     "messages": lambda message, a, b, ranks: (
-        f"{ranks} pass local inputs of different sizes, {_lengths(a['lengths'], b['lengths'])}, and "
+        f"{ranks} pass local inputs of different sizes, {_different_sizes(a['lengths'], b['lengths'])}, and "
         f"{message.rpartition('#')[0]} depends on the sizes; pass inputs of one size on these ranks, or give gathered "
         "outputs an out-sharding, such as dp: S(0)"
     ),
@@ -205,7 +205,14 @@ class RankGroup:
         return "".join(texts)
 
     def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Return the error of the statuses of all ranks, as `_encode_error` returns it; empty if there is none."""
+        """Write the status of this rank to the store, and return the verdict on the statuses of all ranks.
+
+        The first rank waits for all statuses and writes the verdict, which the others wait for. Entries of round 3 of
+        two ranks: `3/0` and `3/1`, the statuses; `3/verdict`; and `3/seen`, the number of ranks that read an error.
+
+        Returns: an error, as `_encode_error` returns it; empty if there is none. `missing` is True in it if a rank did
+            not arrive within the timeout.
+        """
         self._round += 1
         store = distributed_c10d.PrefixStore(str(self._round), self._store)
         with self._reaching_store(status["what"]):
@@ -219,6 +226,7 @@ class RankGroup:
                 verdict = self._missing_verdict(store, status["what"])
             if verdict:
                 store.add("seen", 1)
+            # The store may end with this process, so stay until the other ranks have read the error.
             if verdict and not verdict.get("missing"):
                 self._await(lambda: store.add("seen", 0) >= len(self.members), self._linger)
         return verdict
@@ -265,6 +273,7 @@ class RankGroup:
 
     @property
     def _linger(self) -> float:
+        """The longest wait, in seconds, until the other ranks have read an error."""
         return min(LINGER, self.timeout)
 
     @staticmethod
@@ -326,18 +335,20 @@ def _decode_error(encoded: Mapping[str, Any]) -> SpmdirError:
     return CLASSES.get(encoded.get("class", ""), SpmdirError)(message, Location(*location) if location else None)
 
 
-def _sizes(sizes: Mapping[str, int] | None) -> str:
+def _sizes_text(sizes: Mapping[str, int] | None) -> str:
+    """Return the sizes of a call as text: `{"n": 4, "m": 2}` → `n = 4, m = 2`."""
     return ", ".join(f"{name} = {number}" for name, number in (sizes or {}).items())
 
 
-def _lengths(a: Mapping[str, int], b: Mapping[str, int]) -> str:
+def _different_sizes(a: Mapping[str, int], b: Mapping[str, int]) -> str:
     """Return the differing sizes of two ranks as text: `3 and 4 in dimension 0 of 'x'`."""
     return ", ".join(
         f"{size} and {b[dimension]} in {dimension}" for dimension, size in a.items() if size != b[dimension]
     )
 
 
-def _pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+def _different_pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+    """Return the difference between the pipelines of two ranks as text."""
     if a["text"] != b["text"]:
         return f"the pipelines {a['text']} and {b['text']}"
     return f"the pipeline {a['text']} with different plug-ins or topologies"

@@ -27,7 +27,7 @@ from spmdir.torch_interop.graphs import source_text
 Call = Callable[..., Sequence[Tensor]]
 
 _KEY = re.compile(r"\['?([^'\]]+)'?\]")
-_HELD = re.compile(r"\._(?:modules|parameters|buffers)\[")
+_STATE = re.compile(r"\._(?:modules|parameters|buffers)\[")
 
 
 def backend(
@@ -114,16 +114,16 @@ def input_names(graph: fx.GraphModule) -> list[str]:
     """Return the names of the inputs of a graph of Dynamo.
 
     A parameter or buffer has its name in its module, and an argument its name in the function. If two names are equal,
-    they are prefixed with the module.
+    they are prefixed with the module. Dynamo's source `L['self']._modules['fc']._parameters['weight']` has the keys
+    self, fc and weight; the short name is `fc.weight`, and the full name `self.fc.weight`.
     """
-    paths = [_path(node) for node in graph.graph.nodes if node.op == "placeholder"]
-    # The first key of a parameter or buffer is the name of its module in the function.
-    short_names = [".".join(keys[1:] if is_of_module else keys) for keys, is_of_module in paths]
+    full_names, short_names = [], []
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            source = source_text(node)
+            keys = _KEY.findall(source) or [node.name]
+            full_names.append(".".join(keys))
+            # The first key of a parameter or buffer is the name of its module in the function.
+            short_names.append(".".join(keys[1:] if _STATE.search(source) else keys))
     count = Counter(short_names)
-    return [name if count[name] == 1 else ".".join(keys) for name, (keys, _) in zip(short_names, paths, strict=True)]
-
-
-def _path(node: fx.Node) -> tuple[list[str], bool]:
-    """Return (the keys of the path of an input, whether it is a parameter or buffer of a module)."""
-    source = source_text(node)
-    return _KEY.findall(source) or [node.name], _HELD.search(source) is not None
+    return [short if count[short] == 1 else full for short, full in zip(short_names, full_names, strict=True)]

@@ -56,26 +56,26 @@ class BoxedShard(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        rows = _rows(args)
-        _check_op(func, args, rows)
+        operands_of_results = _operands_of_results(args)
+        _check_op(func, args, operands_of_results)
         # An in-place op returns its operands; other results have the boxes of their operands.
         boxed_of_shard = {
             id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)
         }
         args, kwargs = pytree.tree_map_only(BoxedShard, lambda leaf: leaf.shard, (args, kwargs or {}))
 
-        def wrap_result(result: Tensor, operands_of_result: Sequence[Tensor]) -> Tensor:
+        def wrap_result(result: Tensor, operands: Sequence[Tensor]) -> Tensor:
             if id(result) in boxed_of_shard:
                 return boxed_of_shard[id(result)]
-            operand = next(
-                (t for t in operands_of_result if isinstance(t, BoxedShard) and t.shape == result.shape), None
-            )
-            return result if operand is None else BoxedShard(result, operand.boxes, operand.is_partition)
+            for operand in operands:
+                if isinstance(operand, BoxedShard) and operand.shape == result.shape:
+                    return BoxedShard(result, operand.boxes, operand.is_partition)
+            return result
 
         returned = func(*args, **kwargs)
-        if len(rows) > 1:
-            return returned and type(returned)(map(wrap_result, returned, rows))
-        return pytree.tree_map_only(Tensor, lambda result: wrap_result(result, rows[0]), returned)
+        if len(operands_of_results) > 1:
+            return returned and type(returned)(map(wrap_result, returned, operands_of_results))
+        return pytree.tree_map_only(Tensor, lambda result: wrap_result(result, operands_of_results[0]), returned)
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
         properties = TensorProperties.create_from_tensor(self.shard)
@@ -96,10 +96,10 @@ class BoxedShard(Tensor):
         return box.of_local(self.shard)
 
 
-def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
+def _check_op(func: Any, args: Sequence[Any], operands_of_results: Sequence[Sequence[Tensor]]) -> None:
     """Raise UnsupportedError unless `func` on the shards returns the shards of its result on the whole tensors."""
     name = func.overloadpacket.__name__
-    boxed = [operand for row in rows for operand in row if isinstance(operand, BoxedShard)]
+    boxed = [operand for operands in operands_of_results for operand in operands if isinstance(operand, BoxedShard)]
     if name in NORMS:
         is_supported = all(operand.is_partition for operand in boxed)
     elif name in ("view", "_unsafe_view"):
@@ -112,14 +112,19 @@ def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) 
             "gather whole values, use state_dict() of a Parallel or spmdir.checkpoint.save_safetensors; or shard the "
             "tensor by S(dim) with axes in mesh order"
         )
-    if any(len({getattr(operand, "boxes", None) for operand in row if operand.dim()}) > 1 for row in rows):
-        raise UnsupportedError(
-            f"cannot run {func} on tensors with different shardings; expected one sharding of all that are not 0-d"
-        )
+    for operands in operands_of_results:
+        # A plain tensor has no boxes: it is a different sharding too.
+        if len({getattr(operand, "boxes", None) for operand in operands if operand.dim()}) > 1:
+            raise UnsupportedError(
+                f"cannot run {func} on tensors with different shardings; expected one sharding of all that are not 0-d"
+            )
 
 
-def _rows(args: Sequence[Any]) -> list[tuple[Tensor, ...]]:
-    """Return the operands of each result: all operands, or of a list op the n-th of each list."""
+def _operands_of_results(args: Sequence[Any]) -> list[tuple[Tensor, ...]]:
+    """Return the tensor operands of each result of an op.
+
+    `add(a, b)` has one result: [(a, b)]. The list op `_foreach_add([a, b], [c, d])` has two: [(a, c), (b, d)].
+    """
     lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)]
-    columns = zip(*lists, strict=True) if lists else [args]
-    return [tuple(arg for arg in column if isinstance(arg, Tensor)) for column in columns]
+    args_of_results = zip(*lists, strict=True) if lists else [args]
+    return [tuple(arg for arg in result_args if isinstance(arg, Tensor)) for result_args in args_of_results]

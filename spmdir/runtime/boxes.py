@@ -50,6 +50,8 @@ def _view(tensor: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tenso
 def held_boxes(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[Box, ...]:
     """Return the boxes of a tensor of global `shape` that `rank` has. They do not overlap.
 
+    A rank that has the rows 2, 3, 6 and 7 of a tensor of shape (8, 5) has two boxes of shape (2, 5).
+
     A tensor without elements has one empty box, because a checkpoint stores only tensors with boxes. An empty shard of
     another tensor has no box.
 
@@ -68,7 +70,10 @@ def held_boxes(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) 
 
 
 def _place_ranges(ranges: Ranges) -> list[tuple[int, int, int]]:
-    """Return (start in the dimension, size, start in the local shard) of each range. Empty ranges are left out."""
+    """Return (start in the dimension, size, start in the local shard) of each range. Empty ranges are left out.
+
+    The ranges (2, 4) and (6, 8) give [(2, 2, 0), (6, 2, 2)].
+    """
     sizes = [end - start for start, end in ranges]
     local = itertools.accumulate(sizes, initial=0)
     return [

@@ -46,9 +46,9 @@ class Convention:
     state_spec: pytree.TreeSpec | None = None
 
     @property
-    def tensor_places(self) -> list[int]:
+    def tensor_indices(self) -> list[int]:
         """The indices of the tensors among the leaves of the arguments."""
-        return [place for place, example in enumerate(self.examples) if example == _TENSOR]
+        return [index for index, example in enumerate(self.examples) if example == _TENSOR]
 
     def tensors(self, args: tuple[Any, ...]) -> list[Tensor]:
         """Return the tensors among the arguments of a call, in order.
@@ -153,6 +153,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     leaves, in_spec = pytree.tree_flatten(example_inputs)
     convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
     tensors: dict[str, Any] = {**program.constants, **program.state_dict}
+    # Fake tensors stand for meta tensors during the trace; two names of one tensor must give one meta tensor.
     meta_tensors: dict[int, Any] = {
         id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)
     }
@@ -247,6 +248,7 @@ def _empty_on(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _graph_outputs(graph: fx.Graph) -> Any:
+    """Return what a graph returns: a tree of nodes and numbers."""
     return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
 
 
@@ -261,6 +263,7 @@ def _check_numbers(old: Sequence[Any], new: Sequence[Any]) -> None:
 
 
 def _is_tensor(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor, or an fx node whose value is one."""
     return isinstance(leaf, Tensor) or (isinstance(leaf, fx.Node) and isinstance(leaf.meta.get("val"), Tensor))
 
 

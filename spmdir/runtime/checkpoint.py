@@ -52,7 +52,7 @@ from spmdir.runtime.room import check_values, memory_for_meta
 from spmdir.torch_interop.state_dicts import flatten_state_dict
 
 GENERATORS = "generators"
-FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)
+OPTIMIZER_OPTIONS = named.StateDictOptions(flatten_optimizer_state_dict=True)
 SHOWN = 4
 """The number of differences that an error lists."""
 
@@ -128,9 +128,11 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
                 raise UnsupportedError(
                     f"'{name}' has taken no step, so it has nothing to save; save after its first step"
                 )
-        status["saved"] = {n: _digest(n, value) for n, value in values.items() if not isinstance(value, DTensor)}
+        plain_values = {name: value for name, value in values.items() if not isinstance(value, DTensor)}
+        status["saved"] = {name: _digest(name, value) for name, value in plain_values.items()}
         entries = _group_by_state_key(values, paths)
-        entries |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
+        for device_type, generator_state in _generator_states().items():
+            entries[f"{GENERATORS}.{rank}.{device_type}"] = generator_state
     with check_agreement("the beginning of a checkpoint"):
         checkpoint_path = prepare_directory(directory, step) if rank == 0 else None
     checkpoint_path, unfinished = broadcast_from_first(checkpoint_path)
@@ -144,9 +146,10 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
     with check_agreement("the end of a checkpoint"):
         if rank == 0:
             publish(unfinished, checkpoint_path, digests)
-            older_paths = [path for _, path in sorted(list_complete(directory).items()) if path != checkpoint_path]
-            for older_path in older_paths[: max(0, len(older_paths) - keep + 1)] if keep else []:
-                shutil.rmtree(older_path)
+            other_paths = [path for _, path in sorted(list_complete(directory).items()) if path != checkpoint_path]
+            surplus = max(0, len(other_paths) - keep + 1) if keep else 0
+            for surplus_path in other_paths[:surplus]:
+                shutil.rmtree(surplus_path)
     return checkpoint_path
 
 
@@ -227,7 +230,7 @@ def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(value, nn.Module):
         return named.get_model_state_dict(value)
     if isinstance(value, Optimizer):
-        return named.get_optimizer_state_dict(_module_of(name, value, state), value, options=FLAT)
+        return named.get_optimizer_state_dict(_module_of(name, value, state), value, options=OPTIMIZER_OPTIONS)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return value.state_dict()
     return value
@@ -242,7 +245,7 @@ def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None
         if not all(isinstance(leaf, Tensor) for leaf in tree.values()):
             named.set_model_state_dict(value, tree)
     elif isinstance(value, Optimizer):
-        named.set_optimizer_state_dict(_module_of(name, value, state), value, tree, options=FLAT)
+        named.set_optimizer_state_dict(_module_of(name, value, state), value, tree, options=OPTIMIZER_OPTIONS)
     elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         value.load_state_dict(tree)
 
@@ -274,7 +277,10 @@ def _flatten_trees(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def _group_by_state_key(values: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Return key of the state → its values by the remaining part of their names, as the metadata records them."""
+    """Return key of the state → its value, or a dict from the rest of each name to the value.
+
+    The names `model.fc.weight` and `epoch` give {"model": {"fc.weight": …}, "epoch": …}.
+    """
     grouped: dict[str, Any] = {}
     for name, value in values.items():
         key = paths[name][0]
@@ -294,9 +300,13 @@ def _replace(tree: Any, path: Sequence[Any], value: Any) -> None:
 
 
 def _key_in(container: Any, key: Any) -> Any:
-    """Return the key of a dict or list for the element `key` of a path. Paths have strings for all keys of dicts."""
-    is_text_of_key = isinstance(container, Mapping) and key not in container
-    return next(container_key for container_key in container if str(container_key) == key) if is_text_of_key else key
+    """Return the key of a dict or list for the element `key` of a path.
+
+    Paths have strings for all keys of dicts: "0" stands for the key 0 of `{0: value}`.
+    """
+    if not isinstance(container, Mapping) or key in container:
+        return key
+    return next(container_key for container_key in container if str(container_key) == key)
 
 
 def _digest(name: str, value: Any) -> str:
@@ -307,7 +317,7 @@ def _digest(name: str, value: Any) -> str:
         raise UnsupportedError(f"'{name}' is {shown(value)}, which cannot be saved: {error}") from error
 
 
-def _generators() -> dict[str, Tensor]:
+def _generator_states() -> dict[str, Tensor]:
     """Return device type → the state of its random generator."""
     states = {"cpu": torch.get_rng_state()}
     if torch.accelerator.is_available():
@@ -320,12 +330,16 @@ def _saved_generators(metadata: Metadata, rank: int) -> dict[str, Tensor]:
     """Return name → buffer for each saved generator state of `rank`, or of the first rank if `rank` has none."""
     saved = metadata.state_dict_metadata
     saved_rank = rank if f"{GENERATORS}.{rank}.cpu" in saved else 0
-    states = {f"{GENERATORS}.{saved_rank}.{kind}": state for kind, state in _generators().items()}
-    return {name: torch.empty_like(state) for name, state in states.items() if name in saved}
+    buffers = {}
+    for device_type, state in _generator_states().items():
+        name = f"{GENERATORS}.{saved_rank}.{device_type}"
+        if name in saved:
+            buffers[name] = torch.empty_like(state)
+    return buffers
 
 
-def _set_generator(kind: str, state: Tensor) -> None:
-    (torch if kind == "cpu" else torch.get_device_module(kind)).set_rng_state(state)
+def _set_generator(device_type: str, state: Tensor) -> None:
+    (torch if device_type == "cpu" else torch.get_device_module(device_type)).set_rng_state(state)
 
 
 def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, state: Mapping[str, Any]) -> None:
@@ -334,15 +348,15 @@ def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, st
     Saved names that belong to no key of `state` are ignored.
     """
     saved = metadata.state_dict_metadata
-    keys = {name: path[0] for name, path in (metadata.planner_data or {}).items()}
-    saved_keys = {keys.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}
+    key_of_name = {name: path[0] for name, path in (metadata.planner_data or {}).items()}
+    saved_keys = {key_of_name.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}
     differences = [f"'{name}' is not in it" for name in values if name not in saved]
     if values and not saved_keys & state.keys():
         differences = [
             f"it has {', '.join(map(repr, sorted(saved_keys)))} and nothing of {', '.join(map(repr, state))}"
         ]
     for name in saved:
-        if name not in values and keys.get(name, name) in state:
+        if name not in values and key_of_name.get(name, name) in state:
             differences.append(f"'{name}' is in it alone")
     for name in values.keys() & saved.keys():
         saved_type, expected_type = _describe(saved[name]), _describe(values[name])

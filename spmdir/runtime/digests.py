@@ -52,10 +52,14 @@ def program_digest(module: ModuleOp, graph: fx.GraphModule) -> str:
     return text_digest("\n".join([*group_names(graph), ir.print_ir(module)]))
 
 
-def agreement(*halves: tuple[ModuleOp, fx.GraphModule]) -> dict[str, Any]:
-    """Return the fields of a status that must be equal on all ranks that run these programs."""
-    programs = " ".join(program_digest(*half) for half in halves)
-    return {"program": programs, "placements": placement_digests(*(module for module, _ in halves))}
+def agreement(*programs: tuple[ModuleOp, fx.GraphModule]) -> dict[str, Any]:
+    """Return the fields of a status that must be equal on all ranks that run these programs.
+
+    Args:
+        programs: the module and the lowered graph of each program: one, or the forward and the backward.
+    """
+    program_digests = " ".join(program_digest(module, graph) for module, graph in programs)
+    return {"program": program_digests, "placements": placement_digests(*(module for module, _ in programs))}
 
 
 def placement_digests(*modules: ModuleOp) -> dict[str, str]:
@@ -73,8 +77,8 @@ def placement_digests(*modules: ModuleOp) -> dict[str, str]:
                 if not type(placement).__module__.startswith("spmdir."):
                     tensors_of_placement.setdefault(placement, set()).add((shape, dtype, count))
     return {
-        str(placement_used): layout_digest(placement_used, sorted(tensors, key=repr))
-        for placement_used, tensors in sorted(tensors_of_placement.items(), key=repr)
+        str(plugin_placement): layout_digest(plugin_placement, sorted(tensors, key=repr))
+        for plugin_placement, tensors in sorted(tensors_of_placement.items(), key=repr)
     }
 
 
@@ -118,7 +122,12 @@ def value_digest(value: Any) -> str:
 
 
 def _describe_value(value: Any, enclosing: tuple[int, ...]) -> str:
-    """Return a text of a value and of all its parts."""
+    """Return a text of a value and of all its parts.
+
+    Args:
+        enclosing: the ids of the values that contain this one, outermost first. A value that contains itself has a
+            reference to the enclosing value in its text: `x = [1]; x.append(x)` gives `list(1, the one 1 outside)`.
+    """
     if isinstance(value, Tensor):
         return f"{value.dtype} {list(value.shape)} {tensor_digest(value)}"
     if value is None or type(value) in (bool, int, float, complex, str, bytes):

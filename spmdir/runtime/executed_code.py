@@ -32,10 +32,11 @@ _TORCH_MODULES = tuple(os.path.join(_TORCH, "nn", *part) for part in (("modules"
 EVERY = "*"
 """The entry that means all names, in a set of names that are read."""
 
-_READS_VARIABLE = type(os.environ).__getitem__.__code__
-_READS_VARIABLES = type(os.environ).__iter__.__code__
+_GET_VARIABLE = type(os.environ).__getitem__.__code__
+_LIST_VARIABLES = type(os.environ).__iter__.__code__
+"""The code that runs when a program reads all names of environment variables; `_GET_VARIABLE` runs for one."""
 
-_FINDS_BY_NAME = (_TORCH, os.path.realpath(functools.__file__))
+_NAME_LOOKUP_FILES = (_TORCH, os.path.realpath(functools.__file__))
 """Files whose code reads a `__dict__` only by names that occur in it or that the code of the user passes."""
 
 _ACCESSORS = {"getattr": getattr, "hasattr": hasattr, "setattr": setattr, "delattr": delattr}
@@ -123,27 +124,27 @@ class ExecutedCode:
         """The amount of recorded code, which only increases."""
         return len(self.globals), len(self.names), len(self.modules), len(self.variables)
 
-    def add(self, code: CodeType, values: dict[str, Any]) -> None:
-        """Record a code object that is executed with the globals `values`."""
+    def add(self, code: CodeType, module_globals: dict[str, Any]) -> None:
+        """Record a code object that is executed with the globals `module_globals`."""
         if code in self.called:
             return
         self.called.add(code)
-        file = file_of(code, values)
+        file = file_of(code, module_globals)
         self.names.update(attribute_names(code))
-        if not file.startswith(_FINDS_BY_NAME) and code.co_name not in _LOOKUPS and _reads_all(code):
+        if not file.startswith(_NAME_LOOKUP_FILES) and code.co_name not in _LOOKUPS and _reads_all(code):
             self.names.add(EVERY)
         if is_library_file(file):
             return
-        self.globals[code] = values
+        self.globals[code] = module_globals
         self.own_names.update(attribute_names(code))
         if not file.startswith(_TORCH):
             self.users_names.update(code.co_names)
-        self.modules.update(_imports(code, values.get("__package__") or ""))
+        self.modules.update(_imports(code, module_globals.get("__package__") or ""))
 
 
-def file_of(code: CodeType, values: dict[str, Any]) -> str:
+def file_of(code: CodeType, module_globals: dict[str, Any]) -> str:
     """Return the file of a code object; for code compiled from a string, the file of its module."""
-    file = code.co_filename if not code.co_filename.startswith("<") else values.get("__file__")
+    file = code.co_filename if not code.co_filename.startswith("<") else module_globals.get("__file__")
     return file if isinstance(file, str) else ""
 
 
@@ -170,19 +171,22 @@ def _reads_all(code: CodeType) -> bool:
 def _imports(code: CodeType, package: str) -> Iterator[str]:
     """Yield the Python modules that a code object imports, their packages, and names that may be modules.
 
+    `from a.b import c` yields a, a.b and a.b.c.
+
     Args:
         package: the package of the code, for relative imports.
     """
     instructions = list(dis.get_instructions(code)) if any(op == _IMPORT for op in code.co_code[::2]) else []
     for position, instruction in enumerate(instructions):
         if instruction.opcode == _IMPORT:
-            level, items = instructions[position - 2].argval, instructions[position - 1].argval or ()
-            name = (
-                importlib.util.resolve_name("." * level + instruction.argval, package) if level else instruction.argval
-            )
-            name_parts = name.split(".")
-            yield from (".".join(name_parts[: end + 1]) for end in range(len(name_parts)))
-            yield from (f"{name}.{item}" for item in items)
+            # Python pushes the number of leading dots and the imported names before it imports the module.
+            dot_count, imported_names = instructions[position - 2].argval, instructions[position - 1].argval or ()
+            module = instruction.argval
+            if dot_count:
+                module = importlib.util.resolve_name("." * dot_count + module, package)
+            name_parts = module.split(".")
+            yield from (".".join(name_parts[:length]) for length in range(1, len(name_parts) + 1))
+            yield from (f"{module}.{name}" for name in imported_names)
 
 
 _IMPORT = dis.opmap["IMPORT_NAME"]
@@ -195,26 +199,26 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
     To record the names that the code passes to `getattr` and similar functions, replacements of these functions are
     inserted into the globals of the code that refers to them.
     """
-    replaced: list[tuple[dict[str, Any], str]] = []
+    inserted: list[tuple[dict[str, Any], str]] = []
     recorded_codes: set[CodeType] = set()
     accessors = {name: _record_names(function, code.names) for name, function in _ACCESSORS.items()}
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
-        frame_code, values = frame.f_code, frame.f_globals
-        if frame_code is _READS_VARIABLE:
+        frame_code, module_globals = frame.f_code, frame.f_globals
+        if frame_code is _GET_VARIABLE:
             code.variables.add(str(frame.f_locals["key"]))
-        elif frame_code is _READS_VARIABLES:
+        elif frame_code is _LIST_VARIABLES:
             code.variables.add(EVERY)
         if frame_code in recorded_codes:
             return
         recorded_codes.add(frame_code)
-        if str(values.get("__name__")).startswith("spmdir."):
+        if str(module_globals.get("__name__")).startswith("spmdir."):
             return
-        code.add(frame_code, values)
+        code.add(frame_code, module_globals)
         for name in accessors.keys() & set(frame_code.co_names):
-            if name not in values:
-                values[name] = accessors[name]
-                replaced.append((values, name))
+            if name not in module_globals:
+                module_globals[name] = accessors[name]
+                inserted.append((module_globals, name))
 
     previous_trace = sys.gettrace()
     sys.settrace(record)
@@ -222,8 +226,8 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
         yield
     finally:
         sys.settrace(previous_trace)
-        for values, name in replaced:
-            values.pop(name, None)
+        for module_globals, name in inserted:
+            module_globals.pop(name, None)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
         graph_signature=signature,
         state_dict=state,
         range_constraints={},
-        module_call_graph=[_call(source, signature)],
+        module_call_graph=[_root_call(source, signature)],
         example_inputs=source.example_inputs,
         constants=graph.constants,
         verifiers=source.verifiers,
@@ -136,14 +136,14 @@ class _RankGraph:
             if name not in self.state:
                 self.constants[name] = self.source.constants[name]
             value: Any = self.state[name] if name in self.state else self.constants[name]
-            input_specs.append(self._place(spec, self._fake(value), node_of_name[name]))
+            input_specs.append(self._add_placeholder(spec, self._fake(value), node_of_name[name]))
         for node in nodes:
             if node.op == "get_attr":
                 input_specs.append(self._lift(node, self.local.get_buffer(str(node.target)), names_in_use))
         for spec in user_specs:
             value = values[spec.arg.name]
             value = self._fake(value) if isinstance(value, Tensor) else value
-            input_specs.append(self._place(spec, value, node_of_name.get(spec.target or spec.arg.name)))
+            input_specs.append(self._add_placeholder(spec, value, node_of_name.get(spec.target or spec.arg.name)))
         return input_specs
 
     def add_body(self) -> list[fx.Node]:
@@ -162,7 +162,7 @@ class _RankGraph:
                 copy.meta["val"] = copy.target(*args, **kwargs)  # type: ignore  # a call
         return []
 
-    def _place(self, spec: InputSpec, value: Any, node: fx.Node | None) -> InputSpec:
+    def _add_placeholder(self, spec: InputSpec, value: Any, node: fx.Node | None) -> InputSpec:
         """Append the placeholder of `spec`, and return the spec with the name that the graph gives it."""
         placeholder = self.graph.placeholder(spec.arg.name)
         placeholder.target = self.input_names[spec.arg.name] = placeholder.name
@@ -177,7 +177,7 @@ class _RankGraph:
         name = next(name for name in names if name not in names_in_use and name not in self.constants)
         self.constants[name] = value
         spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name)
-        return self._place(spec, self._fake(value), node)
+        return self._add_placeholder(spec, self._fake(value), node)
 
     def _fake(self, tensor: Tensor) -> Tensor:
         with self.fake:
@@ -190,29 +190,32 @@ def _outputs(
     """Return (spec, value) of each output, in the order of the source."""
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes instead of tensors
     count = len(user_outputs(signature))
-    mutation_indices = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
-    mutated_names = [signature_name(function, "res_attrs", index) for index in mutation_indices]
+    mutated_names = [
+        signature_name(function, "res_attrs", index)
+        for index in range(len(results))
+        if signature_kind(function, "res_attrs", index) == "mutation"
+    ]
     user_values, mutation_values = iter(arranged[:count]), dict(zip(mutated_names, arranged[count:], strict=True))
     outputs = []
     for spec in signature.output_specs:
         value = next(user_values) if spec.kind in _USER else mutation_values[str(spec.target)]
         if isinstance(value, fx.Node) and any(value is previous for _, previous in outputs):
-            value = _copy(graph.graph, value)  # a signature identifies outputs by their nodes
+            value = _clone(graph.graph, value)  # a signature identifies outputs by their nodes
         arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
         target = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
         outputs.append((dataclasses.replace(spec, arg=arg, target=target), value))
     return outputs
 
 
-def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _clone(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """Return a new node with a copy of the value of `node`."""
-    copy = graph.call_function(torch.ops.aten.clone.default, (node,))
-    copy.meta["val"] = node.meta["val"]
-    return copy
+    clone = graph.call_function(torch.ops.aten.clone.default, (node,))
+    clone.meta["val"] = node.meta["val"]
+    return clone
 
 
-def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCallEntry:
-    """Return the calling convention of the program: that of the source."""
+def _root_call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCallEntry:
+    """Return the calling convention of the root module: that of the source, with the names of the new signature."""
     call = source.module_call_graph[0].signature
     assert call is not None  # torch.export gives the whole program one
     inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]

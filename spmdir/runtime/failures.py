@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import re
-from types import TracebackType
 
 from torch import fx
 
@@ -12,7 +11,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.lowering.process_groups import AXES
 from spmdir.lowering.site import IS_COMPUTED, WAIT
 
-_ASSIGNED = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
+_ASSIGNMENT = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
 
 
 def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str) -> SpmdirError:
@@ -31,16 +30,16 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str)
     if not isinstance(source, fx.Node) or AXES not in source.meta:
         message = f"'{node.name}'{_module_text(node)}, {node.target}, fails on rank {rank}: {reports}{reason}"
         return SpmdirError(message, node.meta.get("location"))
-    value, place = _moved_value(source), _node_with_location(source)
+    value, located_node = _sent_value(source), _node_with_location(source)
     message = (
-        f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_module_text(place)} on mesh axes "  # type: ignore
+        f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_module_text(located_node)} on mesh axes "  # type: ignore
         f"[{', '.join(source.meta[AXES])}] fails on rank {rank}: "
         f"{reports or 'another rank of its group has ended, hangs, or runs another program; '}{reason}"
     )
-    return SpmdirError(message, place.meta.get("location"))
+    return SpmdirError(message, located_node.meta.get("location"))
 
 
-def _moved_value(node: fx.Node) -> fx.Node:
+def _sent_value(node: fx.Node) -> fx.Node:
     """Return the argument or computed value that the collective `node` sends; `node` itself if there is none."""
     inputs = node.all_input_nodes
     while inputs and not node.meta.get(IS_COMPUTED):
@@ -50,7 +49,7 @@ def _moved_value(node: fx.Node) -> fx.Node:
 
 def _node_with_location(node: fx.Node) -> fx.Node:
     """Return a node with the source location of the collective `node`: the value that it sends, or a user of it."""
-    value = _moved_value(node)
+    value = _sent_value(node)
     if "location" in value.meta:
         return value
     while "location" not in node.meta and node.users:
@@ -70,14 +69,15 @@ def is_collective(node: fx.Node | None) -> bool:
 
 
 def failing_node(graph: fx.GraphModule, error: Exception) -> fx.Node | None:
-    """Return the node of `graph` that raised `error`; None if the error is not from the code of the graph."""
+    """Return the node of `graph` that raised `error`; None if the error is not from the code of the graph.
+
+    The failing line of the generated code, such as `add_1 = torch.ops.aten.add.Tensor(x, y)`, has the name of the node.
+    """
     code, trace = type(graph).forward.__code__, error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next
-    match = _ASSIGNED.match(_source_line(trace)) if trace is not None else None
-    return next((node for node in graph.graph.nodes if match is not None and node.name == match[1]), None)
-
-
-def _source_line(trace: TracebackType) -> str:
-    frame = trace.tb_frame
-    return linecache.getline(frame.f_code.co_filename, trace.tb_lineno, frame.f_globals)
+    if trace is None:
+        return None
+    line = linecache.getline(code.co_filename, trace.tb_lineno, trace.tb_frame.f_globals)
+    match = _ASSIGNMENT.match(line)
+    return next((node for node in graph.graph.nodes if match and node.name == match[1]), None)

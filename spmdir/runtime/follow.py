@@ -79,6 +79,7 @@ class FollowPass(LocalPass):
         reference_units = [unit for _, unit in units_of(ir.main_function(self.reference).body.block)]
         units = {_unit_key(unit): unit for _, unit in units_of(function.body.block)}
         places = ArgumentPlaces(function)
+        # Merge the collectives that the reference has in one bucket, and start them early if it has starts.
         for unit in reference_units:
             if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_synchronous(unit[0])):
                 members = [units.pop((name,), None) for name in _unit_key(unit)]
@@ -105,7 +106,10 @@ def _is_synchronous(op: Operation) -> bool:
 
 
 def _unit_key(unit: Unit) -> Key:
-    """Return the key by which units of two programs correspond; "start" precedes the names of a start."""
+    """Return the key by which units of two programs correspond.
+
+    `%a, %b = spmd.wait(%p)` has the key (%a, %b), and the start that defines %p has the key (start, %a, %b).
+    """
     op = unit[0]
     if isinstance(op, (Collective, RotationOp, HostCopyOp)) and op.IS_START:
         waits = (use.operation for result in op.results for use in result.uses)

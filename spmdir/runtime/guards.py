@@ -26,6 +26,7 @@ from spmdir.runtime.state_walk import Guard, StateWalk
 GRAD_MODE = "torch.is_grad_enabled()"
 
 _ALWAYS = frozenset({""})
+"""The readers of a setting that every program reads: `_settings` adds the empty name to the names in the code."""
 _SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[torch.device], Any]]] = {
     "torch.get_default_dtype()": (_ALWAYS, lambda device: torch.get_default_dtype()),
     "torch.get_default_device()": (_ALWAYS, lambda device: torch.get_default_device()),
@@ -117,6 +118,8 @@ class Guards:
         """
         code.users_names.update(_READERS[key] for key in walk.library_values.keys() & _READERS.keys())
         settings = {} if device is None else _settings(code, device)
+        # Variables of the generated function: s0 reads a setting, e0 is its expected value, n0 its present value;
+        # r0, w0 and m0 are the same for an environment variable.
         constants, guards = {**walk.constants, "device": device}, []
         for number, (name, value) in enumerate(settings.items()):
             if name not in fixed:

@@ -58,7 +58,8 @@ def initial_state(
     if not setup.sync_state:
         status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items() if not tensor.is_meta}
     shards = {
-        a.name: copy_shard(originals[a.name], a.sharding, setup.mesh, setup.rank, setup.device) for a in arguments
+        argument.name: copy_shard(originals[argument.name], argument.sharding, setup.mesh, setup.rank, setup.device)
+        for argument in arguments
     }
     largest = max((tensor.nbytes for tensor in originals.values() if not tensor.is_meta), default=0)
     buffer = torch.empty(largest, dtype=torch.uint8, device=setup.device) if setup.sync_state else None

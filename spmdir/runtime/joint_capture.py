@@ -113,9 +113,9 @@ def capture_joint(
     clear_hooks(traced)
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     fakes = [fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    for place, leaf in enumerate(fakes):
+    for index, leaf in enumerate(fakes):
         if isinstance(leaf, Tensor) and differentiated is not None:
-            leaf.requires_grad_(place in differentiated)
+            leaf.requires_grad_(index in differentiated)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
     rehearsal = rehearsal or rehearse_module(model, args, kwargs, device)
     with collector_paused(), ExitStack() as stack:
@@ -190,8 +190,8 @@ def _return_constants(graph: fx.GraphModule, leaves: Sequence[Any]) -> None:
     }
     if not values:
         return
-    end = next(node for node in graph.graph.nodes if node.op == "output")
-    end.args = map_arg(end.args, lambda node: values.get(node, node))
+    output_node = next(node for node in graph.graph.nodes if node.op == "output")
+    output_node.args = map_arg(output_node.args, lambda node: values.get(node, node))
     graph.recompile()
 
 
@@ -203,19 +203,22 @@ def _trace_in_fake_mode(graph: fx.GraphModule) -> Iterator[None]:
         yield
 
 
-def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
-    """Return clones of the outputs at `places` from a captured graph: they share memory with inputs or each other."""
-    end = next(node for node in graph.graph.nodes if node.op == "output")
-    leaves, spec = pytree.tree_flatten(end.args)
-    with graph.graph.inserting_before(end):
-        for place in places:
-            leaves[place] = graph.graph.call_function(torch.clone, (leaves[place],))
-    end.args = pytree.tree_unflatten(leaves, spec)
+def _clone_outputs(graph: fx.GraphModule, indices: Sequence[int]) -> None:
+    """Clone outputs of a captured graph before it returns them: they share memory with inputs or each other."""
+    output_node = next(node for node in graph.graph.nodes if node.op == "output")
+    leaves, spec = pytree.tree_flatten(output_node.args)
+    with graph.graph.inserting_before(output_node):
+        for index in indices:
+            leaves[index] = graph.graph.call_function(torch.clone, (leaves[index],))
+    output_node.args = pytree.tree_unflatten(leaves, spec)
     graph.recompile()
 
 
 def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the names of the leaves of a call: the parameter of the forward, and the keys inside the argument."""
+    """Return the names of the leaves of a call: the parameter of the forward, and the keys inside the argument.
+
+    `forward(x, masks={"left": m})` gives ["x", "masks_left"].
+    """
     bound = _bound(model, args, kwargs)
     argument_of_parameter: dict[str, Any] = {}
     for name, value in list(bound.arguments.items())[1:]:

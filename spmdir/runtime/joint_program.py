@@ -94,8 +94,8 @@ class JointProgram:
         return [(argument, result.index - len(self.gradients)) for argument, result in forward_updates]
 
     @cached_property
-    def late(self) -> list[str]:
-        """The buffers that the backward writes to; their new values are its results after the gradients."""
+    def late_buffers(self) -> list[str]:
+        """The names of the buffers that the backward writes to. It returns their new values after the gradients."""
         return [argument.buffer for argument, _ in self.signature.updates if argument.buffer is not None]
 
     @cached_property
@@ -106,10 +106,9 @@ class JointProgram:
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
         """(index of an output among the leaves, argument of the backward that is its gradient)."""
-        split_names = [
-            (argument.name.rpartition("."), argument) for argument in self.late_arguments if not argument.buffer
-        ]
-        return [(int(number), argument) for (_, _, number), argument in split_names]
+        gradients = [argument for argument in self.late_arguments if not argument.buffer]
+        # The gradient of output 2 is named `tangents.2`.
+        return [(int(argument.name.rpartition(".")[2]), argument) for argument in gradients]
 
     @cached_property
     def forward_arguments(self) -> list[Argument]:
@@ -204,7 +203,7 @@ def import_joint(
 
 
 def _lay_out_late_buffers(module: ModuleOp) -> None:
-    """Give a buffer one sharding in the forward and the backward: its annotation, or replicated."""
+    """Give each buffer that the backward writes to one sharding in both parts: its annotation, or replicated."""
     function = ir.main_function(module)
     attributes = [function_attrs(function, "arg_attrs", value.index) for value in function.args]
     argument_index = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}
@@ -263,5 +262,6 @@ def _out_shardings(joint: JointCapture, shardings: Sequence[ShardingLike | None]
 def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:
     """Return a plan that gives the gradient of each sharded output the sharding of the output."""
     names = [entry.names[0] for entry in joint.program.inputs if entry.kind == "tangent"]
-    pairs = [(name, outputs[int(name.rpartition(".")[2])]) for name in names]
-    return ShardingPlan({name: sharding for name, sharding in pairs if sharding})
+    # The gradient of output 2 is named `tangents.2`.
+    output_sharding = {name: outputs[int(name.rpartition(".")[2])] for name in names}
+    return ShardingPlan({name: sharding for name, sharding in output_sharding.items() if sharding})

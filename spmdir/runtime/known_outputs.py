@@ -98,16 +98,19 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
 
 def _remover(output: Any) -> Callable[[Any, frozenset[Any]], Any]:
     """Return a function that replaces the entries at some keys of an output like `output` by None."""
-    kind: Any = type(output)
+    output_class: Any = type(output)
     if dataclasses.is_dataclass(output):
         names = [field.name for field in dataclasses.fields(output)]
-        return lambda output, keys: kind(**{name: None if name in keys else getattr(output, name) for name in names})
+        return lambda output, keys: output_class(
+            **{name: None if name in keys else getattr(output, name) for name in names}
+        )
     if isinstance(output, Mapping):
-        return lambda output, keys: kind({key: None if key in keys else value for key, value in output.items()})
-    if hasattr(output, "_fields"):
-        return lambda output, keys: kind(*_entries(output, kind._fields, keys))
-    return lambda output, keys: kind(_entries(output, range(len(output)), keys))
+        return lambda output, keys: output_class({key: None if key in keys else value for key, value in output.items()})
+    if hasattr(output, "_fields"):  # a named tuple
+        return lambda output, keys: output_class(*_without_entries(output, output_class._fields, keys))
+    return lambda output, keys: output_class(_without_entries(output, range(len(output)), keys))
 
 
-def _entries(output: Any, names: Iterable[Any], keys: frozenset[Any]) -> list[Any]:
-    return [None if name in keys else entry for name, entry in zip(names, output, strict=True)]
+def _without_entries(entries: Iterable[Any], names: Iterable[Any], removed_names: frozenset[Any]) -> list[Any]:
+    """Return the entries of a tuple, with None for those whose name or index is in `removed_names`."""
+    return [None if name in removed_names else entry for name, entry in zip(names, entries, strict=True)]

@@ -184,6 +184,8 @@ def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -
 
     DTensor nests shards of one dimension in mesh order. If `sharding` has another nesting order, the result contains a
     strided shard for each axis that precedes an outer one in the mesh. It is exact if all shards have equal sizes.
+    On a mesh (a=2, b=3), shards along b of which each is divided along a become a: StridedShard(0, split_factor=3) and
+    b: Shard(0).
     """
     if any(type(placement) is not S or axis not in mesh.axis_names for axis, placement in sharding.entries):
         return None
@@ -192,10 +194,11 @@ def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -
     for dim, size in enumerate(shape):
         axes = sharding.dim_axes(dim)
         for position, axis in enumerate(axes):
-            inner_sizes = [mesh.sizes[major] for major in axes[:position] if mesh_position[major] > mesh_position[axis]]
-            placements[mesh_position[axis]] = (
-                StridedShard(dim, split_factor=math.prod(inner_sizes)) if inner_sizes else Shard(dim)
-            )
-            if inner_sizes and size % mesh.group_size(axes):
+            # The axes outside of this one in the sharding, but inside of it in the mesh.
+            swapped_axes = [outer for outer in axes[:position] if mesh_position[outer] > mesh_position[axis]]
+            if swapped_axes and size % mesh.group_size(axes):
                 return None
+            placements[mesh_position[axis]] = (
+                StridedShard(dim, split_factor=mesh.group_size(swapped_axes)) if swapped_axes else Shard(dim)
+            )
     return placements

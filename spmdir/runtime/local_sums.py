@@ -88,10 +88,11 @@ class Reduction:
         return dict(zip(names, returned, strict=True))
 
     def _program(self, names: Iterable[str]) -> RankGraph:
-        changes = [
-            LayoutChange(self.parameters[n].meta, self.unreduced_sharding(n), self.parameters[n].sharding)
-            for n in names
-        ]
+        """Return the program of this rank that reduces the gradients of the parameters `names`."""
+        changes = []
+        for name in names:
+            parameter = self.parameters[name]
+            changes.append(LayoutChange(parameter.meta, self.unreduced_sharding(name), parameter.sharding))
         module = build_reshard_program("reduce", changes, self.ranks.mesh)
         return lower_rank_graph(
             module,

@@ -63,17 +63,19 @@ def materialize(
         >>> parallel = spmdir.parallelize(model, mesh, None, (x,))
         >>> spmdir.checkpoint.materialize(parallel, model)
     """
-    drawn = broadcast_from_first(torch.get_rng_state())
-    with ExitStack() as filling, check_agreement("materialize"):
-        unset = filling.enter_context(_unset(sharded))
-        torch.set_rng_state(drawn)
-        states = {name: boxes_and_shard(name, tensor) for name, tensor in unset.items()}
-        places = _places(sharded, model, states)
-        for name, whole in _initialise_modules(model, init, torch.device(device), places.keys()):
-            if name in places:
-                copy_boxes(*states[places[name]], whole)
-        for name in sorted(states.keys() - places.values()):
-            _begin_at_zero(name, states[name][1])
+    generator_state = broadcast_from_first(torch.get_rng_state())
+    with ExitStack() as stack, check_agreement("materialize"):
+        unset = stack.enter_context(_unset(sharded))
+        torch.set_rng_state(generator_state)
+        boxes_and_shards = {name: boxes_and_shard(name, tensor) for name, tensor in unset.items()}
+        state_names = _state_names(sharded, model, boxes_and_shards)
+        for name, whole in _initialise_modules(model, init, torch.device(device), state_names.keys()):
+            if name in state_names:
+                boxes, shard = boxes_and_shards[state_names[name]]
+                copy_boxes(boxes, shard, whole)
+        for name in sorted(boxes_and_shards.keys() - state_names.values()):
+            _, shard = boxes_and_shards[name]
+            _set_to_zeros(name, shard)
 
 
 @contextmanager
@@ -88,24 +90,27 @@ def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | Loca
             yield missing
 
 
-def _places(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
-    """Return name in the model → name in the state, for the tensors of the state in `unset`."""
-    state_name_of = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
+def _state_names(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
+    """Return name in the model → name in the state, for the tensors of the state in `unset`.
+
+    The parameter `fc.weight` is `parameters.fc.weight` in the state of a step. All names of a tied parameter have the
+    name of its one tensor in the state.
+    """
+    is_step = isinstance(sharded, Parallel) and sharded.is_step
+    state_name_of: dict[str, str] = {}
+    for state_name in unset:
+        has_prefix = is_step and state_name.startswith(("parameters.", "buffers."))
+        state_name_of[state_name.partition(".")[2] if has_prefix else state_name] = state_name
     named_tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {
-        name: state_name_of[known_name]
-        for tied in tied_names(named_tensors)
-        for known_name in tied
-        if known_name in state_name_of
-        for name in tied
-    }
+    result: dict[str, str] = {}
+    for names in tied_names(named_tensors):
+        for known_name in names:
+            if known_name in state_name_of:
+                result |= dict.fromkeys(names, state_name_of[known_name])
+    return result
 
 
-def _is_of_model(sharded: Parallel | nn.Module, name: str) -> bool:
-    return isinstance(sharded, Parallel) and sharded.is_step and name.startswith(("parameters.", "buffers."))
-
-
-def _begin_at_zero(name: str, shard: Tensor) -> None:
+def _set_to_zeros(name: str, shard: Tensor) -> None:
     """Set a shard of optimizer state to zeros; raise UnsupportedError for a scalar, such as a count of steps."""
     if not shard.dim():
         raise UnsupportedError(
@@ -121,19 +126,19 @@ def _initialise_modules(
     """Yield (name, whole tensor) for modules with a tensor in `missing`; each is freed before the next module."""
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
-        entries = [(owner, name) for owner in own_tables(module) for name in owner]
-        own_tensors = {name: (owner, owner[name]) for owner, name in entries if owner[name] is not None}
+        entries = [(table, name) for table in own_tables(module) for name in table]
+        own_tensors = {name: (table, table[name]) for table, name in entries if table[name] is not None}
         if not any(prefix + name in missing for name in own_tensors):
             continue
         try:
-            for name, (owner, tensor) in own_tensors.items():
-                owner[name] = _blank(tensor, device)
+            for name, (table, tensor) in own_tensors.items():
+                table[name] = _blank(tensor, device)
             with torch.no_grad(), _OwnTensors(path):
                 _initialise(path, module, init)
-            initialised = {name: owner[name] for name, (owner, _) in own_tensors.items()}
+            initialised = {name: table[name] for name, (table, _) in own_tensors.items()}
         finally:
-            for name, (owner, tensor) in own_tensors.items():
-                owner[name] = tensor
+            for name, (table, tensor) in own_tensors.items():
+                table[name] = tensor
         for name, whole in initialised.items():
             if whole.is_floating_point() and whole.isnan().any():
                 raise SpmdirError(

@@ -40,20 +40,20 @@ def check_traceable(model: nn.Module) -> None:
             )
     for kind, hook in global_hooks():
         raise UnsupportedError(
-            f"the {kind} hook {_name(hook)} is registered for all modules, which cannot be traced; remove it with "
+            f"the {kind} hook {_hook_name(hook)} is registered for all modules, which cannot be traced; remove it with "
             "its handle, and register it on the submodules that need it",
             place(hook),
         )
     for name, module in model.named_modules():
         for hook in backward_hooks(module) if name else ():
             raise UnsupportedError(
-                f"the backward hook {_name(hook)} of submodule '{name}' cannot be traced by shard_module; remove it, "
-                "or train with spmdir.training_step, which traces what backward hooks do",
+                f"the backward hook {_hook_name(hook)} of submodule '{name}' cannot be traced by shard_module; remove "
+                "it, or train with spmdir.training_step, which traces what backward hooks do",
                 place(hook),
             )
 
 
-def _name(hook: Any) -> str:
+def _hook_name(hook: Any) -> str:
     return getattr(hook, "__qualname__", type(hook).__qualname__)
 
 

@@ -42,28 +42,28 @@ class OpRecord:
 
     def note(self, func: Any, leaves: Iterable[Any], results: Sequence[Any]) -> None:
         """Record an op with the leaves of its arguments and its results."""
-        arguments = ", ".join(map(self._text, leaves))
+        arguments = ", ".join(map(self._argument_text, leaves))
         mode = "" if torch.is_grad_enabled() else " without gradients"
-        returned = ", ".join([self._result(result) for result in results])
+        returned = ", ".join([self._result_text(result) for result in results])
         self.lines.append(f"{func}({arguments}){mode} → {returned}")
         self.locations.append(current_user_line())
 
-    def _result(self, value: Any) -> str:
+    def _result_text(self, value: Any) -> str:
         """Return the text of a result. A tensor gets the next number, unless the op has written to an older tensor."""
         if not isinstance(value, Tensor):
             return str(value)
         if value in self._names:  # the op has written to it
             return self._names[value]
-        return f"{self._number(value)}: {type_text(value)}"
+        return f"{self._assign_number(value)}: {type_text(value)}"
 
-    def _text(self, leaf: Any) -> str:
+    def _argument_text(self, leaf: Any) -> str:
         """Return the text of a leaf of the arguments."""
         if not isinstance(leaf, Tensor):
             return str(leaf) if isinstance(leaf, (torch.device, torch.dtype)) else f"{type(leaf).__name__} {leaf}"
-        name = self._names.get(leaf) or f"{self._number(leaf)}: {type_text(leaf)}{_digest_text(leaf)}"
+        name = self._names.get(leaf) or f"{self._assign_number(leaf)}: {type_text(leaf)}{_digest_text(leaf)}"
         return f"{name} learns" if leaf.requires_grad else name
 
-    def _number(self, tensor: Tensor) -> str:
+    def _assign_number(self, tensor: Tensor) -> str:
         """Give a tensor the next number, and return its name, such as `%3`."""
         name = self._names[tensor] = f"%{self._count}"
         self._count += 1

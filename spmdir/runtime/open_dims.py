@@ -60,8 +60,10 @@ class OpenDim:
         function = getattr(self.spec, "fn", None)
         if function is None:
             return self.size
+        # The function is linear: for `2*batch + 1`, function(0) is 1 and the slope is 2.
         constant = function(0)
-        value, remainder = divmod(self.size - constant, function(1) - constant)
+        slope = function(1) - constant
+        value, remainder = divmod(self.size - constant, slope)
         if remainder:
             raise ShardingError(f"{self} is {self.size}; expected a size of the form in dynamic_shapes")
         return value
@@ -89,9 +91,10 @@ def sizes_by_argument(dynamic_shapes: Any, arguments: Iterable[str]) -> Mapping[
 def check_dims(dynamic_shapes: Any, arguments: Mapping[str, Any]) -> None:
     """Raise ShardingError if `dynamic_shapes` names an argument or a dimension that the example inputs do not have."""
     sizes = sizes_by_argument(dynamic_shapes, arguments)
-    by_name = {key for value in arguments.values() if isinstance(value, Mapping) for key in value}
+    # The forward may collect keyword arguments in a dict: `dynamic_shapes` may name them directly.
+    keyword_names = {key for value in arguments.values() if isinstance(value, Mapping) for key in value}
     for name in sizes:
-        if name not in arguments and name not in by_name:
+        if name not in arguments and name not in keyword_names:
             raise ShardingError(
                 f"dynamic_shapes names the argument {shown(name)}; expected one of {', '.join(arguments)}"
                 f"{did_you_mean(str(name), arguments)}"
@@ -108,8 +111,8 @@ def check_dims(dynamic_shapes: Any, arguments: Mapping[str, Any]) -> None:
 def _check_dims(sizes: Any, value: Any, name: str) -> None:
     """Check the entry `sizes` of `dynamic_shapes` for one argument: for a container, each of its items."""
     if not isinstance(value, Tensor):
-        for key, (part, item) in _parts(sizes, value).items():
-            _check_dims(part, item, f"{name}_{key}")
+        for key, (item_sizes, item) in _items(sizes, value).items():
+            _check_dims(item_sizes, item, f"{name}_{key}")
         return
     if sizes is not None and not isinstance(sizes, (Mapping, list, tuple)):
         raise ShardingError(
@@ -130,18 +133,18 @@ def open_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Op
     Args:
         sizes: `dynamic_shapes` by argument.
     """
-    return [dim for name, value in arguments.items() for dim in _dims(sizes.get(name), value, name)]
+    return [dim for name, value in arguments.items() for dim in _open_dims_of(sizes.get(name), value, name)]
 
 
-def _dims(sizes: Any, value: Any, name: str) -> Iterator[OpenDim]:
+def _open_dims_of(sizes: Any, value: Any, name: str) -> Iterator[OpenDim]:
     """Yield the open dimensions of one argument; in a container, those of its tensors."""
     if isinstance(value, Tensor):
         for dim, spec in _by_dimension(sizes).items():
             if is_open(spec) and isinstance(dim, int) and dim < value.dim():
                 yield OpenDim(name, dim, int(value.shape[dim]), spec)
     else:
-        for key, (part, item) in _parts(sizes, value).items():
-            yield from _dims(part, item, f"{name}_{key}")
+        for key, (item_sizes, item) in _items(sizes, value).items():
+            yield from _open_dims_of(item_sizes, item, f"{name}_{key}")
 
 
 def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
@@ -180,18 +183,22 @@ def drop_fixed_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixe
 
 
 def _drop_fixed(sizes: Any, value: Any, name: str, fixed_keys: set[tuple[str, int]]) -> Any:
+    """Return the entry of one argument in `dynamic_shapes` without fixed dimensions, in the structure of `value`.
+
+    Args:
+        fixed_keys: (argument, dimension) of the dimensions to leave out.
+    """
     if isinstance(value, Tensor):
-        specs = _by_dimension(sizes)
-        return (
-            {dim: spec for dim, spec in specs.items() if (name, dim) not in fixed_keys} if sizes is not None else None
-        )
-    parts = {
-        key: _drop_fixed(part, item, f"{name}_{key}", fixed_keys) for key, (part, item) in _parts(sizes, value).items()
-    }
+        if sizes is None:
+            return None
+        return {dim: spec for dim, spec in _by_dimension(sizes).items() if (name, dim) not in fixed_keys}
+    entries = {}
+    for key, (item_sizes, item) in _items(sizes, value).items():
+        entries[key] = _drop_fixed(item_sizes, item, f"{name}_{key}", fixed_keys)
     if isinstance(value, Mapping):
-        return parts
+        return entries
     construct: Any = getattr(type(value), "_make", type(value))  # `_make` of a named tuple
-    return construct(parts.values()) if isinstance(value, (list, tuple)) else None
+    return construct(entries.values()) if isinstance(value, (list, tuple)) else None
 
 
 def _by_dimension(sizes: Any) -> dict[Any, Any]:
@@ -199,12 +206,15 @@ def _by_dimension(sizes: Any) -> dict[Any, Any]:
     return dict(sizes) if isinstance(sizes, Mapping) else dict(enumerate(sizes or ()))
 
 
-def _parts(sizes: Any, value: Any) -> dict[Any, tuple[Any, Any]]:
-    """Return key → (entry of `sizes`, item) of a container; the entry is None if the structures differ."""
+def _items(sizes: Any, value: Any) -> dict[Any, tuple[Any, Any]]:
+    """Return key → (entry of `sizes`, item) of a container; the entry is None if the structures differ.
+
+    The sizes [{0: batch}, None] of the value [x, y] give {0: ({0: batch}, x), 1: (None, y)}.
+    """
     if isinstance(value, Mapping):
         sizes_by_key = sizes if isinstance(sizes, Mapping) else {}
         return {key: (sizes_by_key.get(key), item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         is_same_length = isinstance(sizes, (list, tuple)) and len(sizes) == len(value)
-        return {place: (sizes[place] if is_same_length else None, item) for place, item in enumerate(value)}
+        return {index: (sizes[index] if is_same_length else None, item) for index, item in enumerate(value)}
     return {}

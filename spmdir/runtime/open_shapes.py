@@ -30,11 +30,23 @@ def open_dynamic_sizes(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTen
 
 
 class _Opener:
+    """Replaces sizes of fake tensors by symbols.
+
+    Attributes:
+        named: name of a Dim → (its symbolic size, the example size).
+    """
+
     def __init__(self, mode: FakeTensorMode):
         self.mode = mode
         self.named: dict[str, Any] = {}
 
     def open_sizes(self, value: Any, spec: Any, where: str) -> Any:
+        """Return a tree of tensors with symbolic sizes.
+
+        Args:
+            spec: the entry of `value` in `dynamic_shapes`.
+            where: the path of the entry, such as `dynamic_shapes[0]['x']`, for errors.
+        """
         if spec is None:
             return value
         if isinstance(value, Tensor) and isinstance(spec, (Mapping, tuple, list)):
@@ -46,10 +58,17 @@ class _Opener:
             with self.mode:
                 return torch.empty(sizes, dtype=value.dtype, device=value.device)
         if isinstance(value, Mapping) and isinstance(spec, Mapping) and set(spec) <= set(value):
-            return type(value)({k: self.open_sizes(v, spec.get(k), f"{where}[{k!r}]") for k, v in value.items()})  # type: ignore
+            construct: Any = type(value)
+            return construct(
+                {key: self.open_sizes(item, spec.get(key), f"{where}[{key!r}]") for key, item in value.items()}
+            )
         if isinstance(value, (tuple, list)) and isinstance(spec, (tuple, list)) and len(value) == len(spec):
-            pairs = enumerate(zip(value, spec, strict=True))
-            return type(value)([self.open_sizes(v, s, f"{where}[{i}]") for i, (v, s) in pairs])
+            return type(value)(
+                [
+                    self.open_sizes(item, item_spec, f"{where}[{index}]")
+                    for index, (item, item_spec) in enumerate(zip(value, spec, strict=True))
+                ]
+            )
         raise SpmdirError(
             f"{where} is {spec!r}; expected the structure of the arguments, with None for fixed dimensions"
         )

@@ -63,7 +63,7 @@ class Updates:
             UnsupportedError: an optimizer that cannot be traced, with parameters of another model, or with nothing to
                 train.
         """
-        _check(optimizer)
+        _check_optimizer(optimizer)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups, options = {}, {}
         for index, group in enumerate(optimizer.param_groups):
@@ -85,6 +85,7 @@ class Updates:
 
     @property
     def trained(self) -> list[str]:
+        """The FQNs of the parameters that the optimizer updates."""
         return [name for names in self.groups.values() for name in names]
 
     def rates(self) -> dict[str, float]:
@@ -128,13 +129,15 @@ class Updates:
             if "lr" in group:
                 initial_state["lr"][index] = torch.tensor(float(group["lr"]), dtype=torch.float64, device=device)
             trained = [parameter for parameter in group["params"] if parameter.requires_grad]
-            states = {n: self._initial_entries(parameters[n], p, group) for n, p in zip(names, trained, strict=True)}
-            for key in dict.fromkeys(key for state in states.values() for key in state):
-                values = {name: state[key] for name, state in states.items() if key in state}
-                shared = _common(key, values)
+            tensors_of_entry: dict[str, Tensors] = {}
+            for name, parameter in zip(names, trained, strict=True):
+                for key, entry in self._initial_entries(parameters[name], parameter, group).items():
+                    tensors_of_entry.setdefault(key, {})[name] = entry
+            for key, tensors in tensors_of_entry.items():
+                shared = _shared_count(key, tensors)
                 if shared is not None:
-                    values = {index: shared.to(device=device, dtype=torch.float64)}
-                initial_state.setdefault(key, {}).update(values)
+                    tensors = {index: shared.to(device=device, dtype=torch.float64)}
+                initial_state.setdefault(key, {}).update(tensors)
         return initial_state
 
     def _initial_entries(self, value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensors:
@@ -143,8 +146,8 @@ class Updates:
         for key, entry in entries.items():
             if entry is not None and not isinstance(entry, Tensor):
                 raise UnsupportedError(
-                    f"{_name(self.optimizer)} keeps {key} = {shown(entry)}; expected tensors in its state, since a "
-                    "traced step would treat a number as a constant"
+                    f"{_class_name(self.optimizer)} keeps {key} = {shown(entry)}; expected tensors in its state, since "
+                    "a traced step would treat a number as a constant"
                 )
         tensors = {key: entry.detach() for key, entry in entries.items() if entry is not None}
         if isinstance(self.optimizer, torch.optim.SGD) and group["momentum"] and not tensors:
@@ -161,22 +164,20 @@ class Updates:
         init_group = getattr(type(self.optimizer), INIT_GROUP, None)
         if init_group is None:
             raise UnsupportedError(
-                f"{_name(self.optimizer)} has no state, and no _init_group that creates it; load a state, or "
+                f"{_class_name(self.optimizer)} has no state, and no _init_group that creates it; load a state, or "
                 "derive the optimizer from one of torch.optim"
             )
         parameter = value.detach().requires_grad_()
         parameter.grad = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
-        single_tensor_options = {"foreach": False, "fused": False, "params": [parameter]}
-        replica = self._replica(
-            [{**group, **{key: single_tensor_options[key] for key in single_tensor_options if key in group}}], {}
-        )
+        single_tensor_options = {key: False for key in ("foreach", "fused") if key in group}
+        replica = self._replica([{**group, **single_tensor_options, "params": [parameter]}], {})
 
         def init_and_stop(*args: Any, **kwargs: Any) -> None:
             init_group(replica, *args, **kwargs)
-            raise _Begun
+            raise _StateCreated
 
         setattr(replica, INIT_GROUP, init_and_stop)
-        with suppress(_Begun):
+        with suppress(_StateCreated):
             inspect.unwrap(type(replica).step)(replica)  # type: ignore
         return replica.state[parameter]
 
@@ -198,15 +199,16 @@ class Updates:
         new_parameters, new_state = dict(parameters), {key: dict(entries) for key, entries in state.items()}
         groups, states = [], {}
         for index, names in self.groups.items():
-            trained = [name for name in names if name in gradients]
-            for name in trained:
+            updated_names = [name for name in names if name in gradients]
+            for name in updated_names:
                 new_parameters[name].grad = gradients[name]
+                # The replica counts the steps of each parameter, so each gets a copy of the count of its group.
                 states[new_parameters[name]] = {
                     key: entry.clone() if owner == index else entry
-                    for key, entry, owner in _entries(state, name, index)
+                    for key, entry, owner in _entries_of_parameter(state, name, index)
                 }
             group = self.optimizer.param_groups[int(index)]
-            group_options = {**self.options[index], "params": [new_parameters[name] for name in trained]}
+            group_options = {**self.options[index], "params": [new_parameters[name] for name in updated_names]}
             group_options |= {key: value for key, value in _TRACEABLE.items() if key in group}
             groups.append(group_options | ({"lr": state["lr"][index]} if index in state["lr"] else {}))
         replica = self._replica(groups, states)
@@ -214,13 +216,13 @@ class Updates:
         with _numbers_are_tensors():
             _with_limits(step)(replica)
         for index, names in self.groups.items():
-            for name in names:
-                for key, _, owner in _entries(state, name, index) if name in gradients else ():
+            for name in filter(gradients.__contains__, names):
+                for key, _, owner in _entries_of_parameter(state, name, index):
                     new_state[key][owner] = replica.state[new_parameters[name]][key]
         return new_parameters, new_state
 
 
-class _Begun(Exception):
+class _StateCreated(Exception):
     """Raised to stop a step after the optimizer has created its initial state."""
 
 
@@ -282,35 +284,44 @@ def _limit(builtin: Callable[..., Any], bound: Literal["min", "max"]) -> Callabl
     return limit
 
 
-def _entries(state: OptimizerState, name: str, index: str) -> Iterator[tuple[str, Tensor, str]]:
-    """Yield (key, tensor, parameter or group index) of each entry of a parameter of a group."""
+def _entries_of_parameter(state: OptimizerState, name: str, index: str) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield (key, tensor, owner) for each entry of a parameter.
+
+    Args:
+        name: the parameter. It is the owner of its moments, such as `exp_avg`.
+        index: the index of its group. It is the owner of the counts that all its parameters share, such as `step`.
+    """
     for key, entries in state.items():
         owner = name if name in entries else index
         if key != "lr" and owner in entries:
             yield key, entries[owner], owner
 
 
-def _common(key: str, values: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the value of a count that is equal for all parameters of a group; None if it is not shared."""
+def _shared_count(key: str, values: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the value of a count that is equal for all parameters of a group; None if it is not shared.
+
+    Args:
+        key: the name of the entry, such as `step`.
+        values: FQN of a parameter → value of the entry.
+    """
+    if key not in _SHARED or any(value.is_meta for value in values.values()):
+        return None
     first_value, *other_values = values.values()
-    is_shared = key in _SHARED and not any(value.is_meta for value in values.values())
-    return (
-        first_value
-        if is_shared and all(torch.equal(first_value, other_value) for other_value in other_values)
-        else None
-    )
+    return first_value if all(torch.equal(first_value, other_value) for other_value in other_values) else None
 
 
-def _check(optimizer: Optimizer) -> None:
+def _check_optimizer(optimizer: Optimizer) -> None:
     """Raise UnsupportedError for an optimizer, a hook or an option that cannot be traced."""
     for refused, reason in _UNSUPPORTED.items():
         if isinstance(optimizer, refused):
             raise UnsupportedError(
-                f"a training step cannot be made with {_name(optimizer)}, since {reason}; expected another optimizer, "
-                "such as torch.optim.AdamW"
+                f"a training step cannot be made with {_class_name(optimizer)}, since {reason}; expected another "
+                "optimizer, such as torch.optim.AdamW"
             )
     if has_step_hooks(optimizer):
-        raise UnsupportedError(f"{_name(optimizer)} has step hooks, which a traced step does not call; remove them")
+        raise UnsupportedError(
+            f"{_class_name(optimizer)} has step hooks, which a traced step does not call; remove them"
+        )
     for index, group in enumerate(optimizer.param_groups):
         for key in _options(group):
             if any(isinstance(value, Tensor) for value in (group[key] if key == "betas" else (group[key],))):
@@ -330,5 +341,5 @@ def _device(value: Tensor) -> torch.device:
     return torch.device("cpu") if value.is_meta else value.device
 
 
-def _name(optimizer: Optimizer) -> str:
+def _class_name(optimizer: Optimizer) -> str:
     return type(optimizer).__name__

@@ -115,7 +115,7 @@ class OwnSizes:
     def dependent(self, program: ModuleOp) -> list[RankMessage]:
         """Return the messages of a program of this rank that depend on sizes."""
         all_messages = messages(program)
-        return [all_messages[place] for place in sorted(self._dependent)]
+        return [all_messages[index] for index in sorted(self._dependent)]
 
     def agree(self, sent: Sequence[RankMessage], tensors: Sequence[Tensor]) -> None:
         """Compare the messages of a call that depend on sizes with those of the ranks that take part in them.
@@ -149,20 +149,21 @@ class OwnSizes:
     def _dependent_group(self) -> RankGroup:
         """The ranks with which this rank exchanges messages that depend on sizes."""
         sent = messages(self.reference)
-        axes = {axis for place in self._dependent for axis in sent[place].axes}
+        axes = {axis for index in self._dependent for axis in sent[index].axes}
         return self.ranks.group_along(axes)
 
     @cached_property
     def _examples(self) -> dict[str, int]:
         """The sizes of the example arguments, rounded up to multiples of the numbers of shards."""
         declared = open_sizes(self.module)
-        rounded_sizes = {
-            name: -(-size // self._counts[name]) * self._counts[name] for name, size in declared.hints.items()
-        }
+        rounded_sizes = {}
+        for name, size in declared.hints.items():
+            count = self._shard_counts[name]
+            rounded_sizes[name] = -(-size // count) * count
         return rounded_sizes if _are_admitted(declared, rounded_sizes) else declared.hints
 
     @cached_property
-    def _counts(self) -> dict[str, int]:
+    def _shard_counts(self) -> dict[str, int]:
         """Name of a size → the number of its shards."""
         counts = dict.fromkeys(open_sizes(self.module).hints, 1)
         for argument in self.inputs:
@@ -227,20 +228,19 @@ class OwnSizes:
         other_program = next(self._try_other_sizes([*names], self._local), None)
         if other_program is None:
             return None
-        tensors_of_programs = [
-            list(_tensors(module)) for module in (self._local(self._bind_sizes(self._examples)), other_program)
-        ]
+        program = self._local(self._bind_sizes(self._examples))
         dims: dict[str, set[int]] = {}
         numbers: set[str] = set()
-        for (name, shape, arguments), (_, other_shape, other_arguments) in zip(*tensors_of_programs, strict=False):
-            pairs = enumerate(zip(shape, other_shape, strict=False))
-            dims[name] = {dim for dim, (length, other_length) in pairs if length != other_length}
+        for tensor, other_tensor in zip(_tensors(program), _tensors(other_program), strict=False):
+            (name, shape, arguments), (_, other_shape, other_arguments) = tensor, other_tensor
+            sizes = enumerate(zip(shape, other_shape, strict=False))
+            dims[name] = {dim for dim, (size, other_size) in sizes if size != other_size}
             if arguments != other_arguments and not dims[name]:
                 numbers.add(name)
         return BatchSizes(dims, numbers)
 
     def _local(self, module: ModuleOp) -> ModuleOp:
-        """Return the program of a rank before scheduling."""
+        """Return the program of a rank before scheduling, for a module without symbolic sizes."""
         module = inline_layers(module).clone()
         needed = remaining_passes(self.pipeline, ir.main_function(module)).before("localize")
         run_passes(module, needed.with_steps((*needed.steps, Step("localize"))))
@@ -274,9 +274,9 @@ class OwnSizes:
             other_messages = messages(module) if module is not None else []
             if [message.description for message in other_messages] != [message.description for message in expected]:
                 return frozenset(range(len(expected)))
-            dependent_indices.update(
-                index for index, pair in enumerate(zip(expected, other_messages, strict=True)) if pair[0] != pair[1]
-            )
+            for index, (message, other_message) in enumerate(zip(expected, other_messages, strict=True)):
+                if message != other_message:
+                    dependent_indices.add(index)
         return frozenset(dependent_indices)
 
     def _try_other_sizes(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
@@ -289,14 +289,17 @@ class OwnSizes:
                     yield localize(self._bind_sizes(sizes))
 
     def _other_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Yield other numbers for the sizes of these names, such that all ranks have equal shards."""
+        """Yield name → other size for the sizes of these names, such that all ranks have equal shards.
+
+        A batch of 6 in 2 shards is tried as 12, 18, 30, …, then as 8, 4, 10, …
+        """
         examples = {name: self._examples[name] for name in names}
         for factor in _FACTORS:
             sizes = {name: size * factor for name, size in examples.items()}
-            if all(size % self._counts[name] == 0 for name, size in sizes.items()):
+            if all(size % self._shard_counts[name] == 0 for name, size in sizes.items()):
                 yield {name: int(size) for name, size in sizes.items()}
         for distance in _DISTANCES:
-            sizes = {name: size + distance * self._counts[name] for name, size in examples.items()}
+            sizes = {name: size + distance * self._shard_counts[name] for name, size in examples.items()}
             if min(sizes.values()) > 0:
                 yield sizes
 

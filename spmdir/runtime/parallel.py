@@ -162,15 +162,16 @@ class Parallel:
         with self._ranks.group.report_errors():
             tensors = trace.convention.tensors(args)
             inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
-            check_memory(inputs, (a.name for a, _ in signature.updates if not a.is_state))
+            check_memory(inputs, (argument.name for argument, _ in signature.updates if not argument.is_state))
         sizes = programs.sizes(tensors)
         with self._ranks.group.report_errors():
-            shards = [
-                state_tensors[a.name]
-                if a.is_state
-                else input_shard(a, inputs[a.name], self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
-                for a in signature.arguments
-            ]
+            shards = []
+            for argument in signature.arguments:
+                if argument.is_state:
+                    shards.append(state_tensors[argument.name])
+                else:
+                    tensor, is_local = inputs[argument.name], self._ranks.local_inputs
+                    shards.append(input_shard(argument, tensor, self._ranks, sizes=sizes, is_local=is_local))
         program = programs.of(sizes, tensors)
         graph = program.graph
         updates = signature.updates
@@ -179,11 +180,13 @@ class Parallel:
             graph = program.part({result.index for _, result in updates})
         tensors = [*shards, *(edge_state.tensor for edge_state in edge_states.values())]
         returned = run_rank(graph, tensors, self._ranks, draws=programs.draws)
-        returned, new_edge_states = (
-            returned[: len(returned) - len(edge_states)],
-            returned[len(returned) - len(edge_states) :],
-        )
-        indices_in_place = {r.index for a, r in updates if a.is_state and returned[r.index] is state_tensors[a.name]}
+        result_count = len(returned) - len(edge_states)
+        returned, new_edge_states = returned[:result_count], returned[result_count:]
+        indices_in_place = {
+            result.index
+            for argument, result in updates
+            if argument.is_state and returned[result.index] is state_tensors[argument.name]
+        }
         results = copy_overwritten(returned, state_tensors.values(), indices_in_place)
         for argument, result in updates:
             if result.index not in indices_in_place:

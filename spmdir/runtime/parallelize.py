@@ -128,7 +128,11 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
     if tracing.dynamic_shapes is None or ranks.local_inputs:
         return Traces(first, lambda args: fixed, _unexpected_trace, {fixed: first})
     shared_names = _shared_names(traceable, first.signature)
-    layouts = {a.name: a.sharding for a in first.signature.state_arguments if a.name in shared_names}
+    layouts = {
+        argument.name: argument.sharding
+        for argument in first.signature.state_arguments
+        if argument.name in shared_names
+    }
     copy_traceable = traceable.make_later(layouts)
 
     def trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
@@ -165,6 +169,7 @@ def _unexpected_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
 
 
 def _describe_sizes(fixed: Fixed) -> str:
+    """Return fixed dimensions as text: `a size of 1 in dimension 0 of 'x'`."""
     return ", ".join(f"a size of {size} in dimension {dim} of '{argument}'" for argument, dim, size in fixed)
 
 
@@ -218,13 +223,18 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
     """Return name → unsharded tensor, for the arguments that ranks keep between calls."""
     leaves = zip(signature.state, capture.state, strict=True)
     tensor_of_leaf = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
-    return {
-        a.name: tensor_of_leaf[a.name] if a.name in tensor_of_leaf else capture.tensors[a.name]
-        for a in signature.state_arguments
-    }
+    originals = {}
+    for argument in signature.state_arguments:
+        name = argument.name
+        originals[name] = tensor_of_leaf[name] if name in tensor_of_leaf else capture.tensors[name]
+    return originals
 
 
 def _tied_names(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
     """Return further name of a tied parameter → its name in the program."""
-    ties = [names for names in tied_names(capture.tensors.items()) if len(names) > 1]
-    return {alias: name for names in ties for name in names if name in originals for alias in names if alias != name}
+    result: dict[str, str] = {}
+    for names in tied_names(capture.tensors.items()):
+        for name in names:
+            if name in originals:
+                result |= {alias: name for alias in names if alias != name}
+    return result

@@ -92,6 +92,9 @@ def check_input(
 def _shape_advice(tensor: Any, whole: Sequence[int], local: Sequence[int]) -> str:
     """Return the advice of an error about an input of the wrong shape.
 
+    With the example shape (8, 5), of which this rank has the shard (2, 5), an input of shape (8, 5) is the shard of an
+    example of shape (32, 5).
+
     Args:
         whole: the global shape of the example.
         local: the expected shape: of this rank's shard of the example, or `whole`.
@@ -122,10 +125,12 @@ def copy_overwritten(
         exempt: the indices of results that are not copied.
     """
     storages = {tensor.untyped_storage().data_ptr() for tensor in overwritten}
-    return [
-        r if r is None or index in exempt or r.untyped_storage().data_ptr() not in storages else r.detach().clone()
-        for index, r in enumerate(results)
-    ]
+    copies = []
+    for index, result in enumerate(results):
+        if result is not None and index not in exempt and result.untyped_storage().data_ptr() in storages:
+            result = result.detach().clone()
+        copies.append(result)
+    return copies
 
 
 def copy_shared(results: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[Tensor]:
@@ -150,11 +155,19 @@ def copy_shared(results: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[
 
 
 def _extent(tensor: Tensor) -> tuple[int, int, bool]:
-    """Return (first byte in the storage, byte after the last, whether elements share memory) of a tensor."""
-    strides = [(size - 1, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    """Return (first byte in the storage, byte after the last, whether elements share memory) of a tensor.
+
+    A float32 tensor of shape (3, 4) at element 10 of its storage, with the strides (4, 1), gives (40, 88, False).
+    """
+    sizes_and_strides = [
+        (size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1
+    ]
     begin = int(tensor.storage_offset())
-    end = begin + 1 + sum(steps * stride for steps, stride in strides) if tensor.numel() else begin
-    return begin * tensor.itemsize, end * tensor.itemsize, any(not stride for _, stride in strides)
+    end = begin
+    if tensor.numel():
+        end += 1 + sum((size - 1) * stride for size, stride in sizes_and_strides)
+    repeats = any(not stride for _, stride in sizes_and_strides)
+    return begin * tensor.itemsize, end * tensor.itemsize, repeats
 
 
 def draws(module: ModuleOp) -> bool:

@@ -135,30 +135,34 @@ class RankPrograms(Generic[Lowered]):
             pairs = list(zip(self.inputs, tensors, strict=True))
             if self._ranks.local_inputs:
                 pairs = [
-                    (a, torch.empty(self._own_sizes.global_shape(a, tensor), device="meta")) for a, tensor in pairs
+                    (argument, torch.empty(self._own_sizes.global_shape(argument, shard), device="meta"))
+                    for argument, shard in pairs
                 ]
             solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
             for name, size in sizes.items():
                 if size in SPECIAL:
                     raise ShardingError(self._special_size_error(name, size))
-            open_sizes(self.module).check(sizes, self._places)
+            open_sizes(self.module).check(sizes, self._size_texts)
         for argument, tensor in zip(self.inputs, tensors, strict=True):
             check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
         return sizes
 
     @cached_property
-    def _places(self) -> dict[str, str]:
-        """Size → text of a dimension of an input that has it, with the name of its Dim."""
-        names_of_dims = {(dim.argument, dim.dim): str(dim) for dim in self.dims}
+    def _size_texts(self) -> dict[str, str]:
+        """Size → text of the first dimension of an input that has it, with the name of its Dim.
+
+        Such as {"s0": "dimension 0 of argument 'x' (Dim 'batch')"}.
+        """
+        text_of_dim = {(dim.argument, dim.dim): str(dim) for dim in self.dims}
         first_dims = size_places((argument.name, argument.sizes) for argument in self.inputs)
-        return {
-            size: names_of_dims.get(dimension, f"dimension {dimension[1]} of argument '{dimension[0]}'")
-            for size, dimension in first_dims.items()
-        }
+        texts = {}
+        for size, (argument, dim) in first_dims.items():
+            texts[size] = text_of_dim.get((argument, dim), f"dimension {dim} of argument '{argument}'")
+        return texts
 
     def _special_size_error(self, name: str, size: int) -> str:
         """Return the error message for a size of 0 or 1."""
-        subject = self._places.get(name, f"size '{name}'")
+        subject = self._size_texts.get(name, f"size '{name}'")
         if not self._ranks.local_inputs:
             return f"{subject} is {size}; the program was traced for at least 2"
         return (
@@ -195,7 +199,7 @@ class RankPrograms(Generic[Lowered]):
     def _program_of_own_sizes(self, key: SizeKey, tensors: Sequence[Tensor]) -> Lowered:
         """Return the program for the sizes of this rank. Other ranks may have other sizes."""
         if key not in self._messages:
-            local_modules: list[ModuleOp] = []
+            local_modules: list[ModuleOp] = []  # gets the one module that lowering localizes
 
             def localize_own(module: ModuleOp) -> ModuleOp:
                 local_modules.append(self._own_sizes.localize(module))
@@ -216,6 +220,7 @@ class RankPrograms(Generic[Lowered]):
 
     @cached_property
     def _own_sizes(self) -> OwnSizes:
+        """Makes programs if the local inputs of ranks have different sizes."""
         return OwnSizes(
             module=self.module,
             pipeline=self.pipeline,

@@ -65,14 +65,15 @@ class RankState:
 
     def as_dtensors(self, arguments: Sequence[Argument], ranks: Ranks) -> dict[str, Tensor | LocalShard]:
         """Return name → DTensor, in the same memory, of the state `arguments` and the edge states."""
-        parts = [(a.name, self.shards[a.name], a.sharding, a.meta.shape) for a in arguments]
-        parts += [
-            (name, edge_state.tensor, edge_state.sharding, edge_state.shape)
-            for name, edge_state in self.edge_states.items()
-        ]
+        shards = {
+            argument.name: (self.shards[argument.name], argument.sharding, argument.meta.shape)
+            for argument in arguments
+        }
+        for name, edge_state in self.edge_states.items():
+            shards[name] = edge_state.tensor, edge_state.sharding, edge_state.shape
         return {
-            name: as_dtensor(name, tensor, sharding, shape, ranks.mesh, ranks.device_mesh)
-            for name, tensor, sharding, shape in parts
+            name: as_dtensor(name, shard, sharding, global_shape, ranks.mesh, ranks.device_mesh)
+            for name, (shard, sharding, global_shape) in shards.items()
         }
 
 

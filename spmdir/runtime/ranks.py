@@ -45,18 +45,18 @@ class Ranks:
 
     def group_along(self, axes: Set[str]) -> RankGroup:
         """Return the ranks that differ from this one only along `axes`. Sub-axes are allowed."""
-        mesh, parts = self._parts(axes)
-        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in parts]))
+        mesh, sub_axes = self._refine(axes)
+        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in sub_axes]))
 
     def group_across(self, axes: Set[str]) -> RankGroup:
         """Return the ranks with the same coordinates as this one along `axes`. Sub-axes are allowed."""
-        mesh, parts = self._parts(axes)
-        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in parts]))
+        mesh, sub_axes = self._refine(axes)
+        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in sub_axes]))
 
-    def _parts(self, axes: Set[str]) -> tuple[Mesh, Set[str]]:
+    def _refine(self, axes: Set[str]) -> tuple[Mesh, Set[str]]:
         """Return the mesh refined to the sub-axes in `axes`, and the axes of this refined mesh that make up `axes`."""
         mesh = self.mesh.refine(axes)
-        return mesh, {part for axis in axes for part in mesh.parts(axis)}
+        return mesh, {sub_axis for axis in axes for sub_axis in mesh.parts(axis)}
 
     def connect(self, graph: fx.GraphModule) -> None:
         """Prepare a program of this rank to run; all ranks must call this, because it creates process groups."""

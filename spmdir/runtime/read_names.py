@@ -77,10 +77,11 @@ def names_change(
 
 def values_change(path: str, names: list[str], before: tuple[Any, ...], values_now: tuple[Any, ...]) -> str:
     """Return a text for the first replaced value of a namespace."""
-    pairs = zip(names, before, values_now, strict=True)
-    name, old_value, new_value = next(
-        (pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], values_now[0])
-    )
+    name, old_value, new_value = names[0], before[0], values_now[0]
+    for candidate, candidate_before, candidate_now in zip(names, before, values_now, strict=True):
+        if candidate_before is not candidate_now:
+            name, old_value, new_value = candidate, candidate_before, candidate_now
+            break
     old_text, new_text = text_of(old_value), text_of(new_value)
     return f"{path}.{name} was {old_text} and is {'another one' if old_text == new_text else new_text}"
 
@@ -96,11 +97,8 @@ def slots_of(kind: type) -> Iterator[str]:
         slots = vars(owner).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__"):
-                yield (
-                    f"_{owner.__name__.lstrip('_')}{name}"
-                    if name.startswith("__") and not name.endswith("__")
-                    else name
-                )
+                is_private = name.startswith("__") and not name.endswith("__")  # Python adds the name of the class
+                yield f"_{owner.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def table_of(value: Any) -> Any:

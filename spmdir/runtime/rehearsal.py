@@ -215,18 +215,20 @@ def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
     owners_and_names = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
     old_values: list[Tensor] = []
 
-    def replace(*_: Any) -> None:
+    def assign_clones(*_: Any) -> None:
+        """Before the forward: keep the buffers, and let the forward start from clones."""
         old_values[:] = [getattr(owner, buffer_name) for owner, buffer_name in owners_and_names]
         for (owner, buffer_name), old_value in zip(owners_and_names, old_values, strict=True):
             setattr(owner, buffer_name, old_value.clone())  # outputs that alias the old value keep it
 
-    def write(*_: Any) -> None:
+    def write_back(*_: Any) -> None:
+        """After the forward: copy the assigned values into the kept buffers, and restore these."""
         for (owner, buffer_name), old_value in zip(owners_and_names, old_values, strict=True):
             with torch.no_grad():
                 old_value.copy_(getattr(owner, buffer_name))
             setattr(owner, buffer_name, old_value)
 
-    hooks = [model.register_forward_pre_hook(replace), model.register_forward_hook(write)]
+    hooks = [model.register_forward_pre_hook(assign_clones), model.register_forward_hook(write_back)]
     try:
         yield
     finally:
@@ -316,7 +318,7 @@ def _run(
                 output = run()
             if not _BACKWARD.isdisjoint(code.names) or torch.autograd.Function.apply.__code__ in code.called:
                 with _DataOpRecorder([], [], None), record_code(code):
-                    _backward(output, data)
+                    _run_backward(output, data)
             is_finished = True
     finally:
         torch.set_autocast_cache_enabled(cache_was_enabled)
@@ -328,6 +330,7 @@ def _run(
 
 
 def _numpy_state() -> tuple[Any, ...]:
+    """Return the state of NumPy's generator as a value that `==` compares."""
     name, keys, *position_and_cache = np.random.get_state()
     return name, tuple(keys), *position_and_cache
 
@@ -345,7 +348,7 @@ _BACKWARD = frozenset({
 """Names of functions that let a backward run Python, in addition to autograd functions."""
 
 
-def _backward(output: Any, data: list[Tensor]) -> None:
+def _run_backward(output: Any, data: list[Tensor]) -> None:
     """Run the backward from all tensors of an output to the parameters and inputs in `data`."""
     returned = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     inputs = [tensor for tensor in data if tensor.requires_grad and tensor.is_leaf]
@@ -405,4 +408,5 @@ def _is_torch_op(func: Any) -> bool:
 
 
 def _leaf_key(leaf: Any) -> Any:
+    """Return the form of a tensor, or the type and text of another value: equal in both runs if the op is."""
     return (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else (type(leaf), str(leaf))

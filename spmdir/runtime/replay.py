@@ -66,34 +66,36 @@ class _ValueNumbers:
     """
 
     def __init__(self) -> None:
-        self._fresh = count()
-        self._by_call: dict[Hashable, int] = {}
-        self._writes: dict[Hashable, int] = {}
-        self._numbers = WeakTensorKeyDictionary()
+        self._new_numbers = count()
+        self._number_of_result: dict[Hashable, int] = {}  # (call, index of the result) → value number
+        self._write_counts: dict[Hashable, int] = {}  # storage → number of writes to it
+        self._numbers = WeakTensorKeyDictionary()  # tensor → (value number, number of writes to its storage then)
 
     def number(self, value: Tensor) -> int:
         """Return the number of a tensor; a new one if it has none, or if its memory was written to since."""
         number, writes = self._numbers.get(value) or (-1, -1)
         if writes != self._writes_to(value):
-            number = next(self._fresh)
+            number = next(self._new_numbers)
             self._set_number(value, number)
         return number
 
     def keys(self, args: Any, kwargs: Any) -> list[Hashable]:
         """Return the key of arguments: their structure, and the value number, or type and text, of each leaf."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        return [spec, *(self.number(x) if isinstance(x, Tensor) else (type(x), str(x)) for x in leaves)]
+        return [spec, *(self.number(leaf) if isinstance(leaf, Tensor) else (type(leaf), str(leaf)) for leaf in leaves)]
 
     def record(self, call: Hashable | None, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Number the results of `func`, and record its writes; `call` is None if its results get new numbers."""
         for target in written_leaves(func, args, kwargs):
             if isinstance(target, Tensor):
                 storage = _storage(target)
-                self._writes[storage] = self._writes.get(storage, 0) + 1
+                self._write_counts[storage] = self._write_counts.get(storage, 0) + 1
         for index, leaf in enumerate(pytree.tree_leaves(result)):
             if isinstance(leaf, Tensor):
-                fresh = next(self._fresh)
-                self._set_number(leaf, fresh if call is None else self._by_call.setdefault((call, index), fresh))
+                number = next(self._new_numbers)
+                if call is not None:
+                    number = self._number_of_result.setdefault((call, index), number)
+                self._set_number(leaf, number)
 
     def share_number(self, tensor: Tensor, source: Tensor) -> None:
         """Give `tensor` the number of `source`, which has equal elements."""
@@ -103,7 +105,7 @@ class _ValueNumbers:
         self._numbers[value] = (number, self._writes_to(value))
 
     def _writes_to(self, value: Tensor) -> int:
-        return self._writes.get(_storage(value), 0)
+        return self._write_counts.get(_storage(value), 0)
 
 
 def _storage(value: Tensor) -> Hashable:
@@ -113,7 +115,8 @@ def _storage(value: Tensor) -> Hashable:
 class _StepMode(TorchDispatchMode):
     """Repeats the draws that start from an earlier state of the generator.
 
-    A state is identified by its seed, which is saved and restored with it. After each draw, the next seed is set.
+    A state is identified by its seed, which is saved and restored with it. After each draw, the next seed is set. So a
+    forward draws from the seeds 1000 and 1001, and a recomputation, which restores seed 1000, repeats the first draw.
     """
 
     supports_higher_order_operators = True
@@ -122,7 +125,7 @@ class _StepMode(TorchDispatchMode):
         super().__init__()
         self._parameters = parameters
         self._values = _ValueNumbers()
-        self._drawn: dict[int, tuple[Any, Any]] = {}
+        self._drawn: dict[int, tuple[Any, Any]] = {}  # seed → (call, clones of its results)
         torch.default_generator.manual_seed(_FIRST_SEED)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -153,7 +156,7 @@ class _StepMode(TorchDispatchMode):
         seed = torch.random.initial_seed()
         keys = self._values.keys(args, kwargs)
         call = (func, *keys)
-        if func in _SHAPE_ONLY:
+        if func in _SHAPE_ONLY:  # the value number of the first argument has no effect
             spec, _, *other_keys = keys
             call = (func, spec, str(args[0].shape), args[0].dtype, args[0].device, *other_keys)
         if seed in self._drawn:

@@ -30,9 +30,12 @@ def build_reshard_program(name: str, changes: Sequence[LayoutChange], mesh: Mesh
     types = [type_of(change.meta) for change in changes]
     block = Block(arg_types=types)
     block.add_op(ReturnOp(*block.args))
-    source_attrs, target_attrs = (
-        ArrayAttr([DictionaryAttr({"spmd.sharding": sharding_attr(sharding)}) for sharding in shardings])
-        for shardings in ([change.source for change in changes], [change.target for change in changes])
-    )
+    source_attrs = ArrayAttr([_sharding_dict(change.source) for change in changes])
+    target_attrs = ArrayAttr([_sharding_dict(change.target) for change in changes])
     function = FuncOp(name, (types, types), Region(block), arg_attrs=source_attrs, res_attrs=target_attrs)
     return ModuleOp([MeshOp.build(mesh), function])
+
+
+def _sharding_dict(sharding: Sharding) -> DictionaryAttr:
+    """Return the attributes of an argument or result with this sharding."""
+    return DictionaryAttr({"spmd.sharding": sharding_attr(sharding)})

@@ -40,7 +40,7 @@ class Caches:
 
 def _holds_fakes(values: Sequence[Any], depth: int) -> bool:
     """Return whether there is a fake tensor among `values`, or in containers among them up to `depth` levels deep."""
-    containers = [value for value in values if isinstance(value, (dict, list, tuple, set))] if depth else []
-    return any(isinstance(value, FakeTensor) for value in values) or (
-        bool(containers) and _holds_fakes(gc.get_referents(*containers), depth - 1)
-    )
+    if any(isinstance(value, FakeTensor) for value in values):
+        return True
+    containers = [value for value in values if isinstance(value, (dict, list, tuple, set))]
+    return bool(depth and containers) and _holds_fakes(gc.get_referents(*containers), depth - 1)

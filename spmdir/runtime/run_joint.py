@@ -46,13 +46,16 @@ def run_joint(
     """
     with ranks.group.report_errors():
         remaining_inputs = iter(inputs)
-        tensors = [module_tensors[a.name] if a.is_state else next(remaining_inputs) for a in program.forward_arguments]
-        shards = [
-            local_shard(module_tensors[a.name])
-            if a.is_state
-            else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
-            for a, tensor in zip(program.forward_arguments, tensors, strict=True)
-        ]
+        tensors, shards = [], []
+        for argument in program.forward_arguments:
+            if argument.is_state:
+                tensor = module_tensors[argument.name]
+                shard = local_shard(tensor)
+            else:
+                tensor = next(remaining_inputs)
+                shard = input_shard(argument, tensor.detach(), ranks, is_local=ranks.local_inputs)
+            tensors.append(tensor)
+            shards.append(shard)
     returned: Any = iter(_Run.apply(program, ranks, module_tensors, shards, finish_gradients, *tensors))
     leaves = [next(returned) if isinstance(leaf, Result) else leaf for leaf in program.leaves]
     return pytree.tree_unflatten(leaves, program.convention.out_spec)
@@ -81,13 +84,9 @@ class _Run(torch.autograd.Function):
         saved = copy_overwritten(results[len(results) - program.saved :], [buffer for buffer, _ in updates])
         for buffer, new_value in updates:
             buffer.copy_(new_value)
-        ctx.program, ctx.ranks, ctx.finish_gradients, ctx.module_tensors = (
-            program,
-            ranks,
-            finish_gradients,
-            module_tensors,
-        )
-        ctx.late = [shard_of_argument[name] for name in program.late]
+        ctx.program, ctx.ranks = program, ranks
+        ctx.finish_gradients, ctx.module_tensors = finish_gradients, module_tensors
+        ctx.late_buffers = [shard_of_argument[name] for name in program.late_buffers]
         ctx.save_for_backward(*saved)
         ctx.versions = _versions(module_tensors, shard_of_argument, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
@@ -146,25 +145,27 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
     if program.agrees_on_outputs:
         used_outputs = used_anywhere(used_outputs, program.outputs, ranks)
     computed_results = program.results_to_compute(used_outputs)
-    tangents = {
-        a.name: _tangent(program, ranks, output, a, gradient_of_output[output]) for output, a in program.tangents
-    }
-    buffers = dict(zip(program.late, ctx.late, strict=True))
-    late_values = [tangents[a.name] if a.buffer is None else buffers[a.buffer] for a in program.late_arguments]
+    tangents = {}
+    for output, argument in program.tangents:
+        tangents[argument.name] = _tangent(program, ranks, output, argument, gradient_of_output[output])
+    buffers = dict(zip(program.late_buffers, ctx.late_buffers, strict=True))
+    late_values = [
+        tangents[argument.name] if argument.buffer is None else buffers[argument.buffer]
+        for argument in program.late_arguments
+    ]
     arguments = [*ctx.saved_tensors, *late_values]
     graph = program.backward_graph(computed_results, ranks)
     results = run_rank(graph, arguments, ranks, draws=program.backward.draws)
-    for index, buffer in enumerate(ctx.late, len(program.gradients)):
+    for index, buffer in enumerate(ctx.late_buffers, len(program.gradients)):
         if index in computed_results:
             buffer.copy_(results[index])
     gradient_indices = [index for index in sorted(computed_results) if index < len(program.gradients)]
-    owned_gradients = copy_shared([results[index] for index in gradient_indices], arguments)
-    returned_gradients = ctx.finish_gradients(
-        {program.gradients[index]: gradient for index, gradient in zip(gradient_indices, owned_gradients, strict=True)}
-    )
+    gradient_names = [program.gradients[index] for index in gradient_indices]
+    unshared_gradients = copy_shared([results[index] for index in gradient_indices], arguments)
+    local_gradients = ctx.finish_gradients(dict(zip(gradient_names, unshared_gradients, strict=True)))
     return {
-        name: like_shard(ctx.module_tensors[name], local) if name in ctx.module_tensors else local
-        for name, local in returned_gradients.items()
+        name: like_shard(ctx.module_tensors[name], gradient) if name in ctx.module_tensors else gradient
+        for name, gradient in local_gradients.items()
     }
 
 

@@ -56,12 +56,12 @@ class Entry:
     """A tensor of the state.
 
     Attributes:
-        place: the name in the state.
+        state_name: the name in the state.
         names: all names in files; the first one is written.
         tensor: a DTensor, or a plain tensor.
     """
 
-    place: str
+    state_name: str
     names: tuple[str, ...]
     tensor: Tensor
 
@@ -93,16 +93,14 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
             entry_slices = [
                 (entry, _find_slices(entry, file_of_name, convert, Path(path))) for entry in _entries(state, names)
             ]
-            loading.enter_context(memory_for_meta({entry.place: entry.tensor for entry, _ in entry_slices}))
+            loading.enter_context(memory_for_meta({entry.state_name: entry.tensor for entry, _ in entry_slices}))
             reads = [(boxes_and_shard(entry.names[0], entry.tensor), slices) for entry, slices in entry_slices]
         for (boxes, shard), slices in reads:
             for box in boxes:
-                part = slices[
-                    tuple(slice(offset, offset + size) for offset, size in zip(box.offsets, box.sizes, strict=True))
-                ]
-                box.of_local(shard).copy_(part)
+                ranges = [slice(offset, offset + size) for offset, size in zip(box.offsets, box.sizes, strict=True)]
+                box.of_local(shard).copy_(slices[tuple(ranges)])
         if isinstance(state, Parallel):
-            state.note_values(entry.place for entry, _ in entry_slices)
+            state.note_values(entry.state_name for entry, _ in entry_slices)
 
 
 @accepts(directory=PATH, names=_NAMES, file_bytes=_SIZE)
@@ -128,7 +126,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
         check_values(state)
         entries = _entries(state, names)
         parts = [boxes_and_shard(entry.names[0], entry.tensor) for entry in entries]
-        headers = {entry.names[0]: _header(entry) for entry in entries}
+        headers = {entry.names[0]: _tensor_header(entry) for entry in entries}
         if rank == 0:
             directory.mkdir(parents=True, exist_ok=True)
             if existing_files := sorted(directory.glob("*.safetensors*")):
@@ -137,7 +135,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
                     "that file"
                 )
     boxes_of_ranks = gather_from_all([boxes for boxes, _ in parts])
-    writer, write_error = _write(directory, _files(headers, file_bytes)), None
+    writer, write_error = _write(directory, _divide_into_files(headers, file_bytes)), None
     for index, entry in enumerate(entries):
         tensor = _gather_whole(entry, *parts[index], [boxes[index] for boxes in boxes_of_ranks], rank)
         try:
@@ -156,20 +154,19 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
 
 def _entries(state: Any, names: Names) -> list[Entry]:
     """Return the tensors of the state that have a name in the files."""
-    entry_of_tensor: dict[int, tuple[str, list[str], Tensor]] = {}
-    for name, tensor in _tensors(state):
+    to_file_name = names if callable(names) else _default_names(state)
+    entry_of_id: dict[int, Entry] = {}
+    for state_name, tensor in _tensors(state):
         if not isinstance(tensor, (Tensor, LocalShard)):
             continue
-        if isinstance(names, Mapping) and name in names:
-            file_name = names[name]
+        if isinstance(names, Mapping) and state_name in names:
+            file_name = names[state_name]
         else:
-            file_name = (names if callable(names) else _default_names(state))(name)
+            file_name = to_file_name(state_name)
         if file_name is not None:
-            entry_of_tensor.setdefault(id(tensor), (name, [], tensor))[1].append(file_name)
-    return [
-        Entry(name_in_state, tuple(file_names), tensor)
-        for name_in_state, file_names, tensor in entry_of_tensor.values()
-    ]
+            entry = entry_of_id.get(id(tensor), Entry(state_name, (), tensor))  # type: ignore[arg-type]
+            entry_of_id[id(tensor)] = attrs.evolve(entry, names=(*entry.names, file_name))
+    return list(entry_of_id.values())
 
 
 def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
@@ -247,7 +244,7 @@ Header: TypeAlias = dict[str, Any]
 """The entry of a tensor in a header, with the number of bytes in place of the offsets."""
 
 
-def _header(entry: Entry) -> Header:
+def _tensor_header(entry: Entry) -> Header:
     """Return the type, shape and number of bytes of a tensor; raise UnsupportedError for an unsupported type."""
     tensor = entry.tensor
     if tensor.dtype not in TYPE_NAMES:
@@ -258,8 +255,12 @@ def _header(entry: Entry) -> Header:
     return {"dtype": TYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "bytes": size}
 
 
-def _files(headers: Mapping[str, Header], max_bytes: int) -> dict[str, dict[str, Header]]:
-    """Return file → the tensors in it, in order."""
+def _divide_into_files(headers: Mapping[str, Header], max_bytes: int) -> dict[str, dict[str, Header]]:
+    """Return file → name → header of the tensors in it, in order.
+
+    Args:
+        max_bytes: the maximum number of bytes of tensors in a file with more than one tensor.
+    """
     groups: list[dict[str, Header]] = [{}]
     for name, header in headers.items():
         if groups[-1] and sum(member["bytes"] for member in groups[-1].values()) + header["bytes"] > max_bytes:
@@ -275,7 +276,7 @@ def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Genera
     """Write the tensors sent to this generator, in order. Rename each complete file, and write the index last."""
     for file, headers in files.items():
         with open(directory / f".unfinished-{file}", "wb") as stream:
-            stream.write(_head(headers))
+            stream.write(_file_header(headers))
             for _ in headers:
                 tensor = yield
                 stream.write(flat_bytes(tensor).numpy().data)
@@ -290,8 +291,11 @@ def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Genera
         )
 
 
-def _head(headers: Mapping[str, Header]) -> bytes:
-    """Return the length and the header of a file, padded to a multiple of eight bytes."""
+def _file_header(headers: Mapping[str, Header]) -> bytes:
+    """Return the length and the header of a file, padded to a multiple of eight bytes.
+
+    Tensors of 8 and 16 bytes have the offsets [0, 8] and [8, 24].
+    """
     ends = [*itertools.accumulate((header["bytes"] for header in headers.values()), initial=0)]
     entries = {
         name: {"dtype": header["dtype"], "shape": header["shape"], "data_offsets": [start, end]}

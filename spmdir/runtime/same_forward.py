@@ -63,13 +63,13 @@ class ForwardFacts:
             **_plan_lines(str(plan)),
             **{path: text for path, text in rehearsal.facts.items() if not (caches and path.startswith(caches))},
             **setting_facts(rehearsal.code, device),
-            **{_op(number): line for number, line in enumerate(ops.lines)},
+            **{_op_subject(number): line for number, line in enumerate(ops.lines)},
             "the output": str(pytree.tree_structure(rehearsal.output)),
         }
         if device.index is not None:
             facts = {path: text.replace(str(device), device.type) for path, text in facts.items()}
             facts = {path: text.replace(repr(device), repr(device.type)) for path, text in facts.items()}
-        return cls(facts, {_op(number): location for number, location in enumerate(ops.locations)})
+        return cls(facts, {_op_subject(number): location for number, location in enumerate(ops.locations)})
 
     def check(self, facts_of_first: Mapping[str, str], numbers: Sequence[int]) -> None:
         """Raise DivergenceError unless the texts equal those of the first rank, in the same order.
@@ -96,7 +96,7 @@ class ForwardFacts:
         )
 
 
-def _op(number: int) -> str:
+def _op_subject(number: int) -> str:
     return f"op {number} of the forward"
 
 
@@ -121,7 +121,10 @@ def _arguments(call: tuple[Any, Any]) -> dict[str, str]:
 
 
 def _plan_lines(plan: str) -> dict[str, str]:
-    """Return subject → line of a plan."""
+    """Return subject → sharding of each line of a plan.
+
+    The line `x = dp: S(0)` below `[inputs]` gives {"x in the [inputs] of the plan": "dp: S(0)"}.
+    """
     facts, section = {}, "the plan"
     for line in plan.splitlines():
         if line.startswith("["):

@@ -49,7 +49,11 @@ def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
 
 
 def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
-    """Yield the ops that compute or constrain; in `values`, map results of other ops as their operands are mapped."""
+    """Yield the ops that compute or constrain. Skip reshards: map their results in `values` to what they reshard.
+
+    Args:
+        values: value of the decided program → value of the imported one.
+    """
     for op in function.body.block.ops:
         if isinstance(op, SpmdOp) and not isinstance(op, ConstraintOp):
             values.update((result, values[operand]) for result, operand in zip(op.results, op.operands, strict=True))
@@ -65,14 +69,14 @@ def _computation(op: Operation) -> tuple[Any, ...]:
 
 def _difference(op: Operation | None, expected: Operation | None, function: FuncOp) -> SpmdirError:
     """Return the error for an op of the decided program that differs from the model's; None is the end of either."""
-    found, expected_text = (
-        "the end" if op_or_none is None else f"`{_text(op_or_none)}`" for op_or_none in (op, expected)
-    )
-    return SpmdirError(f"found {found} where the model has {expected_text}", location_of(op or function))
+    return SpmdirError(f"found {_text(op)} where the model has {_text(expected)}", location_of(op or function))
 
 
-def _text(op: Operation) -> str:
-    return ir.print_ir(op).strip() if isinstance(op, ValueOp) else op.name
+def _text(op: Operation | None) -> str:
+    """Return an op as text, in backquotes; `the end` for None."""
+    if op is None:
+        return "the end"
+    return f"`{ir.print_ir(op).strip() if isinstance(op, ValueOp) else op.name}`"
 
 
 def _check_declared(decided: ModuleOp, imported: ModuleOp) -> None:
@@ -90,28 +94,44 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
     location = location_of(function)
     if function.function_type != model.function_type:
         raise SpmdirError("the arguments or results have other types than in the model", location)
-    layout_source_of = layout_sources(model)
-    for attrs_name, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
-        for index in range(len(values)):
-            attributes, model_attributes = (
-                dict(function_attrs(each_function, attrs_name, index)) for each_function in (function, model)
-            )
-            shardings = [attrs.pop("spmd.sharding", None) for attrs in (attributes, model_attributes)]
-            model_attributes.pop("spmd.like", None)  # a decided program has equal shardings instead
-            subject = f"{'argument' if attrs_name == 'arg_attrs' else 'result'} {index}"
-            if attributes != model_attributes or (
-                attrs_name == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])
-            ):
-                raise SpmdirError(f"{subject} differs in name or kind from the model; restore it", location)
-            _check_sharding(subject, shardings[0] and shardings[0].data, shardings[1] and shardings[1].data, location)
-            argument_index = layout_source_of.get(index) if attrs_name == "res_attrs" else None
-            if argument_index is not None and shardings[0] != function_attrs(function, "arg_attrs", argument_index).get(
-                "spmd.sharding"
-            ):
+    for argument, model_argument in zip(function.args, model.args, strict=True):
+        subject = f"argument {argument.index}"
+        if name_of(argument) != name_of(model_argument):
+            raise _restore_error(subject, location)
+        _check_attributes(subject, function, model, "arg_attrs", argument.index)
+    argument_of_result = layout_sources(model)  # the argument whose sharding a result must have
+    for index in range(len(model.function_type.outputs.data)):
+        subject = f"result {index}"
+        _check_attributes(subject, function, model, "res_attrs", index)
+        argument_index = argument_of_result.get(index)
+        if argument_index is not None:
+            argument_attributes = function_attrs(function, "arg_attrs", argument_index)
+            result_attributes = function_attrs(function, "res_attrs", index)
+            if result_attributes.get("spmd.sharding") != argument_attributes.get("spmd.sharding"):
                 name = signature_name(function, "arg_attrs", argument_index)
                 raise ShardingError(
                     f"{subject} and '{name}' have different shardings; give both the same one", location
                 )
+
+
+def _check_attributes(subject: str, function: FuncOp, model: FuncOp, attrs_name: str, index: int) -> None:
+    """Raise SpmdirError unless an argument or result has the attributes of the model, and a sharding that it allows.
+
+    Args:
+        subject: the argument or result in errors.
+        attrs_name: `arg_attrs` for arguments, `res_attrs` for results.
+    """
+    attributes = dict(function_attrs(function, attrs_name, index))
+    model_attributes = dict(function_attrs(model, attrs_name, index))
+    decided, required = attributes.pop("spmd.sharding", None), model_attributes.pop("spmd.sharding", None)
+    model_attributes.pop("spmd.like", None)  # a decided program has equal shardings instead
+    if attributes != model_attributes:
+        raise _restore_error(subject, location_of(function))
+    _check_sharding(subject, decided and decided.data, required and required.data, location_of(function))
+
+
+def _restore_error(subject: str, location: Any) -> SpmdirError:
+    return SpmdirError(f"{subject} differs in name or kind from the model; restore it", location)
 
 
 def _check_sharding(subject: str, decided: Sharding | None, required: Sharding | None, location: Any) -> None:

@@ -172,15 +172,18 @@ def shard_module(
         program = first.lower_examples()
         status |= program.placements
         tensors = dict((*model.named_parameters(), *model.named_buffers()))
-        originals = {a.name: tensors[a.name] for a in program.state_arguments}
+        originals = {argument.name: tensors[argument.name] for argument in program.state_arguments}
         initial = initial_state(program.state_arguments, originals, setup, status)
     with setup.group.report_errors():
         ranks = setup.connect_ranks()
         programs = first.make_rank_programs(program, ranks, dims)
         initial.take_first(ranks)
-        tensors = {a.name: _as_dtensor(a, initial.shards[a.name], ranks) for a in program.state_arguments}
-    layouts = {a.name: a.sharding for a in program.state_arguments}
-    reduction = Reduction({a.name: a for a in program.state_arguments}, program.input_axes, setup.pipeline, ranks)
+        state_arguments = {argument.name: argument for argument in program.state_arguments}
+        tensors = {
+            name: _as_dtensor(argument, initial.shards[name], ranks) for name, argument in state_arguments.items()
+        }
+    layouts = {name: argument.sharding for name, argument in state_arguments.items()}
+    reduction = Reduction(state_arguments, program.input_axes, setup.pipeline, ranks)
     output_shardings = dict(zip(first.call.output_names, user_plan.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))

@@ -121,10 +121,10 @@ class Runner:
         sizes = programs.sizes(inputs)
         program = programs.of(sizes, inputs)
         with without_subclasses():  # attributes of an ElementwiseDTensor take 1 us each otherwise
-            module_tensors = {
-                a.name: _check_tensor(attribute(module, a.name), a, self.placements.get(a.name))
-                for a in program.state_arguments
-            }
+            module_tensors = {}
+            for argument in program.state_arguments:
+                tensor, placements = attribute(module, argument.name), self.placements.get(argument.name)
+                module_tensors[argument.name] = _check_tensor(tensor, argument, placements)
             frozen = {name: tensor for name, tensor in module_tensors.items() if not tensor.requires_grad}
         finish_gradients = functools.partial(self._finish_gradients, sums, is_unreduced, frozen)
         return run_joint(program, self.ranks, module_tensors, inputs, finish_gradients)

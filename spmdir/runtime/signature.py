@@ -85,10 +85,12 @@ class Signature:
 
     @property
     def state_arguments(self) -> list[Argument]:
+        """The arguments that ranks keep between calls."""
         return [argument for argument in self.arguments if argument.is_state]
 
     @property
     def inputs(self) -> list[Argument]:
+        """The arguments that every call passes."""
         return [argument for argument in self.arguments if not argument.is_state]
 
 
@@ -99,7 +101,8 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
         returned: the number of leaves of the output.
         state_leaves: the leaves of the state of a step; empty for a model.
     """
-    tensors = sum(isinstance(leaf, Tensor) for leaf in state_leaves)
+    # The arguments of a step are the tensors of its state, then those of the call.
+    state_tensor_count = sum(isinstance(leaf, Tensor) for leaf in state_leaves)
     arguments, state_arguments, late_buffer_names = [], [], late_buffers(function)
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
@@ -111,26 +114,32 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
                 f"'{name}' has no sharding after the pipeline; expected `propagate` in it, as in "
                 "'propagate,insert-reshard,lower-reshard'"
             )
-        is_step_state = is_user_argument and len(state_arguments) < tensors
-        tangent, buffer = is_backward_input(function, value.index), late_buffer_names.get(value.index)
+        is_step_state = is_user_argument and len(state_arguments) < state_tensor_count
         arguments.append(
-            Argument(name, meta, sizes_of(value.type), sharding, is_step_state or not is_user_argument, tangent, buffer)
+            Argument(
+                name=name,
+                meta=meta,
+                sizes=sizes_of(value.type),
+                sharding=sharding,
+                is_state=is_step_state or not is_user_argument,
+                is_tangent=is_backward_input(function, value.index),
+                buffer=late_buffer_names.get(value.index),
+            )
         )
         if is_step_state:
             state_arguments.append(arguments[-1])
+    # The results are the outputs, the new state of a step, and the new values of arguments that change in place.
     count = len(function.function_type.outputs.data)
     results: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
     state_end = returned + len(state_leaves)
-    remaining = iter(state_arguments)
-    state = tuple(next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in state_leaves)
-    new_values = dict(_mutations(function, arguments, results[state_end:]))
-    # The returned state takes precedence over in-place changes of the old one.
-    new_values.update(
-        pair for pair in zip(state, results[returned:state_end], strict=True) if pair[0] in state_arguments
-    )
-    updates = tuple(new_values.items())
-    outputs = tuple(map(_leaf, results[:returned]))
-    return Signature(tuple(arguments), outputs, state, updates)
+    outputs, new_state, mutations = results[:returned], results[returned:state_end], results[state_end:]
+    remaining_arguments = iter(state_arguments)
+    state = tuple(next(remaining_arguments) if isinstance(leaf, Tensor) else leaf for leaf in state_leaves)
+    new_values = dict(_mutations(function, arguments, mutations))
+    for argument, result in zip(state, new_state, strict=True):
+        if argument in state_arguments:
+            new_values[argument] = result  # takes precedence over an in-place change of the old state
+    return Signature(tuple(arguments), tuple(map(_leaf, outputs)), state, tuple(new_values.items()))
 
 
 def _leaf(value: Any) -> Any:

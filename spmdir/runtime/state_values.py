@@ -11,6 +11,7 @@ import fractions
 import hashlib
 import io
 import logging
+import math
 import os
 import pathlib
 import pickle
@@ -41,7 +42,7 @@ PLAIN = (int, float, complex, str, bytes, bytearray, array.array, range, slice, 
 """Types of values that are compared by type and `content`."""
 
 _CONTENTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (np.ndarray, lambda value: (value.dtype.str, value.shape, _items(value))),
+    (np.ndarray, lambda value: (value.dtype.str, value.shape, _elements(value))),
     (np.generic, lambda value: (value.dtype.str, value.tobytes())),
     (float, lambda value: struct.pack("d", value)),
     (complex, lambda value: struct.pack("dd", value.real, value.imag)),
@@ -59,7 +60,8 @@ _CONTENTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def _items(value: np.ndarray) -> Any:
+def _elements(value: np.ndarray) -> Any:
+    """Return the elements of an array as bytes, or as objects."""
     return value.tolist() if value.dtype.hasobject else value.tobytes()
 
 
@@ -73,9 +75,9 @@ def content(value: Any) -> Any:
 
 def is_simple(value: Any) -> bool:
     """Return whether `==` distinguishes a value from all other values of its type."""
-    return type(value) in (int, str, bool, bytes, type(None)) or (
-        type(value) is float and value == value and value != 0
-    )
+    if type(value) is float:
+        return not math.isnan(value) and value != 0  # NaN != NaN, and 0.0 == -0.0
+    return type(value) in (int, str, bool, bytes, type(None))
 
 
 def reduced(value: Any) -> Any:

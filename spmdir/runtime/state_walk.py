@@ -136,13 +136,15 @@ class StateWalk:
         self._own_names = code.own_names
         self._omitted, self._caches = omitted, caches
         self._constant_names: dict[int, str] = {}
-        self._visited: dict[int, tuple[str, str]] = {}
-        self._objects: list[str] = []
+        self._visited: dict[int, tuple[str, str]] = {}  # id of a value → (its variable in the check, its path)
+        self._objects: list[str] = []  # variables of values whose identity matters
         self._is_shared = True
         self._referenced: list[Any] = []  # references, so that no id is reused
         self._root = next(iter(roots.values()))
         modules = [module for root in roots.values() if isinstance(root, nn.Module) for module in root.modules()]
-        self._registered = {id(t) for m in modules for table in own_tables(m) for t in table.values()}
+        self._registered = {  # ids of parameters and buffers
+            id(tensor) for module in modules for table in own_tables(module) for tensor in table.values()
+        }
         self._visit_globals(code)
         self.of_globals = len(self.guards)
         for path, value in roots.items():
@@ -157,18 +159,22 @@ class StateWalk:
     def _visit_globals(self, code: ExecutedCode) -> None:
         """Visit the globals that executed code reads, then the Python modules that functions import."""
         visited: set[tuple[int, str]] = set()
-        for code_object, values in sorted(code.globals.items(), key=lambda item: _code_position(item[0])):
+        for code_object, module_globals in sorted(code.globals.items(), key=lambda item: _code_position(item[0])):
             for name in sorted(global_names(code_object)):
-                if (id(values), name) not in visited and name in values:
-                    self.visit(
-                        values[name], f"{self._constant_name(values)}[{name!r}]", f"{values.get('__name__')}.{name}"
-                    )
-                visited.add((id(values), name))
+                if (id(module_globals), name) not in visited and name in module_globals:
+                    read = f"{self._constant_name(module_globals)}[{name!r}]"
+                    self.visit(module_globals[name], read, f"{module_globals.get('__name__')}.{name}")
+                visited.add((id(module_globals), name))
         for name in sorted(code.modules & sys.modules.keys()):
             self.visit(sys.modules[name], f"{self._constant_name(sys.modules)}[{name!r}]", name)
 
     def visit(self, value: Any, read: str, path: str) -> None:
-        """Make the guards of a value and of all values reachable from it."""
+        """Make the guards of a value and of all values reachable from it.
+
+        Args:
+            read: the expression that reads the value in the check, such as `v3['k']`.
+            path: the path of the value in errors, such as `model.config.k`.
+        """
         if isinstance(value, PLAIN):
             self._guard_plain(value, read, path)
         elif id(value) in self._visited:
@@ -259,6 +265,7 @@ class StateWalk:
         self._bind_guard(value, path, text, read, fails)
 
     def _visit_class(self, value: type) -> None:
+        """Visit the namespaces of a class and its bases; those in C do not change."""
         for owner in value.__mro__:
             if id(owner) not in self._visited and not is_fixed(owner):
                 self._visit_namespace(
@@ -326,26 +333,26 @@ class StateWalk:
             self._bind_guard(value, path, f"a {type(value).__name__}", read, fails)
             return
         # A subclass of dict may override the methods, so use those of dict.
-        method_template = "dict.{}(x)" if isinstance(value, dict) and type(value) is not dict else "x.{}()"
+        is_dict_subclass = isinstance(value, dict) and type(value) is not dict
         keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]
-        items = (
-            []
-            if is_set
-            else [value[key] if method_template == "x.{}()" else dict.get(value, key) for key in keys]
-            if is_dict
-            else keys
-        )
+        if is_set:
+            items = []
+        elif is_dict:
+            items = [dict.get(value, key) if is_dict_subclass else value[key] for key in keys]
+        else:
+            items = keys
         are_simple = all(map(is_simple, items))
         if is_set:
             compares_directly = all(type(key) is str or isinstance(key, type) for key in keys)
             contents = self._constant_name(set(keys) if compares_directly else {*map(key_content, keys)})
             fails += f" or {'x' if compares_directly else '{*map(key_content, x)}'} != {contents}"
         elif is_dict:
-            fails += " or " + self._items_differ(keys, f"[*{method_template.format('keys')}]")
+            fails += " or " + self._items_differ(keys, "[*dict.keys(x)]" if is_dict_subclass else "[*x.keys()]")
         else:
             fails += f" or len(x) != {len(items)}"
         if are_simple and items:
-            fails += " or " + self._items_differ(items, f"[*{method_template.format('values') if is_dict else 'x'}]")
+            values_read = "[*dict.values(x)]" if is_dict_subclass else "[*x.values()]" if is_dict else "[*x]"
+            fails += " or " + self._items_differ(items, values_read)
         variable = self._bind_guard(value, path, text_of(value), read, fails)
         if isinstance(value, dict) and any(map(_holds_fakes, items)):
             self.dicts[path] = value
@@ -354,16 +361,17 @@ class StateWalk:
         for index, item in enumerate(() if are_simple else items):
             key = keys[index] if is_dict else index
             key_text = repr(key) if type(key) in (str, int) else self._constant_name(key)
-            item_expression = (
-                f"{variable}[{key_text}]" if method_template == "x.{}()" else f"dict.get({variable}, {key_text})"
-            )
-            self.visit(item, item_expression, f"{path}[{text_of(key)}]")
+            item_read = f"dict.get({variable}, {key_text})" if is_dict_subclass else f"{variable}[{key_text}]"
+            self.visit(item, item_read, f"{path}[{text_of(key)}]")
         if type(value) not in _CONTAINERS:
             self._visit_parts(value, variable, path)
             self._visit_attributes(value, variable, path)
 
     def _items_differ(self, items: list[Any], read: str) -> str:
-        """Return an expression that is true if the list `read` has other plain items or keys than `items`."""
+        """Return an expression that is true if the list `read` has other plain items or keys than `items`.
+
+        For the items ["a", "b"] and `[*x.keys()]`, this is `[*x.keys()] != c0`, with the constant c0 = ["a", "b"].
+        """
         if all(type(item) is str for item in items):
             return f"{read} != {self._constant_name(items)}"
         if all(map(is_simple, items)):
@@ -467,14 +475,17 @@ class StateWalk:
 
 
 def _holds_fakes(value: Any) -> bool:
+    """Return whether a value is a fake tensor, or a list or tuple that contains one."""
     return any(map(_holds_fakes, value)) if isinstance(value, (list, tuple)) else isinstance(value, FakeTensor)
 
 
 def _code_position(code: types.CodeType) -> tuple[str, int, str]:
+    """Return a key that orders code objects equally on all ranks."""
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
 def _cell_content(cell: types.CellType) -> Any:
+    """Return the value of a variable of a closure."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not set yet

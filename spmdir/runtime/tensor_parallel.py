@@ -142,7 +142,7 @@ def _weight_shardings(
         if not matching_layers:
             raise ShardingError(f"a style is given for '{key}', which is not a linear layer{did_you_mean(key, layers)}")
         for name in matching_layers:
-            tensors = {p: program.state_dict.get(f"{name}.{p}") for p in ("weight", "bias")}
+            tensors = {part: program.state_dict.get(f"{name}.{part}") for part in ("weight", "bias")}
             dims = {part: tensor.dim() for part, tensor in tensors.items() if tensor is not None}
             for part, placement in linear_placements(style, dims, layers[name]).items():
                 if f"{name}.{part}" in program.graph_signature.parameters:
@@ -159,21 +159,27 @@ def _layers(program: ExportedProgram) -> dict[str, bool]:
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
     layers: dict[str, bool] = {}
     for name in nodes:
+        layer, _, tensor_name = name.rpartition(".")
+        if tensor_name != "weight" or not layer:
+            continue
+        # A tied weight has a node for each of its names. An op belongs to the layer of its module.
         tied_names = [tied_name for tied_name in nodes if program.state_dict[tied_name] is program.state_dict[name]]
-        layer, *tied_layers = [tied_name.rpartition(".")[0] for tied_name in (name, *tied_names)]
+        other_layers = {tied_name.rpartition(".")[0] for tied_name in tied_names} - {layer}
         uses = [(nodes[tied_name], user) for tied_name in tied_names for user in nodes[tied_name].users]
-        other_layers = {tied_name for tied_name in tied_layers if tied_name != layer}
-        layer_uses = [use for use in uses if _module_of_node(use[1]) not in other_layers]
-        if name.endswith(".weight") and (not uses or any(_is_linear(*use) or _is_lookup(*use) for use in layer_uses)):
-            layers[layer] = not any(_is_lookup(*use) for use in layer_uses)
+        layer_uses = [(weight, user) for weight, user in uses if _module_of_node(user) not in other_layers]
+        is_embedding = any(_is_lookup(weight, user) for weight, user in layer_uses)
+        if not uses or is_embedding or any(_is_linear(weight, user) for weight, user in layer_uses):
+            layers[layer] = not is_embedding
     return layers
 
 
 def _is_lookup(weight: fx.Node, user: fx.Node) -> bool:
+    """Return whether `user` is an embedding with this weight."""
     return user.target is aten.embedding.default and user.args[0] is weight
 
 
 def _is_linear(weight: fx.Node, user: fx.Node) -> bool:
+    """Return whether `user` is a linear layer with this weight, or transposes the weight for a product."""
     if user.target is aten.linear.default:
         return user.args[1] is weight
     return user.target in _TRANSPOSES and any(product.target in _PRODUCTS for product in user.users)

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from spmdir.importer.locations import is_library_file
 
-_Place = dict[str, Any]
+_NodeMeta = dict[str, Any]
 """The metadata that the tracer copies into `node.meta`."""
 
 
@@ -48,7 +48,7 @@ def traced_places(model: nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-        _set({})
+        _set_meta({})
 
 
 class _Places(TorchFunctionMode):
@@ -58,7 +58,7 @@ class _Places(TorchFunctionMode):
         """Start to record; frames that called `outside` are not recorded."""
         super().__init__()
         self._outside = outside
-        self._modules: list[tuple[str, _Place]] = []  # with the place before it was entered
+        self._modules: list[tuple[str, _NodeMeta]] = []  # (name, metadata before the module was entered)
         self._marked_nodes: set[Any] = set()  # autograd nodes, not ids, because the id of a freed node is reused
         self._in_backward = False
 
@@ -66,79 +66,86 @@ class _Places(TorchFunctionMode):
         """Return the hook that runs when a module is entered."""
 
         def hook(*_: object) -> None:
-            self._modules.append((name, _current()))
-            _set({**_current(), **_of_module(name)})  # for calls that no mode intercepts, such as recomputed functions
+            self._modules.append((name, _current_meta()))
+            # For calls that no mode intercepts, such as recomputed functions.
+            _set_meta({**_current_meta(), **_module_meta(name)})
 
         return hook
 
     def leave_hook(self, *_: object) -> None:
         """Leave the innermost module."""
-        _set(self._modules.pop()[1])
+        _set_meta(self._modules.pop()[1])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._in_backward and not self._modules:  # except for calls that a checkpointed module repeats
             return func(*args, **(kwargs or {}))
-        previous_place, place = _current(), self._place()
-        _set(place)
+        previous_meta, meta = _current_meta(), self._call_meta()
+        _set_meta(meta)
         try:
             result = func(*args, **(kwargs or {}))
         finally:
-            _set(previous_place)
+            _set_meta(previous_meta)
         for leaf in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
-                self._mark_node(leaf.grad_fn, place)
+                self._mark_node(leaf.grad_fn, meta)
         return result
 
-    def _place(self) -> _Place:
+    def _call_meta(self) -> _NodeMeta:
         """Return the metadata of the present torch call: the user's lines on the stack, and the innermost module."""
         frame, lines = sys._getframe(2), list[tuple[CodeType, int]]()
         while frame is not None and frame is not self._outside:
-            if _is_users(frame.f_code):
+            if _is_user_code(frame.f_code):
                 lines.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
-        return {"stack_trace": _trace(tuple(lines)), **_of_module(self._modules[-1][0] if self._modules else "")}
+        return {
+            "stack_trace": _stack_trace(tuple(lines)),
+            **_module_meta(self._modules[-1][0] if self._modules else ""),
+        }
 
-    def _mark_node(self, node: Any, place: _Place) -> None:
-        """Register hooks that set `place` on an autograd node, and on its unmarked predecessors."""
+    def _mark_node(self, node: Any, meta: _NodeMeta) -> None:
+        """Register hooks that set `meta` while the autograd engine runs a node and its unmarked predecessors."""
         stack = [node]
         while stack:
             node = stack.pop()
             if node is not None and node not in self._marked_nodes:
                 self._marked_nodes.add(node)
-                node.register_prehook(lambda _: self._begin(place))
-                node.register_hook(lambda *_: self._end())
+                node.register_prehook(lambda _: self._enter_backward(meta))
+                node.register_hook(lambda *_: self._leave_backward())
                 stack += [predecessor for predecessor, _ in node.next_functions]
 
-    def _begin(self, place: _Place) -> None:
+    def _enter_backward(self, meta: _NodeMeta) -> None:
         self._in_backward = True
-        _set(place)
+        _set_meta(meta)
 
-    def _end(self) -> None:
+    def _leave_backward(self) -> None:
         self._in_backward = False
-        _set({})
+        _set_meta({})
 
 
-def _of_module(path: str) -> _Place:
+def _module_meta(path: str) -> _NodeMeta:
+    """Return the metadata of nodes of the module at `path`."""
     return {"nn_module_stack": {path: (path, "")}} if path else {}
 
 
-def _current() -> _Place:
+def _current_meta() -> _NodeMeta:
+    """Return the metadata that the tracer copies into nodes now."""
     meta = fx_traceback.current_meta
     return {key: meta[key] for key in ("stack_trace", "nn_module_stack") if key in meta}
 
 
-def _set(place: _Place) -> None:
+def _set_meta(meta: _NodeMeta) -> None:
+    """Let the tracer copy `meta` into the nodes that it adds from now on."""
     for key in ("stack_trace", "nn_module_stack"):
         fx_traceback.current_meta.pop(key, None)
-    fx_traceback.current_meta.update(place)
+    fx_traceback.current_meta.update(meta)
 
 
 @lru_cache(maxsize=65536)
-def _is_users(code: CodeType) -> bool:
+def _is_user_code(code: CodeType) -> bool:
     return not is_library_file(code.co_filename)
 
 
 @lru_cache(maxsize=65536)
-def _trace(lines: Sequence[tuple[CodeType, int]]) -> str:
+def _stack_trace(lines: Sequence[tuple[CodeType, int]]) -> str:
     """Return lines, given from the innermost to the outermost, as a stack trace."""
     return "\n".join(f'File "{code.co_filename}", line {line}, in {code.co_name}' for code, line in reversed(lines))

@@ -74,7 +74,7 @@ class Traceable:
     def name_arguments(self, args: tuple[Any, ...]) -> dict[str, Any]:
         """Return name → argument of a call; the names for a step are `arg0`, `arg1`, … ."""
         if self.state is not None:
-            return {f"arg{place}": value for place, value in enumerate(args)}
+            return {f"arg{index}": value for index, value in enumerate(args)}
         bound = inspect.signature(type(self.program).forward).bind(self.program, *args)
         return dict(list(bound.arguments.items())[1:])
 
@@ -185,10 +185,9 @@ class Tracing:
     def _remaining_dynamic_shapes(self, traceable: Traceable, args: tuple[Any, ...], fixed: Fixed) -> Any:
         """Return `dynamic_shapes` without the dimensions that are `fixed`."""
         named = traceable.name_arguments(args)
-        open_sizes_left = drop_fixed_dims(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
-        return (
-            open_sizes_left if open_sizes_left is None or traceable.state is None else tuple(open_sizes_left.values())
-        )
+        remaining = drop_fixed_dims(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
+        is_step = traceable.state is not None
+        return tuple(remaining.values()) if is_step and remaining is not None else remaining
 
 
 @attrs.frozen(eq=False)
@@ -256,6 +255,7 @@ class Decided:
 
     @property
     def _lower(self) -> Callable[..., RankGraph]:
+        """The function (module, localize) → program of this rank."""
         return partial(lower_rank_graph, pipeline=self.setup.pipeline, rank=self.setup.rank, device=self.setup.device)
 
 
@@ -263,5 +263,5 @@ def _named_inputs(inputs: Sequence[Argument], convention: Convention) -> list[Ar
     """Return the inputs with their names in errors: for a step `arg0`, `arg1`, …, as make_fx does not name them."""
     if convention.state_spec is None:
         return list(inputs)
-    pairs = zip(convention.tensor_places, inputs, strict=True)
-    return [attrs.evolve(argument, name=f"arg{place}") for place, argument in pairs]
+    pairs = zip(convention.tensor_indices, inputs, strict=True)
+    return [attrs.evolve(argument, name=f"arg{index}") for index, argument in pairs]

@@ -166,17 +166,17 @@ class TrainingStep:
         if self.micro_batches == 1:
             return [args]
         leaves, spec = pytree.tree_flatten(args)
-        for place, leaf in enumerate(leaves):
+        for index, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] % self.micro_batches:
                 raise UnsupportedError(
-                    f"argument {place} of the step has shape {list(leaf.shape)}; expected a first dimension that is a "
+                    f"argument {index} of the step has shape {list(leaf.shape)}; expected a first dimension that is a "
                     f"multiple of accumulate={self.micro_batches}"
                 )
-        parts = [
-            leaf.chunk(self.micro_batches) if isinstance(leaf, Tensor) and leaf.dim() else [leaf] * self.micro_batches
-            for leaf in leaves
-        ]
-        return [pytree.tree_unflatten(list(part), spec) for part in zip(*parts, strict=True)]
+        parts_of_leaves = []
+        for leaf in leaves:
+            is_cut = isinstance(leaf, Tensor) and leaf.dim()
+            parts_of_leaves.append(leaf.chunk(self.micro_batches) if is_cut else [leaf] * self.micro_batches)
+        return [pytree.tree_unflatten(list(parts), spec) for parts in zip(*parts_of_leaves, strict=True)]
 
     def is_accumulated(self, name: str) -> bool:
         """Return whether each micro-batch updates the tensor `name` of the state, not only the last one."""
@@ -224,13 +224,14 @@ class TrainingStep:
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    return pytree.tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, tree)
+    """Return a tree with its floating tensors converted to `dtype`."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 
 
 def _total_norm(gradients: Mapping[str, Tensor]) -> Tensor:
     """Return the 2-norm of all gradients from one sum of squares, because ranks then run one all-reduce for all."""
-    squares = [gradient.float() if gradient.dtype.itemsize < 4 else gradient for gradient in gradients.values()]
-    return torch.stack([gradient.square().sum() for gradient in squares]).sum().sqrt()
+    wide = [gradient.float() if gradient.dtype.itemsize < 4 else gradient for gradient in gradients.values()]
+    return torch.stack([gradient.square().sum() for gradient in wide]).sum().sqrt()
 
 
 def _clip_gradients(gradients: Mapping[str, Tensor], norm: Tensor, max_norm: float) -> dict[str, Tensor]:
@@ -299,15 +300,15 @@ def training_step(
     check_initialized(model)
     updates = Updates.of(optimizer, model)
     names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     state: TrainingState = {
         "parameters": parameters,
-        "buffers": {name: b.detach() for name, b in model.named_buffers()},
+        "buffers": {name: buffer.detach() for name, buffer in model.named_buffers()},
         **updates.initial(parameters),
     }
     if clip_grad_norm is not None:
-        wide = torch.promote_types(torch.float32, parameters[updates.trained[0]].dtype)
-        state["grad_norm"] = torch.zeros((), dtype=wide)
+        norm_type = torch.promote_types(torch.float32, parameters[updates.trained[0]].dtype)
+        state["grad_norm"] = torch.zeros((), dtype=norm_type)
     if accumulate > 1:
         state["gradients"] = {name: torch.zeros_like(parameters[name]) for name in updates.trained}
         state["loss"] = torch.zeros((), dtype=torch.float64)

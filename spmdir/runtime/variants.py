@@ -28,7 +28,8 @@ Places = frozenset[int]
 """Indices of tensors among the leaves of a call."""
 
 
-def _keys(values: Sequence[tuple[type, Any]]) -> tuple[Any, ...]:
+def _value_keys(values: Sequence[tuple[type, Any]]) -> tuple[Any, ...]:
+    """Return the keys by which the values of leaves are compared."""
     return tuple(value_key(value) for _, value in values)
 
 
@@ -43,7 +44,7 @@ class Structure:
     """
 
     spec: pytree.TreeSpec
-    values: tuple[tuple[type, Any], ...] = attrs.field(eq=_keys)
+    values: tuple[tuple[type, Any], ...] = attrs.field(eq=_value_keys)
     fixed: Fixed = ()
 
     @classmethod
@@ -54,12 +55,16 @@ class Structure:
 
     def differing_values(self, structure: Structure) -> list[int]:
         """Return the indices of the leaves that have other values; an empty list if more than values differs."""
-        pairs = list(zip(self.values, structure.values, strict=False))
-        if (self.spec, self.fixed) != (structure.spec, structure.fixed) or any(
-            (Tensor in (a[0], b[0])) and a != b for a, b in pairs
-        ):
+        if (self.spec, self.fixed) != (structure.spec, structure.fixed):
             return []
-        return [index for index, (a, b) in enumerate(pairs) if value_key(a[1]) != value_key(b[1])]
+        indices = []
+        for index, (leaf, other_leaf) in enumerate(zip(self.values, structure.values, strict=True)):
+            (kind, value), (other_kind, other_value) = leaf, other_leaf
+            if Tensor in (kind, other_kind) and leaf != other_leaf:
+                return []  # a tensor in one call, a number in the other
+            if value_key(value) != value_key(other_value):
+                indices.append(index)
+        return indices
 
 
 @attrs.frozen(eq=False)
@@ -112,7 +117,9 @@ class Variants:
     ) -> Variant | None:
         """Return a variant that serves a call, if possible the one that ran last; None if there is none."""
         ordered = self._variants if self._latest is None else [self._latest, *self._variants]
-        self._latest = next((v for v in ordered if v.serves(module, structure, is_unreduced, differentiated)), None)
+        self._latest = next(
+            (variant for variant in ordered if variant.serves(module, structure, is_unreduced, differentiated)), None
+        )
         return self._latest
 
     def of_structure(self, structure: Structure) -> list[Variant]:
@@ -125,11 +132,10 @@ class Variants:
         Args:
             names: the names of the leaves of the call.
         """
-        differing_indices = [
-            index for variant in self._variants for index in variant.structure.differing_values(structure)
-        ]
+        structures = [variant.structure for variant in self._variants]
+        differing_indices = [index for earlier in structures for index in earlier.differing_values(structure)]
         for index in sorted(set(differing_indices)):
-            values = {repr(v.structure.values[index][1]) for v in self._variants if v.structure.spec == structure.spec}
+            values = {repr(earlier.values[index][1]) for earlier in structures if earlier.spec == structure.spec}
             if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[index][1], Tensor):
                 raise UnsupportedError(
                     f"'{names[index]}' has had {len(values)} values, each of which needs a program; expected few "

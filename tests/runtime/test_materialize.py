@@ -143,7 +143,7 @@ def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch
 
     source = safetensors_slices._find_slices
     monkeypatch.setattr(
-        safetensors_slices, "_find_slices", lambda entry, *rest: Spied(entry.place, source(entry, *rest))
+        safetensors_slices, "_find_slices", lambda entry, *rest: Spied(entry.state_name, source(entry, *rest))
     )
     shard = torch.zeros(3, 5)
     boxes = held_boxes(parse_sharding("a: Cyclic(0, 2)"), (7, 5), spmdir.Mesh({"a": 2}), 1)
