@@ -17,11 +17,13 @@ def files() -> dict[ParsedTexts, str]:
     """Return each file of parsed texts, with its new content."""
     packages = packaged()
     records = [record for records_of_op in packages.records.values() for record in records_of_op]
-    rules = [(r.text, r.line, parse_rule(r.text, r.file, r.line)) for r in records]
+    rules = [(record.text, record.line, parse_rule(record.text, record.file, record.line)) for record in records]
     for _, _, rule in rules:
         check(rule, MAPS)
     declared = [record for records_of_op in packages.declared.values() for record in records_of_op]
-    strategies = [(r.text, r.line, parse_strategy(r.text, r.file, r.line)) for r in declared]
+    strategies = [
+        (record.text, record.line, parse_strategy(record.text, record.file, record.line)) for record in declared
+    ]
     rewrites = REWRITES.read_text(encoding="utf-8")
     return {
         PARSED_RULES: PARSED_RULES.spell([*rules, *strategies]),

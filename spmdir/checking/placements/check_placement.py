@@ -61,7 +61,10 @@ class Effort:
 
     @property
     def selected_laws(self) -> Sequence[Law]:
-        return [law for law in LAWS if (law.name in self.laws if self.laws else not (self.quick and law.is_slow))]
+        """The laws to check, in the order of LAWS."""
+        if self.laws:
+            return [law for law in LAWS if law.name in self.laws]
+        return [law for law in LAWS if not (self.quick and law.is_slow)]
 
     def select(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Return the examples to try first, then the others, which replace examples that the law does not apply to."""
@@ -158,7 +161,11 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
         )
         yield Verdict(kind.__name__, 0, 0, broken=error)
         return
-    placements, error = _run_in_time(lambda: (instances(kind), () if effort.quick else drawn_instances(kind)), effort)  # pyright: ignore[reportArgumentType]
+
+    def usual_and_drawn() -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+        return instances(kind), () if effort.quick else drawn_instances(kind)  # pyright: ignore[reportArgumentType]
+
+    placements, error = _run_in_time(usual_and_drawn, effort)
     if placements is None:
         fault = SpmdirError(
             f"{kind.__name__}: {_BROKEN_EXAMPLES}: {_describe_error(error)}",
@@ -277,15 +284,14 @@ def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort)
         if len(checked) >= required and example.subject not in _uncovered(subjects, checked):
             continue
         say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(examples))
-        find_fault = partial(law.find_fault, placement, example)
-        fault, error = _run_in_time(lambda find=find_fault: (find(),), effort, 100 * law.is_slow)
+        fault, error = _run_in_time(partial(law.find_fault, placement, example), effort, 100 * law.is_slow)
         if isinstance(error, UnsupportedError):  # the placement cannot represent the values
             continue
-        if fault is None:
+        if error is not None:
             return _LawResult(len(checked) + 1, broken=broken_law(_describe_error(error), example, error))
-        if isinstance(fault[0], str):
-            return _LawResult(len(checked) + 1, broken=broken_law(fault[0], example))
-        if fault[0] is not Outcome.NOT_APPLICABLE:
+        if isinstance(fault, str):
+            return _LawResult(len(checked) + 1, broken=broken_law(fault, example))
+        if fault is not Outcome.NOT_APPLICABLE:
             checked.append(example)
     omitted = len(examples) - len(checked) if effort.quick else 0
     return _LawResult(len(checked), omitted, _uncovered(subjects, checked))
@@ -331,7 +337,7 @@ def _describe_error(error: BaseException | None) -> str:
 
 
 def _text(value: Placement | Example) -> str:
-    """Return `str(value)`, or the name of its class if `str` fails."""
+    """Return `str(value)`, or the name of its class if the code of a plug-in raises in `str`."""
     try:
         return str(value)
     except Exception:
@@ -354,13 +360,13 @@ def _location(
     if source is None:
         return None
     raising_line = _line_of(error, source) if error else None
-    declaring_lines = (
-        first_line + index
-        for name in declarations
-        for index, line in enumerate(lines)
-        if re.match(rf"\s+(def )?{name}\b", line)
-    )
-    return Location(path or source, raising_line or next(declaring_lines, first_line), 1)
+    if raising_line:
+        return Location(path or source, raising_line, 1)
+    for name in declarations:
+        for number, line in enumerate(lines, first_line):
+            if re.match(rf"\s+(def )?{name}\b", line):
+                return Location(path or source, number, 1)
+    return Location(path or source, first_line, 1)
 
 
 def _line_of(error: BaseException, source: str) -> int | None:

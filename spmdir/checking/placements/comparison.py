@@ -31,13 +31,14 @@ def difference(actual: Any, expected: Any, limit: float) -> str | None:
     else:
         wide = torch.complex128 if expected.is_complex() else torch.float64
         distance = (actual.to(wide) - expected.to(wide)).abs()
-        wrong = ~(distance <= limit) & expected.isfinite() | (actual.isfinite() & ~expected.isfinite())
+        exceeds_limit = ~(distance <= limit) & expected.isfinite()
+        wrong = exceeds_limit | (actual.isfinite() & ~expected.isfinite())
     if not wrong.any():
         return None
-    place = tuple(wrong.nonzero()[0].tolist())
-    where = f" at {list(place)}" if expected.dim() else ""
-    by = f" within {limit:.2g}" if limit else ""
-    return f"is {actual[place].item()}{where}; expected {expected[place].item()}{by}"
+    index = tuple(wrong.nonzero()[0].tolist())
+    where = f" at {list(index)}" if expected.dim() else ""
+    tolerance = f" within {limit:.2g}" if limit else ""
+    return f"is {actual[index].item()}{where}; expected {expected[index].item()}{tolerance}"
 
 
 def difference_beyond_error(
@@ -83,9 +84,8 @@ def _is_homogeneous(placement: Placement) -> bool:
         return True
     combine = REDUCTIONS[placement.reduce].combine
     partials = [torch.tensor([1.0, 3.0, 2.0]), torch.tensor([2.0, 1.0, 2.0])]
-    value, value_of_doubled = (
-        placement.after(combine(*(placement.before(factor * partial) for partial in partials)), 2) for factor in (1, 2)
-    )
+    value = placement.after(combine(*map(placement.before, partials)), 2)
+    value_of_doubled = placement.after(combine(*(placement.before(2 * partial) for partial in partials)), 2)
     return torch.allclose(2 * value, value_of_doubled)
 
 

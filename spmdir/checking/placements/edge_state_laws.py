@@ -43,7 +43,11 @@ def _moves_with_states(placement: Placement) -> Iterator[Move]:
 
 
 def _find_state_fault(placement: Placement, example: Example) -> str | None:
-    """Run the move on the same tensor many times, and check its states and the sum of its errors."""
+    """Run the move on the same tensor many times, and check its states and the sum of its errors.
+
+    A compression that loses 0.1 in each run has an error of 3.2 after 32 runs, and of 6.4 after 64. With error feedback
+    the next run adds what was lost, so the sum stays near 0.1.
+    """
     assert isinstance(example, Move) and example.shape is not None
     tensor, states_of_edge = example.tensor(), example.edge_states
     error_norms, summed_error, has_changed = [], torch.zeros_like(tensor), False
@@ -54,9 +58,8 @@ def _find_state_fault(placement: Placement, example: Example) -> str | None:
                 runs = len(error_norms) + 1
                 return f"the state '{state.name}' has NaN or infinities after {runs} runs; expected finite elements"
         first_states = first_states or states
-        has_changed = (
-            has_changed or any(map(_differ, first_states, states)) or any(s.any() for shards in states for s in shards)
-        )
+        is_nonzero = any(shard.any() for shards in states for shard in shards)  # states start as zeros
+        has_changed = has_changed or is_nonzero or any(map(_differ, first_states, states))
         summed_error += collect(result, example.target, example.mesh, example.shape, tensor.dtype) - tensor
         error_norms.append(float(torch.linalg.vector_norm(summed_error)))
     # The errors of low-rank factors oscillate, because the factors rotate from run to run.

@@ -63,14 +63,14 @@ def _layouts(placement: Placement) -> tuple[Example, ...]:
     candidates = [(count, shape) for count in dict.fromkeys((*COUNTS, *tuple_lengths)) for shape in shapes]
     layouts = [(count, shape) for count, shape in candidates if accepts(placement, shape, count)]
     for count in MORE_COUNTS:
-        accepted = [(count, shape) for shape in shapes if accepts(placement, shape, count)]
-        accepted.sort(key=lambda count_and_shape: math.prod(count_and_shape[1]))
-        layouts += [
-            accepted[-1 - index * len(accepted) // SHAPES_OF_MORE_COUNTS]
-            for index in range(min(SHAPES_OF_MORE_COUNTS, len(accepted)))
-        ]
+        accepted = sorted((shape for shape in shapes if accepts(placement, shape, count)), key=math.prod)
+        for index in range(min(SHAPES_OF_MORE_COUNTS, len(accepted))):
+            # Spread evenly from the largest shape down: of 12 shapes those at -1, -5 and -9.
+            layouts.append((count, accepted[-1 - index * len(accepted) // SHAPES_OF_MORE_COUNTS]))
     if len({shape for _, shape in layouts if math.prod(shape)}) < MIN_SHAPES:
-        layouts += _draw_layouts(placement, sorted({*COUNTS, *MORE_COUNTS, *tuple_lengths, *_rank_counts(placement)}))
+        layouts += _draw_layouts(
+            placement, sorted({*COUNTS, *MORE_COUNTS, *tuple_lengths, *_rank_counts_in_fields(placement)})
+        )
     return tuple(Example(count, shape) for count, shape in dict.fromkeys(layouts))
 
 
@@ -89,20 +89,22 @@ def large_layouts(placement: Placement) -> Iterator[Example]:
 
 def _usual_shapes(placement: Placement) -> Iterator[Shape]:
     """Yield shapes that have the dimension of the placement, with several sizes of it."""
-    dim, sizes = placement.dim, _sizes(placement)
+    dim, sizes = placement.dim, _sizes_in_fields(placement)
     shapes = [shape for shape in SHAPES if dim is None or len(shape) > dim]
     if dim is None:
         yield from shapes
         return
     if not shapes:
         shapes = [(2,) * (dim + 1), (5,) * (dim + 1)]
-    yield from (*shapes, *((*shape[:dim], size, *shape[dim + 1 :]) for size in sizes for shape in shapes[-4:]))
+    yield from shapes
+    for size in sizes:
+        yield from ((*shape[:dim], size, *shape[dim + 1 :]) for shape in shapes[-4:])
 
 
 def _draw_layouts(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
     """Draw random numbers of ranks and shapes until the placement accepts enough. Each call draws the same."""
     random, accepted = Random(type(placement).__name__), []
-    sizes = (*DRAWN_SIZES, *3 * _sizes(placement))
+    sizes = (*DRAWN_SIZES, *3 * _sizes_in_fields(placement))
     min_rank = 0 if placement.dim is None else placement.dim + 1
     for _ in range(MAX_DRAWS):
         count, rank = random.choice(counts), random.randint(min_rank, max(min_rank, MAX_DRAWN_DIMENSIONS))
@@ -114,15 +116,16 @@ def _draw_layouts(placement: Placement, counts: list[int]) -> list[tuple[int, Sh
     return accepted
 
 
-def _sizes(placement: Placement) -> tuple[int, ...]:
+def _sizes_in_fields(placement: Placement) -> tuple[int, ...]:
     """Return sizes of dimensions from the fields of a placement."""
     sums = map(sum, tuple_fields(placement))
     return tuple(dict.fromkeys((*sums, *(number for number in integer_fields(placement) if 1 < number < 1000))))
 
 
-def _rank_counts(placement: Placement) -> Iterator[int]:
+def _rank_counts_in_fields(placement: Placement) -> Iterator[int]:
     """Yield numbers of ranks from the fields of a placement."""
-    yield from (number * times for number in integer_fields(placement) for times in (1, 2) if 1 <= number * times <= 16)
+    for number in integer_fields(placement):
+        yield from (count for count in (number, 2 * number) if 1 <= count <= 16)
 
 
 def tuple_fields(placement: Placement) -> list[tuple[int, ...]]:

@@ -60,6 +60,7 @@ def _states(placement: Placement) -> Iterator[Example]:
             yield StatesOfOp(3, values="positive", scale=scale, note=f"states of {op} times {scale:g}", types=types)
         return
     shapes = dict.fromkeys(example.shape or () for example in layouts(placement))
+    # Matrices first, and shapes of about 24 elements.
     nonempty = sorted(filter(math.prod, shapes), key=lambda shape: (len(shape) != 2, abs(math.prod(shape) - 24)))
     dtypes = [dtype for dtype in (F64, F32) if placement.supports(dtype)] or supported_types(placement)[:1]
     for shape, dtype, scale in itertools.product(nonempty[:2], dtypes, SCALES):
@@ -77,7 +78,7 @@ def _types_of_states(placement: PackedPlacement, op: str) -> Iterator[tuple[tupl
                 for operand, operand_placement in zip(case.operands, strategy.operands, strict=True)
             ]
             form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local_operands)))
-            for call in (expanded.call for expanded in form.ops) if form else ():
+            for call in [expanded.call for expanded in form.ops] if form else []:
                 if call.name == CombineOp.name and find_packed_placement(str(call.argument["by"])) == placement:
                     yield tuple((part.shape, part.dtype) for part in call.results if part)
 

@@ -22,6 +22,7 @@ def _is_partial(placement: Placement) -> bool:
 
 
 def _usual_tensors(placement: Placement) -> Iterator[Example]:
+    """Yield tensors for a partial placement; none for other placements."""
     if _is_partial(placement):
         yield from tensor_examples(placement)
 
@@ -77,6 +78,7 @@ def _allows_copies(placement: Placement) -> bool:
 
 
 def _copied_tensors(placement: Placement) -> Iterator[Example]:
+    """Yield tensors for a placement whose partial values may be copies of the value."""
     if _allows_copies(placement):
         yield from _tensors_of_any_sign(placement)
 
@@ -90,10 +92,11 @@ def _find_copies_fault(placement: Any, example: Example) -> str | None:
 
 
 def _tensors_on_two_ranks(placement: Placement) -> Iterator[Example]:
+    """Yield tensors on 2 ranks whose type the standard placement of the same kind supports."""
     if isinstance(placement, PartialPlacement):
-        yield from (
-            example for example in tensor_examples(placement) if example.count == 2 and _of_kind(placement, example)
-        )
+        for example in tensor_examples(placement):
+            if example.count == 2 and _of_kind(placement, example):
+                yield example
 
 
 def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
@@ -103,7 +106,10 @@ def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
 
 
 def _find_order_fault(placement: Any, example: Example) -> str | None:
-    """Distribute a value by the placement, then by one of the same kind, and reduce it in the same order."""
+    """Distribute a value by the placement, then by one of the same kind, and reduce it in the same order.
+
+    On 2x2 ranks, `rows[i][j]` is the part of rank (i, j). The first reduction adds the parts of each column j.
+    """
     tensor, commuting = example.tensor(), _of_kind(placement, example)
     assert commuting is not None
     shards = placement.distribute(tensor, 2, example.noise())

@@ -58,6 +58,7 @@ def digests(placement: Placement) -> dict[str, str]:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
+    """Return the elements of a tensor as bytes."""
     return bytes(flat_bytes(tensor).tolist())
 
 
@@ -76,6 +77,7 @@ def _is_compared(placement: Placement) -> bool:
 
 
 def _environment_example(placement: Placement) -> Iterator[Example]:
+    """Yield one example, with the environment of the other process as its note."""
     if _is_compared(placement) and source_of(type(placement)) is not None:
         yield Example(note=" ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()))
 

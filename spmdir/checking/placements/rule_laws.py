@@ -83,7 +83,10 @@ def _lifted_ops(placement: Placement) -> tuple[str, ...]:
 
 
 class _NameOnly:
-    """A rule of which only the name of the op can be read, passed to `lift` as the rule and as its strategies."""
+    """A rule of which only the name of the op can be read, passed to `lift` as the rule and as its strategies.
+
+    If `lift` reads more than the name, it raises: then it may add strategies to the op.
+    """
 
     def __init__(self, name: str):
         self.name = name
@@ -115,14 +118,13 @@ def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
     """Return declared strategy → the sample calls that it applies to."""
     if placement.trait in ("open", "replicated"):
         return {}
-    counts = dict.fromkeys(
-        (*usual_counts(placement), *(len(numbers) for numbers in tuple_fields(placement) if 1 < len(numbers) < 9))
-    )
+    tuple_lengths = [len(numbers) for numbers in tuple_fields(placement) if 1 < len(numbers) < 9]
+    counts = dict.fromkeys((*usual_counts(placement), *tuple_lengths))
     runs: dict[TextStrategy, list[TextRun]] = {}
     for op in dict.fromkeys(other_names(texts_of(type(placement)))):
         samples = [with_supported_type(sample, placement) for sample in samples_of(frozenset([op]))]
         runs |= runs_of_texts((placement, *_companions(placement)), samples, default(), tuple(counts))
-    return runs
+    return runs  # also strategies without a call, with an empty list
 
 
 def _companions(placement: Placement) -> tuple[Placement, ...]:

@@ -24,6 +24,7 @@ LARGE_COUNTS = (16, 65)
 
 
 def _shapes_on_usual_ranks(placement: Placement) -> Iterator[Example]:
+    """Yield small and large shapes for a shard placement, on up to 8 ranks."""
     if isinstance(placement, ShardPlacement):
         yield from layouts(placement)
         yield from _large_shapes(placement, (2, 3, 5, 7, 8))
@@ -41,14 +42,11 @@ def _find_partition_fault(placement: Any, example: Example) -> str | None:
     assert example.shape is not None
     size = example.shape[placement.dim]
     ranges_of_ranks = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
-    position = 0
-    ranges = sorted(
-        (start, end, rank)
-        for rank, rank_ranges in enumerate(ranges_of_ranks)
-        for start, end in rank_ranges
-        if start != end
-    )
-    for start, end, rank in ranges:
+    ranges = []
+    for rank, rank_ranges in enumerate(ranges_of_ranks):
+        ranges += [(start, end, rank) for start, end in rank_ranges if start != end]
+    position = 0  # all earlier positions are on exactly one rank
+    for start, end, rank in sorted(ranges):
         if not position == start < end <= size:
             fault = "overlap" if start < position else "leave a gap" if start > position else "exceed the dimension"
             expected = f"expected each of {size} positions on exactly one rank; `ranges` returns {ranges_of_ranks}"
@@ -61,10 +59,12 @@ def _find_partition_fault(placement: Any, example: Example) -> str | None:
 
 
 def _overrides_runs(placement: Placement) -> bool:
+    """Return whether the class of a shard placement defines `runs`."""
     return isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs
 
 
 def _shapes_on_many_ranks(placement: Placement) -> Iterator[Example]:
+    """Yield shapes for a placement with its own `runs`, on up to 65 ranks."""
     if isinstance(placement, ShardPlacement) and _overrides_runs(placement):
         yield from _shapes_on_usual_ranks(placement)
         yield from _large_shapes(placement, LARGE_COUNTS)
@@ -166,21 +166,21 @@ def _find_scaling_fault(placement: Any, example: Example) -> Fault:
 def _ranges_if_scaled(
     result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
 ) -> tuple[Ranges, Ranges]:
-    """Return the (actual, expected) ranges for `scaled`."""
+    """Return the (actual, expected) ranges for `scaled`: the range (2, 4) scaled by 3 is (6, 12)."""
     return joined(result.ranges(size * factor, count, rank)), scaled(ranges, factor)
 
 
 def _ranges_if_unscaled(
     result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
 ) -> tuple[Ranges, Ranges]:
-    """Return the (actual, expected) ranges for `unscaled`."""
+    """Return the (actual, expected) ranges for `unscaled`, the inverse of `scaled`."""
     return scaled(joined(result.ranges(size // factor, count, rank)), factor), ranges
 
 
 def _ranges_if_inside(
     result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
 ) -> tuple[Ranges, Ranges]:
-    """Return the (actual, expected) ranges for `inside`."""
+    """Return the (actual, expected) ranges for `inside`: of the inner dimension of a view, repeated for each row."""
     inner_size = size // factor
     return tiled(joined(result.ranges(inner_size, count, rank)), inner_size, factor), ranges
 

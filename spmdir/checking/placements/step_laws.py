@@ -71,6 +71,7 @@ def _has_steps(placement: Placement) -> bool:
 
 
 def _has_steps_at_magnitudes(placement: Placement) -> bool:
+    """Return whether the steps of a placement can be checked on large and small values."""
     return _has_steps(placement) and bool(scaled_types(placement))
 
 
@@ -95,18 +96,25 @@ def _tensors_of_sizes(placement: Placement) -> Iterator[Example]:
     dtype = next(iter(supported_types(placement)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
-    values, accepted, few = usual_values(placement, dtype), layouts(placement), usual_counts(placement)
-    ranks = sorted({len(example.shape or ()) for example in accepted})
+    values, accepted, usual = usual_values(placement, dtype), layouts(placement), usual_counts(placement)
+    tensor_ranks = sorted({len(example.shape or ()) for example in accepted})
     # Matrices reveal most faults. If the placement accepts none, tensors with more dimensions replace them.
-    rank = next((rank for rank in ranks if rank >= 2), max(ranks, default=0))
-    candidates = [example for example in accepted if len(example.shape or ()) == rank and example.ranks >= few[0]]
-    for index, count in enumerate(sorted({example.ranks for example in candidates})):
+    tensor_rank = next((rank for rank in tensor_ranks if rank >= 2), max(tensor_ranks, default=0))
+    candidates = [
+        example for example in accepted if len(example.shape or ()) == tensor_rank and example.ranks >= usual[0]
+    ]
+    for number, count in enumerate(sorted({example.ranks for example in candidates})):
         typed = (attrs.evolve(example, dtype=dtype, values=values) for example in candidates if example.count == count)
         fitting = [example for example in typed if _can_represent(placement, example)]
+        if not fitting:
+            continue
         fitting.sort(key=lambda example: -math.prod(example.shape or ()))
-        shortest = max((i for i, example in enumerate(fitting) if math.prod(example.shape or ())), default=-1)
-        indices = (0, len(fitting) // 2, shortest, -1) if count in few else (index % max(len(fitting), 1),)
-        yield from (fitting[i] for i in indices if fitting)
+        if count in usual:
+            nonempty = [example for example in fitting if math.prod(example.shape or ())]
+            shortest = nonempty[-1] if nonempty else fitting[-1]
+            yield from (fitting[0], fitting[len(fitting) // 2], shortest, fitting[-1])
+        else:
+            yield fitting[number % len(fitting)]
 
 
 def _reshard_moves(placement: Placement) -> Iterator[Move]:
@@ -131,12 +139,12 @@ def _reshard_moves(placement: Placement) -> Iterator[Move]:
                         yield from _move("reshard", example, Mesh({"x": example.ranks, "y": 2}), source, target)
     if first_example is None:
         return
-    for before, after in itertools.permutations(partners, 2):
-        for entry, partner_entry in ("xy", "yx"):
-            source, target = (sorted([(entry, placement), (partner_entry, partner)]) for partner in (before, after))
-            yield from _move(
-                "reshard", first_example, Mesh({entry: first_example.ranks, partner_entry: 2}), source, target
-            )
+    for source_partner, target_partner in itertools.permutations(partners, 2):
+        for axis, partner_axis in (("x", "y"), ("y", "x")):
+            source = sorted([(axis, placement), (partner_axis, source_partner)])
+            target = sorted([(axis, placement), (partner_axis, target_partner)])
+            mesh = Mesh({axis: first_example.ranks, partner_axis: 2})
+            yield from _move("reshard", first_example, mesh, source, target)
     yield from _drawn_moves(placement, (placement, placement, *partners))
 
 
@@ -146,15 +154,17 @@ def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator
         example for example in _tensors_of_sizes(placement) if example.ranks == 2 and math.prod(example.shape or ())
     ]
     random = Random(str(placement))
+
+    def draw_moves(axes: Sequence[str], draws: int) -> Iterator[Move]:
+        for index in range(draws):
+            source = [(axis, random.choice(choices)) for axis in axes]
+            target = [(axis, random.choice(choices)) for axis in axes]
+            if any(drawn == placement for _, drawn in (*source, *target)):
+                yield from _move("reshard", tensors[index % len(tensors)], Mesh(dict.fromkeys(axes, 2)), source, target)
+
     for axes, number in DRAWN_MOVES.items() if tensors else ():
-        mesh = Mesh(dict.fromkeys(axes, 2))
-        drawn = (([(axis, random.choice(choices)) for axis in axes] for _ in range(2)) for _ in range(40 * number))
-        moves = (
-            _move("reshard", tensors[index % len(tensors)], mesh, source, target)
-            for index, (source, target) in enumerate(drawn)
-            if any(p == placement for _, p in (*source, *target))
-        )
-        yield from islice(itertools.chain.from_iterable(moves), number)
+        # A placement without steps between these placements would be drawn forever.
+        yield from islice(draw_moves(axes, draws=40 * number), number)
 
 
 EDGE_TENSOR_INDICES = (0, 2, 5, 7)
@@ -163,17 +173,15 @@ EDGE_TENSOR_INDICES = (0, 2, 5, 7)
 
 def _edge_moves(placement: Placement) -> Iterator[Move]:
     """Yield moves along each edge, on one axis and on two, with the placements at its other end."""
-    few, tried = usual_counts(placement), set[str]()
-    numbers = {edge_name(edge): number for number, edge in enumerate(placement.edges())}
+    usual, tried = usual_counts(placement), set[str]()
+    number_of_edge = {edge_name(edge): number for number, edge in enumerate(placement.edges())}
     for index, example in enumerate(_tensors_of_sizes(placement)):
-        is_usual = example.ranks in few
-        for move in (
-            moves_along_edges(placement, example, two_axes=index < len(SIZE_CLASSES))
-            if index in EDGE_TENSOR_INDICES or not is_usual
-            else ()
-        ):
+        is_usual = example.ranks in usual
+        if is_usual and index not in EDGE_TENSOR_INDICES:
+            continue
+        for move in moves_along_edges(placement, example, two_axes=index < len(SIZE_CLASSES)):
             # Larger numbers of ranks alternate between the edges, to save time.
-            if is_usual or (index + numbers[move.subject]) % 2:
+            if is_usual or (index + number_of_edge[move.subject]) % 2:
                 tried.add(move.subject)
                 yield move
     yield from _moves_of_other_edges(placement, tried)
@@ -187,32 +195,35 @@ def _moves_of_other_edges(placement: Placement, tried: Collection[str]) -> Itera
     shapes = [
         layout.shape for layout in layouts(placement) if layout.ranks == example.ranks and math.prod(layout.shape or ())
     ]
-    lowest = 0 if placement.dim is None else placement.dim + 1
-    shapes += [(2,) * rank for rank in range(lowest, 9) if accepts(placement, (2,) * rank, example.ranks)]
-    for edge in (edge for edge in placement.edges() if edge_name(edge) not in tried):
-        moves = (
-            move
-            for shape in shapes
-            for move in moves_along_edges(placement, attrs.evolve(example, shape=shape), two_axes=False)
-            if move.subject == edge_name(edge)
-        )
-        yield from islice(moves, 1)
+    min_rank = 0 if placement.dim is None else placement.dim + 1
+    shapes += [(2,) * rank for rank in range(min_rank, 9) if accepts(placement, (2,) * rank, example.ranks)]
+
+    def moves_along(edge: Edge) -> Iterator[Move]:
+        for shape in shapes:
+            for move in moves_along_edges(placement, attrs.evolve(example, shape=shape), two_axes=False):
+                if move.subject == edge_name(edge):
+                    yield move
+
+    for edge in placement.edges():
+        if edge_name(edge) not in tried:
+            yield from islice(moves_along(edge), 1)
 
 
 def moves_of_large_tensors(placement: Placement) -> Iterator[Move]:
     """Yield moves along edges, of tensors so large that the bytes of a scale are negligible."""
-    for example in islice(_tensors_of_sizes(placement), 1):
-        rank = len(example.shape or ())
-        moves = [
-            move
-            for count in usual_counts(placement)
-            for size in (even_sizes(placement, count) if placement.dim is not None else (96 if rank < 4 else 24,))
-            if accepts(placement, shape := (size,) * rank, count)
-            if _can_represent(placement, large := attrs.evolve(example, count=count, shape=shape))
-            for move in moves_along_edges(placement, large)
-        ]
-        moves = moves or list(_moves_without_padding(placement, example))
-        yield from (*moves, *_moves_of_other_edges(placement, {move.subject for move in moves}))
+    example = next(_tensors_of_sizes(placement), None)
+    if example is None:
+        return
+    rank = len(example.shape or ())
+    moves: list[Move] = []
+    for count in usual_counts(placement):
+        unsharded_size = 96 if rank < 4 else 24
+        for size in (unsharded_size,) if placement.dim is None else even_sizes(placement, count):
+            large = attrs.evolve(example, count=count, shape=(size,) * rank)
+            if accepts(placement, (size,) * rank, count) and _can_represent(placement, large):
+                moves += moves_along_edges(placement, large)
+    moves = moves or list(_moves_without_padding(placement, example))
+    yield from (*moves, *_moves_of_other_edges(placement, {move.subject for move in moves}))
 
 
 MAX_EVEN_SHAPES = 6
@@ -241,14 +252,15 @@ def _moves_without_padding(placement: Placement, example: Example) -> Iterator[M
 
 def _moves_at_magnitudes(placement: Placement) -> Iterator[Move]:
     """Yield moves along edges, to R and from R, of large, small, sparse and cancelling values."""
+    if placement.trait in ("open", "replicated"):
+        return
     least_count = usual_counts(placement)[0]
-    for example in magnitude_tensors(placement) if placement.trait not in ("open", "replicated") else ():
+    for example in magnitude_tensors(placement):
         entries, mesh = [("x", placement)], Mesh({"x": example.ranks})
-        if not _can_represent(placement, example) or example.count != least_count:
-            continue
-        yield from moves_along_edges(placement, example, two_axes=False)
-        yield from _move("reshard", example, mesh, entries, [])
-        yield from _move("reshard", example, mesh, [], entries)
+        if _can_represent(placement, example) and example.count == least_count:
+            yield from moves_along_edges(placement, example, two_axes=False)
+            yield from _move("reshard", example, mesh, entries, [])
+            yield from _move("reshard", example, mesh, [], entries)
 
 
 def _can_represent(placement: Placement, example: Example) -> bool:
@@ -279,7 +291,8 @@ def moves_along_edges(
         end = edge.target if edge.target is not None else edge.source
         assert end is not None  # the law "edges" checks this
         for partner, mesh in itertools.product(map(parse_placement, ENDS_OF_TRAIT.get(end, (end,))), meshes):
-            entries, partner_entries = ([(axis, p) for axis in mesh.axis_names] for p in (placement, partner))
+            entries = [(axis, placement) for axis in mesh.axis_names]
+            partner_entries = [(axis, partner) for axis in mesh.axis_names]
             source, target = (entries, partner_entries) if edge.target is not None else (partner_entries, entries)
             yield from _move(kind, attrs.evolve(example, subject=edge_name(edge)), mesh, source, target)
 

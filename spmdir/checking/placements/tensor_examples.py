@@ -86,7 +86,9 @@ def scaled_types(placement: Placement) -> list[DType]:
 
 def usual_values(placement: Placement, dtype: DType) -> str:
     """Return the values that a placement can represent: "random", or "positive" if it rejects negative values."""
-    layouts_on_ranks = (e for e in layouts(placement) if e.ranks > 1 and math.prod(e.shape or ()) <= 1000)
+    layouts_on_ranks = (
+        example for example in layouts(placement) if example.ranks > 1 and math.prod(example.shape or ()) <= 1000
+    )
     fallback = Example(2, (8,) * ((placement.dim or 0) + 1))
     largest = max(layouts_on_ranks, key=lambda example: math.prod(example.shape or ()), default=fallback)
     example = attrs.evolve(largest, dtype=dtype)

@@ -13,6 +13,7 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 
 def _usual_tensors(placement: Placement) -> Iterable[Example]:
+    """Return tensors for a placement that values may have."""
     return tensor_examples(placement) if is_value_placement(placement) else ()
 
 
@@ -34,6 +35,7 @@ def _find_type_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _usual_and_special_tensors(placement: Placement) -> Iterator[Example]:
+    """Yield tensors, also with NaN and infinities if the placement does not round."""
     if is_value_placement(placement):
         yield from tensor_examples(placement)
         # The infinities of partial values may cancel to NaN.
@@ -59,6 +61,7 @@ def _find_inverse_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _scaled_tensors(placement: Placement) -> Iterator[Example]:
+    """Yield tensors of large and small values for a placement that values may have."""
     if is_value_placement(placement):
         yield from magnitude_tensors(placement)
 

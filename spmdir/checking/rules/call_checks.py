@@ -65,6 +65,7 @@ def check_op(
     plugins = tuple(map(parse_placement, options.placements))
 
     def record(number: int, name: str, verdict: Verdict) -> None:
+        """Record the verdict on a strategy in `cases[number]`, or in its variant `name`."""
         if not verdict.is_run:
             return
         run_texts.update(verdict.texts)
@@ -171,7 +172,9 @@ def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tupl
         except (SpmdirError, *FAILURES):
             continue
         verdicts = axis_verdicts(prepared, (2,))
-        yield from ((name, v) for v in verdicts if not why_numbers_differ(sample.op, v.strategy))
+        for verdict in verdicts:
+            if not why_numbers_differ(sample.op, verdict.strategy):
+                yield name, verdict
 
 
 def _find_missing_strategies(
@@ -185,13 +188,16 @@ def _find_missing_strategies(
         say(f"looking for missing strategies of {tried.text}")
         hard_cases = () if why_finite(op) else _prepared(hard_variants(tried.sample), rules)
         searches.append((tried, find_missing(tried.case, tried.variants, hard_cases)))
+    # (key of equal calls, operand placements) → assignment that is sound in all samples of the key; None if there is
+    # a sample in which it is not.
     sound_in_all: dict[object, SoundAssignment | None] = {}
     for tried, result in searches:
-        kind = key_of_equal_calls(tried.case)
-        sound_in_all.update(((kind, operands), None) for operands in result.unsound)
+        key = key_of_equal_calls(tried.case)
+        for operands in result.unsound:
+            sound_in_all[key, operands] = None
         for assignment in result.sound:
-            earlier = sound_in_all.get((kind, assignment.operands), assignment)
-            sound_in_all[kind, assignment.operands] = earlier and earlier.intersect(assignment)
+            earlier = sound_in_all.get((key, assignment.operands), assignment)
+            sound_in_all[key, assignment.operands] = earlier and earlier.intersect(assignment)
     samples_of_strategy: dict[str, list[str]] = {}
     for tried, result in searches:
         for assignment in result.sound:
@@ -223,21 +229,19 @@ def find_missing(case: Case, variants: Iterable[Case] = (), hard_cases: Iterable
         variants: the variants of the case. An assignment must be sound in all of them.
         hard_cases: more variants, which are only evaluated for an assignment that is sound in all others.
     """
-    main_trial, *trials = (_trial(c) for c in (case, *variants))
+    main_trial, *trials = map(_trial, (case, *variants))
     known_strategies = {strategy.operands for count in RANKS_OF_SEARCH for strategy in case.rule.strategies(count)}
     ignored = main_trial.ignored_operands()
     sound: list[SoundAssignment] = []
     unsound: set[tuple[Placement, ...]] = set()
     hard_trials: list[AssignmentTrial] | None = None
     for operands in main_trial.assignments():
-        if any(
-            _is_implied(operands, known_operands, ignored)
-            for known_operands in (*known_strategies, *(p.operands for p in sound))
-        ):
+        known_operands = (*known_strategies, *(assignment.operands for assignment in sound))
+        if any(_is_implied(operands, known, ignored) for known in known_operands):
             continue
         assignment = check_in_all_trials([main_trial, *trials], operands)
-        if assignment and any(p.trait == "partial" for p in operands):
-            hard_trials = [_trial(c) for c in hard_cases] if hard_trials is None else hard_trials
+        if assignment and any(placement.trait == "partial" for placement in operands):
+            hard_trials = list(map(_trial, hard_cases)) if hard_trials is None else hard_trials
             assignment = check_in_all_trials(hard_trials, operands, assignment)
         if assignment:
             sound.append(assignment)
@@ -267,10 +271,11 @@ def _is_implied(operands: Sequence[Placement], implying: Sequence[Placement], ig
 
     A replicated value is also a partial maximum. The placement of an ignored operand does not matter.
     """
-    return all(
-        a == b or index in ignored or (a == R and b.op in REPEATABLE)
-        for index, (a, b) in enumerate(zip(operands, implying, strict=True))
-    )
+    for index, (placement, implying_placement) in enumerate(zip(operands, implying, strict=True)):
+        is_repeated = placement == R and implying_placement.op in REPEATABLE
+        if placement != implying_placement and index not in ignored and not is_repeated:
+            return False
+    return True
 
 
 def describe(sample: Sample) -> str:

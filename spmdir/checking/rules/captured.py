@@ -84,9 +84,9 @@ def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
     try:
         with recorder:
             results = op(sample.input, *sample.args, **sample.kwargs)
-            leaves = [t for t in pytree.tree_leaves(results) if isinstance(t, Tensor) and t.requires_grad]
-            if leaves:
-                torch.autograd.backward(leaves, [torch.randn_like(t) for t in leaves])
+            outputs = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor) and leaf.requires_grad]
+            if outputs:
+                torch.autograd.backward(outputs, list(map(torch.randn_like, outputs)))
     except Exception:
         return
 
@@ -96,26 +96,27 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self, selected: frozenset[str] | None):
         super().__init__()
-        self.wanted = selected
+        self.selected = selected
         self.calls: list[tuple[str, str, bytes]] = []
         self._keys: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = op_name(func)
-        keep = not schema_of(func).is_mutable and (
-            name.startswith("aten.") if self.wanted is None else name in self.wanted
-        )
-        sample = _sample(name, func, args, kwargs) if keep else None
+        is_selected = name.startswith("aten.") if self.selected is None else name in self.selected
+        # The sample copies the operands before the op may overwrite them.
+        sample = _sample(name, func, args, kwargs) if is_selected and not schema_of(func).is_mutable else None
         result = func(*args, **kwargs)
         if sample:
             self._record(sample)
         return result
 
     def _record(self, sample: Sample) -> None:
+        """Add a call, unless an equal one has been recorded."""
         argument_types = sorted((name, type(value).__name__) for name, value in sample.arguments.items())
-        kind = f"{[_kind_of_operand(o) for o in sample.operands]} {argument_types}"
-        call = f"{[_operand_key(o) for o in sample.operands]} {sorted(sample.arguments.items(), key=lambda kv: kv[0])}"
+        arguments = [(name, sample.arguments[name]) for name in sorted(sample.arguments)]
+        kind = f"{list(map(_kind_of_operand, sample.operands))} {argument_types}"
+        call = f"{list(map(_operand_key, sample.operands))} {arguments}"
         if f"{sample.op} {call}" not in self._keys:
             self._keys.add(f"{sample.op} {call}")
             self.calls.append((sample.op, kind, _pickled(sample)))
@@ -126,11 +127,14 @@ def _pickled(sample: Sample) -> bytes:
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
-    pickler.dispatch_table[Tensor] = lambda t: (
-        t.__reduce_ex__(2) if t.dtype == torch.bfloat16 else (torch.from_numpy, (t.numpy(),))
-    )
+    pickler.dispatch_table[Tensor] = _reduce_tensor
     pickler.dump(sample)
     return buffer.getvalue()
+
+
+def _reduce_tensor(tensor: Tensor) -> Any:
+    """Return (function, arguments) to make a tensor again from its pickle. NumPy has no bfloat16."""
+    return tensor.__reduce_ex__(2) if tensor.dtype == torch.bfloat16 else (torch.from_numpy, (tensor.numpy(),))
 
 
 def op_name(func: Any) -> str:
@@ -142,7 +146,7 @@ def op_name(func: Any) -> str:
 
 def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
     """Return the call as a sample; None if a sample cannot contain one of its values."""
-    values = dict(zip((a.name for a in schema_of(func).arguments), args, strict=False)) | kwargs
+    values = dict(zip((argument.name for argument in schema_of(func).arguments), args, strict=False)) | kwargs
     operands: list[Any] = []
     arguments: dict[str, Any] = {}
     for argument in schema_of(func).arguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -143,9 +144,9 @@ def _words(name: str) -> frozenset[str]:
 def _select_varied_calls(groups: list[list[bytes]]) -> Iterator[bytes]:
     """Yield at most MAX_CAPTURED_CALLS calls: the first of each group, then the second, and so on."""
     step = max(1, len(groups) // MAX_CAPTURED_CALLS)
-    groups = groups[::step]
-    ordered = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
-    yield from ordered[:MAX_CAPTURED_CALLS]
+    rounds = itertools.zip_longest(*groups[::step])
+    calls = (call for calls_of_round in rounds for call in calls_of_round if call is not None)
+    yield from itertools.islice(calls, MAX_CAPTURED_CALLS)
 
 
 def _check_ops(
@@ -157,6 +158,14 @@ def _check_ops(
     rules: RuleSet,
     progress: Callable[[str], object],
 ) -> list[OpReport]:
+    """Check ops in worker processes, and return their reports.
+
+    Args:
+        ask: runs jobs in the workers.
+        calls: op → pickled samples of captured calls.
+        timeout: the time limit of one op in seconds.
+    """
+
     def jobs(names: Sequence[str], options: Options) -> list[Any]:
         return [("check", op, calls.get(op, ()), options) for op in names]
 

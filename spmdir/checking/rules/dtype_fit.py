@@ -44,6 +44,7 @@ def _switch_arguments(trials: Sequence[TypeTrial]) -> list[str]:
 
 
 def _is_switch(value: Any) -> bool:
+    """Return whether a value is a Boolean or a word, or is absent."""
     return value is None or isinstance(value, bool) or (isinstance(value, str) and value.isidentifier())
 
 
@@ -73,16 +74,23 @@ def _signature(
 
 
 def _operand_names(trials: Sequence[TypeTrial]) -> list[str]:
+    """Return the names of the operands of trials, each once."""
     return list(dict.fromkeys(name for trial in trials for name in trial.operands))
 
 
 def _restricted_operands(trials: Sequence[TypeTrial], dtype: str | None) -> Iterator[AllowedTypes]:
-    """Yield the operands that accept only some element types, with these types."""
+    """Yield the operands that accept only some element types, with these types.
+
+    Args:
+        dtype: the name of the argument that is an element type. With it, an operand may accept more types.
+    """
     for name in _operand_names(trials):
         if types := _allowed_types(trials, name):
             yield AllowedTypes(name, types)
-        elif dtype and (types := _allowed_types([t for t in trials if t.arguments.get(dtype) is None], name)):
-            yield AllowedTypes(name, types, unless=dtype)
+        elif dtype:
+            without_dtype = [trial for trial in trials if trial.arguments.get(dtype) is None]
+            if types := _allowed_types(without_dtype, name):
+                yield AllowedTypes(name, types, unless=dtype)
 
 
 def _allowed_types(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
@@ -95,6 +103,7 @@ def _allowed_types(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
 
 
 def _types_of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
+    """Return the element types that operand `name` has in trials."""
     return {meta.dtype for trial in trials for meta in trial.operands.get(name, ())}
 
 
@@ -139,8 +148,9 @@ def _sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) -> tu
         for device, types in trial.result_types:
             if types[index:] and types[index]:
                 pairs_of_device[device].append((trial, types[index]))
-    pairs_of_devices = list(pairs_of_device.values())
-    for groups in ([[*pairs_of_devices[0], *pairs_of_devices[1]]], pairs_of_devices):
+    # Prefer one source for both devices.
+    both_devices = [*pairs_of_device["meta"], *pairs_of_device["cpu"]]
+    for groups in ([both_devices], list(pairs_of_device.values())):
         sources = [_source(pairs, dtype) for pairs in groups if pairs]
         if sources and all(sources):
             return tuple(dict.fromkeys(source for source in sources if source))
@@ -172,15 +182,18 @@ def _evaluate(source: TypeSource, trial: TypeTrial) -> DType | None:
 
 
 def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
-    """Yield the sources that could give the element types in `pairs`."""
+    """Yield the sources that could give the element types in `pairs`, the simplest and most likely ones first.
+
+    For `add(x, y)`: a fixed type, if all results have one; the type of x; the type of y; the promoted type of both.
+    """
     types = {type_ for _, type_ in pairs}
-    operands = list(dict.fromkeys(name for t, _ in pairs for name, metas in t.operands.items() if metas))
-    numbers = [
-        name
-        for name in dict.fromkeys(name for t, _ in pairs for name in t.arguments)
-        if name not in operands
-        and len({type(t.arguments.get(name)) for t, _ in pairs} & {bool, int, float, complex}) > 1
-    ]
+    trials = [trial for trial, _ in pairs]
+    operands = list(dict.fromkeys(name for trial in trials for name, metas in trial.operands.items() if metas))
+    numbers = []  # the arguments that are numbers of several types
+    for name in dict.fromkeys(name for trial in trials for name in trial.arguments):
+        argument_types = {type(trial.arguments.get(name)) for trial in trials}
+        if name not in operands and len(argument_types & {bool, int, float, complex}) > 1:
+            numbers.append(name)
     if len(types) == 1:
         yield TypeSource(fixed=types.pop())
     affecting = [name for name in (*operands, *numbers) if _affects_result(pairs, name)]
@@ -200,10 +213,11 @@ def _affects_result(pairs: Pairs, name: str) -> bool:
     """Return whether the element type of the result changes if only the type of operand or argument `name` does."""
     groups: dict[Any, set[DType | None]] = {}
     for trial, type_ in pairs:
-        other_operands = tuple((n, metas) for n, metas in trial.operands.items() if n != name)
-        arguments = str([(n, value) for n, value in sorted(trial.arguments.items()) if n != name])
+        # Trials with equal keys differ only in the types of `name`.
+        other_operands = tuple((other, metas) for other, metas in trial.operands.items() if other != name)
+        other_arguments = str([(other, value) for other, value in sorted(trial.arguments.items()) if other != name])
         ranks = tuple(meta.rank for meta in trial.operands.get(name, ()))
-        groups.setdefault((other_operands, arguments, ranks), set()).add(type_)
+        groups.setdefault((other_operands, other_arguments, ranks), set()).add(type_)
     return any(len(types) > 1 for types in groups.values())
 
 
@@ -217,8 +231,10 @@ def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> t
         message = ""
         try:
             line.check_operands(trial.operands, trial.arguments)
-            of_devices = [(None,) * len(line.results)] if trial.is_rejected else [t for _, t in trial.result_types]
-            for result_types in of_devices:
+            types_of_devices = [types for _, types in trial.result_types]
+            if trial.is_rejected:
+                types_of_devices = [(None,) * len(line.results)]  # torch returns no results
+            for result_types in types_of_devices:
                 line.check_results(trial.operands, trial.arguments, result_types)
         except RuleError as error:
             message = error.message

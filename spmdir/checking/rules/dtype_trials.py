@@ -81,8 +81,10 @@ DEVICES = ("meta", "cpu")
 
 def dtype_argument(op: str) -> str | None:
     """Return the name of the argument of an op that is an element type; None if there is none."""
-    names = (a.name for a in schema_of(torch_op(op)).arguments if "ScalarType" in str(a.real_type))
-    return next(names, None)
+    for argument in schema_of(torch_op(op)).arguments:
+        if "ScalarType" in str(argument.real_type):
+            return argument.name
+    return None
 
 
 def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[TypeTrial]:
@@ -95,8 +97,8 @@ def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[
         for number, (operands, arguments) in enumerate(_variants(call, tensors, devices)):
             assignments = _type_assignments(operands, COMMON_TYPES if number and len(operands) > 1 else RANKING)
             for types in _with_f32_statistics(assignments, _statistics_operands(call, arguments)):
-                converted = [_cast(t, type_) for t, type_ in zip(operands, types, strict=True)]
-                key = f"{types} {[t.dim() for t in operands]} {call.structure} {arguments}"
+                converted = [_cast(operand, type_) for operand, type_ in zip(operands, types, strict=True)]
+                key = f"{types} {[operand.dim() for operand in operands]} {call.structure} {arguments}"
                 if key not in trials_by_key:
                     trials_by_key[key] = _run_trial(call, converted, arguments, devices)
     if not is_trusted:  # the sample itself fails with valid types, so the errors of the op do not concern types
@@ -111,13 +113,12 @@ def _variants(
     yield tensors, call.argument
     dtype = dtype_argument(call.name)
     if call.argument.get(dtype or "") is not None:
-        call = attrs.evolve(call, arguments=tuple((name, v) for name, v in call.arguments if name != dtype))
+        call = attrs.evolve(call, arguments=tuple((name, value) for name, value in call.arguments if name != dtype))
         yield tensors, call.argument
-    for index in range(len(tensors)):
-        if len(tensors) > 1 and tensors[index].numel():
-            with_scalar = [t.flatten()[0] if i == index else t for i, t in enumerate(tensors)]
-            trial = _run_trial(call, with_scalar, call.argument, devices) if tensors[index].dim() else None
-            if trial and trial.result_types:
+    for index, tensor in enumerate(tensors):
+        if len(tensors) > 1 and tensor.numel() and tensor.dim():
+            with_scalar = [*tensors[:index], tensor.flatten()[0], *tensors[index + 1 :]]
+            if _run_trial(call, with_scalar, call.argument, devices).result_types:
                 yield with_scalar, call.argument
     for argument in schema_of(torch_op(call.name)).arguments:
         type_text, arguments = str(argument.type), call.argument
@@ -138,16 +139,19 @@ def _type_assignments(tensors: Sequence[Tensor], types: Sequence[DType]) -> Iter
     First all floating-point operands have the same type. Then all operands have, if their original types are equal.
     Then two floating-point operands have all pairs of types, or one operand of several has another type.
     """
-    original_types = [DTYPES_OF_TORCH[t.dtype] for t in tensors]
-    floats = [i for i, type_ in enumerate(original_types) if type_.is_float]
-    uniform = [tuple(type_ if i in floats else old for i, old in enumerate(original_types)) for type_ in types]
-    yield from uniform
+    original_types = [DTYPES_OF_TORCH[tensor.dtype] for tensor in tensors]
+    float_indices = [index for index, original in enumerate(original_types) if original.is_float]
+    with_equal_floats = [
+        tuple(type_ if original.is_float else original for original in original_types) for type_ in types
+    ]
+    yield from with_equal_floats
     if len({*original_types}) == 1:
         yield from (tuple([type_] * len(original_types)) for type_ in types)
-    if len(original_types) == 2 == len(floats):
+    if len(original_types) == 2 == len(float_indices):
         yield from itertools.product(types, repeat=2)
     elif types is RANKING:
-        bases = [base for base in (*uniform, tuple(original_types)) if not floats or base[floats[0]] in BASE_TYPES]
+        candidates = (*with_equal_floats, tuple(original_types))
+        bases = [base for base in candidates if not float_indices or base[float_indices[0]] in BASE_TYPES]
         for base, index, type_ in itertools.product(bases, range(len(original_types)), types):
             yield (*base[:index], type_, *base[index + 1 :])
 
@@ -171,7 +175,11 @@ def _with_f32_statistics(
 def _tensor_parameters(op: str, arguments: Mapping[str, Any]) -> list[str]:
     """Return the names of the tensor parameters of an op that no argument fills."""
     parameters = schema_of(torch_op(op)).arguments
-    return [a.name for a in parameters if "Tensor" in str(a.type) and a.name not in arguments]
+    return [
+        parameter.name
+        for parameter in parameters
+        if "Tensor" in str(parameter.type) and parameter.name not in arguments
+    ]
 
 
 def _cast(tensor: Tensor, dtype: DType) -> Tensor:
@@ -187,7 +195,7 @@ def _run_trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], 
     result_types: list[tuple[str, tuple[DType | None, ...]]] = []
     errors: dict[str, str] = {}
     for device in devices:
-        device_tensors = [t.to(device) if device == "meta" else t.clone() for t in tensors]
+        device_tensors = [tensor.to(device) if device == "meta" else tensor.clone() for tensor in tensors]
         try:
             positional, named = bind_arguments(target, call.slots, device_tensors, arguments)
             with warnings.catch_warnings():
@@ -201,11 +209,11 @@ def _run_trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], 
         if all(dtype is None or dtype in DTYPES_OF_TORCH for dtype in dtypes):
             result_types.append((device, tuple(None if dtype is None else DTYPES_OF_TORCH[dtype] for dtype in dtypes)))
     parameters = _tensor_parameters(call.name, arguments)
-    metas = [TensorMeta(tuple(t.shape), DTYPES_OF_TORCH[t.dtype]) for t in tensors]
+    metas = [TensorMeta(tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype]) for tensor in tensors]
     operands = {}
     for name, slot in zip(parameters, call.slots, strict=False):
         indices = slot if isinstance(slot, tuple) else (slot,)
-        operands[name] = tuple(metas[i] for i in indices if i is not None)
+        operands[name] = tuple(metas[index] for index in indices if index is not None)
     lacks_kernel = "cpu" not in devices or bool(MISSING_KERNEL.search(errors.get("cpu", "")))
     error_text = errors.get("meta" if lacks_kernel else "cpu", "")
     is_rejected = bool(TYPE_ERROR.search(error_text)) and not MISSING_KERNEL.search(error_text)
@@ -218,11 +226,14 @@ def _with_missing_kernels(trials: list[TypeTrial]) -> list[TypeTrial]:
         return trials
     is_kind_missing: dict[str, bool] = {}
     for kind in ("float", "int"):
-        uniform = [t for t in trials if len({*t.types}) == 1 and t.types[0].kind == kind and t.types[0].itemsize > 1]
-        is_kind_missing[kind] = bool(uniform) and all(trial.lacks_kernel for trial in uniform)
-    return [
-        attrs.evolve(trial, is_rejected=True)
-        if trial.lacks_kernel and any(is_kind_missing.get(type_.kind) for type_ in trial.types)
-        else trial
-        for trial in trials
-    ]
+        trials_of_kind = []  # with one element type for all operands
+        for trial in trials:
+            first_type, *other_types = dict.fromkeys(trial.types) or (None,)
+            if not other_types and first_type and first_type.kind == kind and first_type.itemsize > 1:
+                trials_of_kind.append(trial)
+        is_kind_missing[kind] = bool(trials_of_kind) and all(trial.lacks_kernel for trial in trials_of_kind)
+    marked = []
+    for trial in trials:
+        is_rejected = trial.lacks_kernel and any(is_kind_missing.get(type_.kind) for type_ in trial.types)
+        marked.append(attrs.evolve(trial, is_rejected=True) if is_rejected else trial)
+    return marked

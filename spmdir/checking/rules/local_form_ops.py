@@ -15,27 +15,35 @@ FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
 
 def _groups(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
-    """Return the groups of ranks along `axes`, in the order of their blocks."""
+    """Return the groups of ranks along `axes`, each in the order of its blocks.
+
+    On the mesh (a=2, b=2), the groups along b are [[0, 1], [2, 3]].
+    """
     groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
     for rank in range(mesh.world_size):
         coordinate = mesh.coordinate(rank)
-        other_axes = tuple(coordinate[axis] for axis, _ in mesh.axes if axis not in axes)
-        groups.setdefault(other_axes, []).append((tuple(coordinate[axis] for axis in axes), rank))
+        position_of_group = tuple(coordinate[axis] for axis, _ in mesh.axes if axis not in axes)
+        position_in_group = tuple(coordinate[axis] for axis in axes)
+        groups.setdefault(position_of_group, []).append((position_in_group, rank))
     return [[rank for _, rank in sorted(group)] for group in groups.values()]
 
 
 def halo(
     blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int, fill: str = "zero"
 ) -> list[Any]:
-    """Return each block with `before` and `after` elements of its neighbours, or `fill` beyond the ends."""
+    """Return each block with `before` and `after` elements of its neighbours, or `fill` beyond the ends.
+
+    The blocks [1, 2] and [3, 4] with before=1 and after=1 become [0, 1, 2, 3] and [2, 3, 4, 0].
+    """
     results: list[Any] = [None] * len(blocks)
     for group in _groups(mesh, axes):
-        shape = list(blocks[group[0]].shape)
-
-        def outside(size: int, shape: list[int] = shape, group: list[int] = group) -> torch.Tensor:
-            return blocks[group[0]].new_full([*shape[:dim], size, *shape[dim + 1 :]], FILLS[fill])
-
-        joined, start = torch.cat([outside(before), *(blocks[rank] for rank in group), outside(after)], dim), 0
+        first_block = blocks[group[0]]
+        shape_before, shape_after = list(first_block.shape), list(first_block.shape)
+        shape_before[dim], shape_after[dim] = before, after
+        fill_before = first_block.new_full(shape_before, FILLS[fill])
+        fill_after = first_block.new_full(shape_after, FILLS[fill])
+        joined = torch.cat([fill_before, *(blocks[rank] for rank in group), fill_after], dim)
+        start = 0
         for rank in group:
             size = blocks[rank].shape[dim]
             results[rank] = joined.narrow(dim, start, before + size + after)
@@ -44,7 +52,10 @@ def halo(
 
 
 def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int) -> list[Any]:
-    """Return each block without its halos, which are added to the neighbours' blocks."""
+    """Return each block without its halos, which are added to the neighbours' blocks. It is the transpose of `halo`.
+
+    The blocks [0, 1, 2, 3] and [2, 3, 4, 0] with before=1 and after=1 become [1, 2 + 2] and [3 + 3, 4].
+    """
     results: list[Any] = [None] * len(blocks)
     for group in _groups(mesh, axes):
         sizes = [blocks[rank].shape[dim] - before - after for rank in group]
@@ -94,22 +105,22 @@ EXCHANGES: dict[str, Callable[..., list[Any]]] = {
 
 
 def positions(ranges: Sequence[Ranges]) -> list[torch.Tensor]:
-    """Return the positions in the ranges of each rank."""
-    return [
-        torch.tensor([position for start, end in rank_ranges for position in range(start, end)], dtype=torch.int64)
-        for rank_ranges in ranges
-    ]
+    """Return the positions in the ranges of each rank: [(0, 2), (4, 5)] → [0, 1, 4]."""
+    results = []
+    for rank_ranges in ranges:
+        positions_of_rank = [position for start, end in rank_ranges for position in range(start, end)]
+        results.append(torch.tensor(positions_of_rank, dtype=torch.int64))
+    return results
 
 
 def local_index(ranges: Sequence[Ranges], index: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return for each rank the local index of each position in its `index`; -1 if the rank does not have it."""
-    index_of_position = [
-        {int(position): number for number, position in enumerate(vector)} for vector in positions(ranges)
-    ]
-    return [
-        indices.clone().to(torch.int64).apply_(lambda number, of=of: of.get(number, -1))
-        for indices, of in zip(index, index_of_position, strict=True)
-    ]
+    results = []
+    for global_index, positions_of_rank in zip(index, positions(ranges), strict=True):
+        local_of_global = {position: local for local, position in enumerate(positions_of_rank.tolist())}
+        locals_or_missing = [local_of_global.get(position, -1) for position in global_index.flatten().tolist()]
+        results.append(torch.tensor(locals_or_missing, dtype=torch.int64).reshape(global_index.shape))
+    return results
 
 
 INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": positions, "spmd.local_index": local_index}

@@ -41,13 +41,15 @@ def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 def _keep_integer_type(value: float, sample: Sample) -> float:
     """Return `value` as an integer if it is integral and no operand is floating-point: a float would change types."""
-    is_integral = value == value and abs(value) < 2
+    is_integral = abs(value) < 2  # of REPLACEMENTS, all but infinities and NaN
     return int(value) if is_integral and not any(_is_inexact(operand) for operand in sample.operands) else value
 
 
 def _is_inexact(operand: Any) -> bool:
+    """Return whether an operand is a tensor of floating-point or complex numbers."""
     return isinstance(operand, Tensor) and (operand.is_floating_point() or operand.is_complex())
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether a value is an integer or a float; True and False are not numbers here."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -40,11 +40,13 @@ def parse_table(text: str) -> Verdicts:
 
 
 def table_text(verdicts: Verdicts) -> str:
-    """Return the text of a table."""
+    """Return the text of a table: lines such as `aten.mm` or `aten.add_.Tensor writes self [2.12 2.13]`."""
     lines = []
     for (name, reason), versions in verdicts.items():
-        suffix = "" if versions == set(VERSIONS) else f" [{' '.join(v for v in VERSIONS if v in versions)}]"
-        lines.append(f"{name} {reason}".rstrip() + suffix)
+        line = f"{name} {reason}".rstrip()
+        if versions != set(VERSIONS):
+            line += f" [{' '.join(version for version in VERSIONS if version in versions)}]"
+        lines.append(line)
     return "\n".join(sorted(lines)) + "\n"
 
 

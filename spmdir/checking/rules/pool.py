@@ -19,6 +19,7 @@ import attrs
 from spmdir.core.errors import SpmdirError, raise_all
 
 RunJobs = Callable[[Sequence[Any], float], Iterator[Any]]
+"""(jobs, time limit of each in seconds) → the answers, in the order of the jobs."""
 
 
 @attrs.frozen
@@ -61,6 +62,11 @@ class Worker:
         return answer
 
     def _run(self, job: Any, timeout: float) -> Any:
+        """Send a job to the process, and return its answer or Death.
+
+        The process sends messages (kind, value). A `stage` names the step that begins, such as `running mm`. The others
+        end the job: `answer`, `rejected` with (message, location) pairs, and `failure` with a text.
+        """
         process = self._process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         expired = threading.Event()
@@ -100,6 +106,7 @@ class Worker:
         self.stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Start the process, and send it the setup."""
         root = str(Path(__file__).parents[3])
         paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}

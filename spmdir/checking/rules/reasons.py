@@ -19,14 +19,18 @@ class Reason:
     reason: str
 
     def covers(self, op: str, strategy: str) -> bool:
-        return any(fnmatchcase(op, o) for o in self.ops) and any(fnmatchcase(strategy, s) for s in self.strategies)
+        """Return whether the exception applies to a strategy of an op."""
+        covers_op = any(fnmatchcase(op, pattern) for pattern in self.ops)
+        return covers_op and any(fnmatchcase(strategy, pattern) for pattern in self.strategies)
 
 
 @cache
 def load_reasons(kind: str) -> tuple[Reason, ...]:
     """Return the entries of one kind: "left_out", "finite", "numbers" or "undetermined"."""
     entries = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text()).get(kind, [])
-    return tuple(Reason(tuple(e["ops"]), tuple(e.get("strategies", ["*"])), e["reason"]) for e in entries)
+    return tuple(
+        Reason(tuple(entry["ops"]), tuple(entry.get("strategies", ["*"])), entry["reason"]) for entry in entries
+    )
 
 
 def why_left_out(op: str, strategy: str) -> str | None:

@@ -37,7 +37,10 @@ def _gradients(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, out: Tensor, logsumexp: Tensor,
     causal: bool, scale: Scale,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of query, key and value."""
+    """Return the gradients of query, key and value, as in FlashAttention-2 (https://arxiv.org/abs/2307.08691).
+
+    With P = softmax(S) and O = P V: dV = Pᵀ dO, dS = P * (dO Vᵀ - rowsum(dO * O)), dQ = dS K, dK = dSᵀ Q.
+    """
     scores, keys = _scores(query, key, bias, causal, scale)
     group_size = query.shape[1] // key.shape[1]
     values = value.repeat_interleave(group_size, 1)
@@ -53,6 +56,7 @@ def _gradients(
 
 
 def _swap_heads_and_positions(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors [batch, positions, heads, features] as [batch, heads, positions, features], or the reverse."""
     return tuple(tensor.transpose(1, 2) for tensor in tensors)
 
 
@@ -161,9 +165,10 @@ def added_product(self: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: torch.dty
 
 def scaled_grouped(self: Tensor, mat2: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor, bias: None,
                    scale_result: None, out_dtype: torch.dtype) -> Tensor:  # fmt: skip
+    """Return the product of each group of rows with its matrix; group n ends at row `offs[n]`."""
     rows, matrices = self.float() * scale_a[:, None], mat2.float() * scale_b[:, None]
     bounds = [0, *offs.tolist()]
-    products = [rows[a:b] @ matrix for a, b, matrix in zip(bounds, bounds[1:], matrices, strict=False)]
+    products = [rows[start:end] @ matrix for start, end, matrix in zip(bounds, bounds[1:], matrices, strict=False)]
     return torch.cat(products).to(out_dtype)
 
 

@@ -76,7 +76,7 @@ class OpReport:
     @property
     def unexplained(self) -> tuple[MissingStrategy, ...]:
         """The missing strategies without a reason."""
-        return tuple(m for m in self.missing if m.reason is None)
+        return tuple(missing for missing in self.missing if missing.reason is None)
 
     @property
     def summary(self) -> str:
@@ -120,7 +120,8 @@ class RuleReport(ShownAsText):
         sums: dict[str, tuple[int, ...]] = {}
         for op in self.ops:
             for name in (op.family, "total"):
-                sums[name] = tuple(map(sum, zip(sums.pop(name, (0,) * len(COLUMNS)), op.counts, strict=True)))
+                earlier = sums.pop(name, (0,) * len(COLUMNS))  # removed, so that "total" comes last
+                sums[name] = tuple(map(sum, zip(earlier, op.counts, strict=True)))
         return sums
 
     def table(self) -> str:
@@ -134,6 +135,7 @@ class RuleReport(ShownAsText):
         return self.table().rstrip("\n")
 
     def _details(self) -> Iterable[str]:
+        """Yield the lines after the table: crashes, unsound runs, missing strategies and notes."""
         for op in self.ops:
             if op.crash:
                 yield f"{op.op}: crash: {op.crash}"
@@ -166,7 +168,8 @@ def _dicts(faults: Sequence[Fault]) -> list[dict[str, str]]:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with aligned columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+    lines = []
+    for name, *numbers in rows:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *cells]))
+    return lines

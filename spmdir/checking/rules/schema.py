@@ -19,7 +19,7 @@ def check_schema(op: str, rules: RuleSet) -> None:
     target = resolve(op)
     if target is None:
         return
-    schema = [_form(a.name, "Tensor" in str(a.type)) for a in schema_of(target).arguments]
+    schema = [_form(argument.name, "Tensor" in str(argument.type)) for argument in schema_of(target).arguments]
     for rule in rules.alternatives(op):
         listed = [_form(parameter.name, parameter.is_tensor) for parameter in rule.parameters]
         if listed != schema:
@@ -31,4 +31,5 @@ def check_schema(op: str, rules: RuleSet) -> None:
 
 
 def _form(name: str, is_tensor: bool) -> str:
+    """Return a parameter as rules write it: `x: …` for a tensor, `dim` for another."""
     return f"{name}: …" if is_tensor else name

@@ -44,10 +44,13 @@ class SoundAssignment:
 
     def intersect(self, other_assignment: SoundAssignment) -> SoundAssignment | None:
         """Return the placements of results that both assignments have; None if a result has no common placement."""
-        pairs = list(zip(self.results, other_assignment.results, strict=True))
-        results = tuple(tuple(p for p in placements if p in other_placements) for placements, other_placements in pairs)
-        is_common = all(common or not placements for common, (placements, _) in zip(results, pairs, strict=True))
-        return SoundAssignment(self.operands, results) if is_common else None
+        results = []
+        for placements, other_placements in zip(self.results, other_assignment.results, strict=True):
+            common = tuple(placement for placement in placements if placement in other_placements)
+            if placements and not common:
+                return None
+            results.append(common)
+        return SoundAssignment(self.operands, tuple(results))
 
     def __str__(self) -> str:
         results = (str(placements[0]) if placements else "R" for placements in self.results)
@@ -69,20 +72,24 @@ class AssignmentTrial:
 
     def assignments(self, limit: int = MAX_ASSIGNMENTS) -> list[tuple[Placement, ...]]:
         """Return at most about `limit` assignments to try. The tensors of a list have the same placement."""
-        groups = [slot if isinstance(slot, tuple) else (slot,) for slot in self.call.slots]
-        members = [[i for i in group if i is not None] for group in groups]
-        members = [group for group in members if group]
-        choices = [_operand_candidates([self.call.operands[i] for i in group]) for group in members]
+        # For each tensor parameter, the indices of its operands: several for a list, none if it is absent.
+        groups = []
+        for slot in self.call.slots:
+            indices = [index for index in (slot if isinstance(slot, tuple) else (slot,)) if index is not None]
+            if indices:
+                groups.append(indices)
+        choices = [_operand_candidates([self.call.operands[index] for index in indices]) for indices in groups]
         selections: Iterator[tuple[Placement, ...]] = itertools.product(*choices)
         if math.prod(map(len, choices)) > limit:
-            draw = random.Random(0)
-            drawn = (tuple(draw.choice(c) for c in choices) for _ in range(limit // 2))
-            selections = iter(dict.fromkeys([*itertools.islice(_uniform_choices(choices), limit // 2), *drawn]))
+            generator = random.Random(0)
+            drawn = [tuple(map(generator.choice, choices)) for _ in range(limit // 2)]
+            uniform = itertools.islice(_uniform_choices(choices), limit // 2)
+            selections = iter(dict.fromkeys([*uniform, *drawn]))
         assignments = []
         for selection in selections:
             placements: list[Placement] = [R] * len(self.operands)
-            for group, placement in zip(members, selection, strict=True):
-                for index in group:
+            for indices, placement in zip(groups, selection, strict=True):
+                for index in indices:
                     placements[index] = placement
             assignments.append(tuple(placements))
         return assignments
@@ -96,9 +103,13 @@ class AssignmentTrial:
             counts: the numbers of ranks.
             so_far: the assignment with its results in other trials.
         """
-        partial = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
+        partial_sizes = [
+            tensor.numel()
+            for tensor, placement in zip(self.operands, operands, strict=True)
+            if placement.trait == "partial"
+        ]
         # Results with few elements are more often right by chance.
-        draws = max(2, MIN_ELEMENTS // max(1, min(partial))) if partial else 1
+        draws = max(2, MIN_ELEMENTS // max(1, min(partial_sizes))) if partial_sizes else 1
         for sizes_placement in self._size_placements():
             results = so_far.results if so_far else None
             for count, draw in itertools.product(counts, range(draws)):
@@ -119,7 +130,8 @@ class AssignmentTrial:
             if tensor.is_floating_point():
                 changed[index] = torch.randn(tensor.shape, dtype=tensor.dtype)
             try:
-                results = run_op(self.call.name, self.call.slots, [t.clone() for t in changed], self.call.argument)
+                copies = [operand.clone() for operand in changed]
+                results = run_op(self.call.name, self.call.slots, copies, self.call.argument)
             except FAILURES:
                 continue
             if all(self._is_equal(actual, expected) for actual, expected in zip(results, self.expected, strict=True)):
@@ -128,6 +140,7 @@ class AssignmentTrial:
 
     @staticmethod
     def _is_equal(actual: Any, expected: Any) -> bool:
+        """Return whether a result equals the expected one within rounding; True if there is no expected one."""
         return expected is None or difference(actual, expected, False) is None
 
     def _size_placements(self) -> list[Placement]:
@@ -149,7 +162,7 @@ class AssignmentTrial:
         results_of_ranks = self.run(operands, count, draw, sizes_placement)
         if results_of_ranks is None:
             return None
-        through_sums = any(p.op in ("sum", "avg") for p in operands)
+        through_sums = any(placement.op in ("sum", "avg") for placement in operands)
         placements_of_results = []
         for index, expected in enumerate(self.expected):
             if expected is None:
@@ -157,19 +170,23 @@ class AssignmentTrial:
                 continue
             local_results = [results[index] for results in results_of_ranks]
             candidates = candidates_of_results[index] if candidates_of_results else _result_candidates(expected)
-            placements = tuple(p for p in candidates if is_placement_of(p, local_results, expected, through_sums))
             if sizes_placement != R and index == 0:
-                placements = tuple(p for p in placements if p == sizes_placement)
+                candidates = [placement for placement in candidates if placement == sizes_placement]
+            placements = [
+                placement
+                for placement in candidates
+                if is_placement_of(placement, local_results, expected, through_sums)
+            ]
             if not placements:
                 return None
-            placements_of_results.append(placements)
+            placements_of_results.append(tuple(placements))
         return tuple(placements_of_results)
 
     def run(
         self, operands: tuple[Placement, ...], count: int, draw: int, sizes_placement: Placement
     ) -> list[Any] | None:
         """Return the results of each rank; None if the op rejects the operands of a rank."""
-        local_tensors = [self._local_operand(i, placement, count, draw) for i, placement in enumerate(operands)]
+        local_tensors = [self._local_operand(index, placement, count, draw) for index, placement in enumerate(operands)]
         results_of_ranks = []
         for rank in range(count):
             local_operands = [tensors[rank].clone() for tensors in local_tensors]
@@ -181,6 +198,7 @@ class AssignmentTrial:
         return results_of_ranks
 
     def _local_arguments(self, sizes_placement: Placement, count: int, rank: int) -> Mapping[str, Any]:
+        """Return the arguments of a rank, with local sizes if `sizes_placement` shards the first result."""
         if sizes_placement.dim is None:
             return self.call.argument
         sizes = list(self.expected[0].shape)
@@ -188,6 +206,7 @@ class AssignmentTrial:
         return {**self.call.argument, **dict.fromkeys(self.size_arguments, tuple(sizes))}
 
     def _local_operand(self, index: int, placement: Placement, count: int, draw: int) -> list[Tensor]:
+        """Return the local tensors of an operand on `count` ranks; each `draw` has other partial values."""
         key = (index, placement, count, draw)
         if key not in self._local_tensors:
             seed(self.call.name, *key)
@@ -206,8 +225,11 @@ def _operand_candidates(metas: Sequence[Any]) -> list[Placement]:
 def _uniform_choices(choices: Sequence[Sequence[Placement]]) -> Iterator[tuple[Placement, ...]]:
     """Yield assignments in which all operands that are not replicated have the same trait."""
     for trait in ("shard", "partial"):
-        uniform = [[p for p in placements if p.trait in ("replicated", trait)] for placements in choices]
-        yield from itertools.product(*uniform)
+        choices_of_trait = [
+            [placement for placement in placements if placement.trait in ("replicated", trait)]
+            for placements in choices
+        ]
+        yield from itertools.product(*choices_of_trait)
 
 
 def _result_candidates(result: Tensor) -> tuple[Placement, ...]:

@@ -33,27 +33,32 @@ from spmdir.torch_interop.schemas import is_random, torch_op
 
 
 def meta(tensor: torch.Tensor) -> TensorMeta:
+    """Return the shape and element type of a tensor."""
     return TensorMeta(tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype])
 
 
 def bind_arguments(
     target: Any, slots: Sequence[Any], tensors: Sequence[Any], arguments: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and named arguments of an overload; `slots` maps its tensor parameters to tensors."""
-    numbers = iter(slots)
+    """Return the positional and named arguments of an overload.
+
+    Args:
+        slots: for each tensor parameter that `arguments` does not contain, the index of its tensor, a tuple of indices
+            for a list of tensors, or None.
+        arguments: name → other argument, or a number for a tensor parameter.
+    """
+    remaining_slots = iter(slots)
     values = {}
     for argument in schema_of(target).arguments:
-        if "Tensor" in str(argument.type):
-            slot = None if argument.name in arguments else next(numbers, None)
-            if isinstance(slot, tuple):
-                values[argument.name] = [None if s is None else tensors[s] for s in slot]
-            elif slot is not None or argument.name in arguments:
-                values[argument.name] = arguments[argument.name] if slot is None else tensors[slot]
-            else:
-                values[argument.name] = None
-        elif argument.name in arguments:
+        if argument.name in arguments:
             value = arguments[argument.name]
             values[argument.name] = TORCH_DTYPES[value] if isinstance(value, DType) else value
+        elif "Tensor" in str(argument.type):
+            slot = next(remaining_slots, None)
+            if isinstance(slot, tuple):
+                values[argument.name] = [None if index is None else tensors[index] for index in slot]
+            else:
+                values[argument.name] = None if slot is None else tensors[slot]
     positional = []
     for argument in schema_of(target).arguments:
         if argument.kwarg_only or argument.name not in values:
@@ -71,7 +76,7 @@ def cpu_implementation(name: str) -> Any:
 
 
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
-    """Run an op and return its results as a flat list; `slots` maps its tensor parameters to tensors."""
+    """Run an op and return its results as a flat list; `slots` is as for `bind_arguments`."""
     target = torch_op(name)
     positional, values = bind_arguments(target, slots, tensors, arguments)
     draws = is_random(target)
@@ -85,14 +90,15 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
     """Return the Call of a sample, its flat operands, and its results on one device."""
-    parameters = [a.name for a in schema_of(torch_op(sample.op)).arguments if "Tensor" in str(a.type)]
+    schema = schema_of(torch_op(sample.op))
+    parameters = [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
     tensors: list[torch.Tensor] = []
-    structure: list[Any] = []
+    structure: list[Any] = []  # for each tensor parameter: 1 for a tensor, 0 for None, a tuple of these for a list
     arguments = dict(sample.arguments)
     for name, operand in zip(parameters, sample.operands, strict=False):
         if isinstance(operand, list):
-            structure.append(tuple(int(t is not None) for t in operand))
-            tensors += [t for t in operand if t is not None]
+            structure.append(tuple(int(tensor is not None) for tensor in operand))
+            tensors += [tensor for tensor in operand if tensor is not None]
         elif isinstance(operand, torch.Tensor):
             structure.append(1)
             tensors.append(operand)
@@ -100,13 +106,16 @@ def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
             structure.append(0)
         else:
             arguments[name] = operand
-    plain = all(entry == 1 for entry in structure)
-    items = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in arguments.items()))
-    call = Call(sample.op, tuple(map(meta, tensors)), items, (), None if plain else tuple(structure))
+    has_plain_operands = all(entry == 1 for entry in structure)
+    sorted_arguments = tuple(
+        sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in arguments.items())
+    )
+    operand_metas = tuple(map(meta, tensors))
+    call = Call(sample.op, operand_metas, sorted_arguments, (), None if has_plain_operands else tuple(structure))
     # Some ops write into operands although their schemas do not declare it.
-    results = run_op(sample.op, call.slots, [t.clone() for t in tensors], call.argument)
-    metas = tuple(None if r is None else meta(r) for r in results)
-    return attrs.evolve(call, results=metas), tensors, results
+    results = run_op(sample.op, call.slots, [tensor.clone() for tensor in tensors], call.argument)
+    result_metas = tuple(None if result is None else meta(result) for result in results)
+    return attrs.evolve(call, results=result_metas), tensors, results
 
 
 AxisStrategies = Sequence[tuple[str, Strategy]]
@@ -121,8 +130,11 @@ def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]
     """
     if not placements:
         return [tensor]
-    (count, placement), *inner = placements
-    return [final for local in local_values(tensor, placement, count) for final in distribute(local, inner)]
+    (count, placement), *inner_placements = placements
+    local_tensors: list[torch.Tensor] = []
+    for outer_shard in local_values(tensor, placement, count):
+        local_tensors += distribute(outer_shard, inner_placements)
+    return local_tensors
 
 
 def collect(
@@ -131,12 +143,13 @@ def collect(
     """Return the tensor of global type `type_` with local tensors `local`; the inverse of `distribute`."""
     if not placements:
         return local[0]
-    (count, placement), *inner = placements
-    step = len(local) // count
-    parts = [
-        collect(local[i * step : (i + 1) * step], inner, own_type(placement, *type_, count, i)) for i in range(count)
-    ]
-    return placement.collect_as(parts, *type_)
+    (count, placement), *inner_placements = placements
+    group_size = len(local) // count
+    outer_shards = []
+    for index in range(count):
+        group = local[index * group_size : (index + 1) * group_size]
+        outer_shards.append(collect(group, inner_placements, own_type(placement, *type_, count, index)))
+    return placement.collect_as(outer_shards, *type_)
 
 
 def local_type(type_: LocalType, strategies: AxisStrategies, result: int, mesh: Mesh, rank: int) -> LocalType:
@@ -150,7 +163,7 @@ def local_type(type_: LocalType, strategies: AxisStrategies, result: int, mesh: 
 def _evaluate_on_rank(value: Any, mesh: Mesh, rank: int) -> Any:
     """Replace local forms in an argument by their values on a rank."""
     if isinstance(value, tuple):
-        return tuple(_evaluate_on_rank(v, mesh, rank) for v in value)
+        return tuple(_evaluate_on_rank(part, mesh, rank) for part in value)
     return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
 
 
@@ -160,7 +173,7 @@ def run_strategies(
     """Run the strategies of all axes; `local` and the returned lists are indexed by operand or result, then by rank."""
     if any(strategy.rewrite == "expand" for _, strategy in strategies):
         return _run_expansion(rule, strategies, mesh, local)
-    form = form_of(rule, strategies, mesh, tuple(meta(each[0]) for each in local))
+    form = form_of(rule, strategies, mesh, tuple(meta(tensors[0]) for tensors in local))
     if form is not None:
         return _run_form(form, mesh, local)
     outcomes = []
@@ -170,7 +183,7 @@ def run_strategies(
         for name in rule.shape_arguments:
             assert first_result is not None
             arguments[name] = local_type((first_result.shape, first_result.dtype), strategies, 0, mesh, rank)[0]
-        outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in local], arguments))
+        outcomes.append(run_op(rule.call.name, rule.call.slots, [tensors[rank] for tensors in local], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
 
 
@@ -179,21 +192,25 @@ def form_of(rule: OpRule, strategies: AxisStrategies, mesh: Mesh, operands: tupl
     used = [strategy for _, strategy in strategies]
     if all(strategy.rewrite not in ("local", SPLIT) for strategy in used):
         return None
-    entries: dict[int, list[tuple[str, Placement]]] = {}
+    entries_of_factor: dict[int, list[tuple[str, Placement]]] = {}
     for axis, strategy in strategies:
         for factor in strategy.factors:
-            entries.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
-    shards = {factor: shard_of(rule.factors[factor].size, placements) for factor, placements in entries.items()}
+            entries_of_factor.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
+    shards = {factor: shard_of(rule.factors[factor].size, entries) for factor, entries in entries_of_factor.items()}
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     return rule.local_form(shards, operands, Rank(mesh, mesh.coordinate(0)), scattered, used)
 
 
 def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
-    """Run a local form op by op on all ranks, because some ops exchange values between ranks."""
-    values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(local)}
-    needed = [_needed(form, mesh, rank) for rank in range(mesh.world_size)]
+    """Run a local form op by op on all ranks, because some ops exchange values between ranks.
+
+    Args:
+        local: the operands and the result are lists of the tensors of all ranks.
+    """
+    values: dict[Value, list[Any]] = {Value("operand", index): tensors for index, tensors in enumerate(local)}
+    needed_ops = [_needed_ops(form, mesh, rank) for rank in range(mesh.world_size)]
     for number, op in enumerate(form.ops):
-        operands = [values[v] for v in op.operands]
+        operands = [values[value] for value in op.operands]
         if op.call.name in EXCHANGES:
             values[Value("op", number)] = EXCHANGES[op.call.name](*operands, mesh=mesh, **op.call.argument)
             continue
@@ -202,24 +219,23 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
             ranges = [shard.ranges(mesh, mesh.coordinate(rank)) for rank in range(mesh.world_size)]
             values[Value("op", number)] = INDICES[op.call.name](ranges, *operands)
             continue
-        outcomes = []
+        run_ring_op = RING_OPS.get(op.call.name)
+        results_of_ranks = []
         for rank in range(mesh.world_size):
-            arguments = {k: _evaluate_on_rank(v, mesh, rank) for k, v in op.call.arguments}
-            local_operands = [each[rank] for each in operands]
-            run = RING_OPS.get(op.call.name)
-            if number not in needed[rank]:
-                outcomes.append((None,) * len(op.call.results))
+            arguments = {name: _evaluate_on_rank(value, mesh, rank) for name, value in op.call.arguments}
+            local_operands = [tensors[rank] for tensors in operands]
+            if number not in needed_ops[rank]:
+                results_of_ranks.append((None,) * len(op.call.results))
+            elif run_ring_op:
+                results_of_ranks.append(run_ring_op(*local_operands, **arguments))
             else:
-                outcomes.append(
-                    run(*local_operands, **arguments)
-                    if run
-                    else run_op(op.call.name, op.call.slots, local_operands, arguments)
-                )
-        values.update((Value("op", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
-    return [[None] * mesh.world_size if v is None else values[v] for v in form.results]
+                results_of_ranks.append(run_op(op.call.name, op.call.slots, local_operands, arguments))
+        for index, tensors in enumerate(zip(*results_of_ranks, strict=True)):
+            values[Value("op", number, index)] = list(tensors)
+    return [[None] * mesh.world_size if value is None else values[value] for value in form.results]
 
 
-def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
+def _needed_ops(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
     """Return the ops of `form` that `rank` runs: all exchanges, and the ops whose values it uses."""
     needed = {value.index for value in form.results if value is not None and value.source == "op"}
     for number, op in reversed([*enumerate(form.ops)]):
@@ -228,7 +244,8 @@ def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
         needed.add(number)
         operands = op.operands
         if op.call.name == "spmd.choose":
-            operands = operands[: 1 if _evaluate_on_rank(op.call.argument["when"], mesh, rank) else 2][-1:]
+            new, old = operands
+            operands = (new,) if _evaluate_on_rank(op.call.argument["when"], mesh, rank) else (old,)
         needed |= {value.index for value in operands if value.source == "op"}
     return needed
 
@@ -236,28 +253,37 @@ def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
 def _run_expansion(
     rule: OpRule, strategies: AxisStrategies, mesh: Mesh, local: list[list[torch.Tensor]]
 ) -> list[list[Any]]:
+    """Run the ops that an op expands to, each by its strategy, and reshard between them.
+
+    Args:
+        local: the operands and the result are lists of the tensors of all ranks.
+    """
     ((axis, strategy),) = strategies
     (factor,) = strategy.factors
     expansion = rule.expansion(factor)
     layout = rule.expansion_layout(factor, mesh.sizes[axis], operands=strategy.operands)
     assert layout is not None
-    values = {Value("operand", i): (strategy.operands[i], each) for i, each in enumerate(local)}
-    shapes = {Value("operand", i): meta.shape for i, meta in enumerate(rule.call.operands)}
+    # Value → (its placement, its local tensors), and value → its global shape.
+    values = {Value("operand", index): (strategy.operands[index], tensors) for index, tensors in enumerate(local)}
+    shapes = {Value("operand", index): operand.shape for index, operand in enumerate(rule.call.operands)}
     for number, (op, inner_strategy) in enumerate(zip(expansion.ops, layout.strategies, strict=True)):
         operands = []
-        shapes.update((Value("op", number, i), meta.shape) for i, meta in enumerate(op.call.results) if meta)
+        for index, result_meta in enumerate(op.call.results):
+            if result_meta:
+                shapes[Value("op", number, index)] = result_meta.shape
         for value, required in zip(op.operands, inner_strategy.operands, strict=True):
-            placement, each = values[value]
+            placement, tensors = values[value]
             if placement != required:
                 assert R in (placement, required)
-                each = required.distribute(placement.collect(each, shapes[value]), len(each), noise)
-            operands.append(each)
-        inner = rule.rules.instantiate(op.call)
-        assert inner is not None
-        for i, result in enumerate(run_strategies(inner, [(axis, inner_strategy)], mesh, operands)):
-            values[Value("op", number, i)] = (inner_strategy.results[i], result)
+                tensors = required.distribute(placement.collect(tensors, shapes[value]), len(tensors), noise)
+            operands.append(tensors)
+        inner_rule = rule.rules.instantiate(op.call)
+        assert inner_rule is not None
+        results = run_strategies(inner_rule, [(axis, inner_strategy)], mesh, operands)
+        for index, tensors in enumerate(results):
+            values[Value("op", number, index)] = (inner_strategy.results[index], tensors)
     assert layout.results == strategy.results
-    return [[None] * mesh.world_size if v is None else values[v][1] for v in expansion.results]
+    return [[None] * mesh.world_size if value is None else values[value][1] for value in expansion.results]
 
 
 @attrs.frozen
@@ -287,11 +313,11 @@ def check_strategies(case: Case, strategies: AxisStrategies, mesh: Mesh) -> str 
         UnsupportedError: a placement cannot represent the values of an operand.
     """
     rule, operands, expected = case.rule, case.operands, case.expected
-    placements = [
-        [(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in strategies] for i in range(len(operands))
-    ]
     try:
-        local = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
+        local = []
+        for index, tensor in enumerate(operands):
+            placements = [(mesh.sizes[axis], strategy.operands[index]) for axis, strategy in strategies]
+            local.append(distribute(tensor, placements))
     except UnsupportedError:
         raise
     except FAILURES as error:
@@ -300,11 +326,7 @@ def check_strategies(case: Case, strategies: AxisStrategies, mesh: Mesh) -> str 
         results = run_strategies(rule, strategies, mesh, local)
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
-    summed = any(is_sum_or_product(p) for _, strategy in strategies for p in (*strategy.operands, *strategy.results))
-    summed |= any(
-        strategy.rewrite == SPLIT and rule.factors[strategy.factors[0]].kind == "sum" for _, strategy in strategies
-    )
-    through_sums = summed and not case.finite
+    through_sums = not case.finite and any(_has_partial_sums(rule, strategy) for _, strategy in strategies)
     for index, (local_results, expected_result) in enumerate(zip(results, expected, strict=True)):
         if expected_result is None:
             continue
@@ -320,6 +342,13 @@ def check_strategies(case: Case, strategies: AxisStrategies, mesh: Mesh) -> str 
         if fault:
             return f"result {index} {fault}"
     return None
+
+
+def _has_partial_sums(rule: OpRule, strategy: Strategy) -> bool:
+    """Return whether a strategy adds or multiplies partial values."""
+    if strategy.rewrite == SPLIT and rule.factors[strategy.factors[0]].kind == "sum":
+        return True
+    return any(map(is_sum_or_product, (*strategy.operands, *strategy.results)))
 
 
 @attrs.frozen
@@ -384,17 +413,18 @@ def strategies_of(rule: OpRule, count: int, plugins: Sequence[Placement] = ()) -
 def judge(case: Case, strategies: AxisStrategies, mesh: Mesh) -> Verdict:
     """Compare `case` by strategies with one device; twice, with different random values, if operands are partial."""
     text = " and ".join(str(strategy) for _, strategy in strategies)
-    partial = any(p.trait == "partial" for _, strategy in strategies for p in strategy.operands)
+    operand_placements = [placement for _, strategy in strategies for placement in strategy.operands]
+    is_partial = any(placement.trait == "partial" for placement in operand_placements)
     fault, is_run = None, False
-    for again in range(2 if partial else 1):
-        seed(case.rule.call.name, text, mesh.world_size, again)
+    for draw in range(2 if is_partial else 1):
+        seed(case.rule.call.name, text, mesh.world_size, draw)
         try:
             fault = fault or check_strategies(case, strategies, mesh)
             is_run = True
         except UnsupportedError:  # a placement cannot represent the values
             continue
     texts = tuple(strategy.text for _, strategy in strategies if strategy.text is not None)
-    return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault, is_run, texts)
+    return Verdict(text, " x ".join(map(str, mesh.sizes.values())), fault, is_run, texts)
 
 
 def are_compatible(
@@ -410,18 +440,22 @@ def are_compatible(
     """
     if any(strategy.rewrite == "expand" for strategy in strategies) or _has_mixed_kinds(strategies):
         return False
-    ranks = list(zip(strategies, counts, strict=True))
-    other_axes = [shard_counts(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
-    return all(
-        strategy in rule.strategies(count, sharded, tuple(plugins))
-        for (strategy, count), sharded in zip(ranks, other_axes, strict=True)
-    )
+    axes = list(zip(strategies, counts, strict=True))
+    for index, (strategy, count) in enumerate(axes):
+        counts_of_other_axes = shard_counts(axes[:index] + axes[index + 1 :])
+        if strategy not in rule.strategies(count, counts_of_other_axes, tuple(plugins)):
+            return False
+    return True
 
 
 def _has_mixed_kinds(strategies: Sequence[Strategy]) -> bool:
     """Return whether two axes have partial placements that do not commute, for one value."""
-    values = zip(*((*strategy.operands, *strategy.results) for strategy in strategies), strict=True)
-    return any(len({p.kind for p in value if isinstance(p, PartialPlacement)}) > 1 for value in values)
+    placements_of_values = zip(*((*strategy.operands, *strategy.results) for strategy in strategies), strict=True)
+    for placements in placements_of_values:
+        kinds = {placement.kind for placement in placements if isinstance(placement, PartialPlacement)}
+        if len(kinds) > 1:
+            return True
+    return False
 
 
 def unsound(
@@ -443,7 +477,11 @@ def unsound(
         mesh = Mesh({"x": 2, "y": 2})
         for pair in _pairs(case.rule, tuple(plugins)):
             verdicts.append(judge(case, list(zip("xy", pair, strict=True)), mesh))
-    return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]
+    return [
+        f"{sample.op} {case.rule.text()} on {verdict.mesh} ranks, {verdict.strategy}: {verdict.fault}"
+        for verdict in verdicts
+        if verdict.fault
+    ]
 
 
 def _pairs(rule: OpRule, plugins: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:

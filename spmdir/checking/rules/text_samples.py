@@ -59,13 +59,16 @@ def runs_of_texts(
         for run in _runs(sample, placements, rules, counts, is_derived=False):
             runs_of_text[run.strategy.text].append(run)  # type: ignore[index]
     for text, runs in runs_of_text.items():
-        for sample in {id(run.sample): run.sample for run in (*runs[:1], *runs[-1:])}.values():
+        first_and_last = {id(run.sample): run.sample for run in (*runs[:1], *runs[-1:])}
+        for sample in first_and_last.values():
             for variant in with_other_keywords(sample):
                 variant_runs = _runs(variant, placements, rules, counts[:1], is_derived=True)
                 runs += [run for run in variant_runs if run.strategy.text == text]
     without_runs = {text for text, runs in runs_of_text.items() if not runs}
-    for sample in samples if without_runs else ():
-        for variant in larger_samples(sample, placements) if any(text.op == sample.op for text in without_runs) else ():
+    for sample in samples:
+        if not any(text.op == sample.op for text in without_runs):
+            continue
+        for variant in larger_samples(sample, placements):
             for run in _runs(variant, placements, rules, counts, is_derived=True):
                 if run.strategy.text in without_runs and len(runs_of_text[run.strategy.text]) < MAX_LARGER_RUNS:
                     runs_of_text[run.strategy.text].append(run)
@@ -133,43 +136,52 @@ def _size_fields(placement: Placement) -> Iterator[int | tuple[int, ...]]:
 
 
 def _is_sizes(value: Any) -> bool:
+    """Return whether a value is a nonempty list or tuple of sizes."""
     return isinstance(value, (tuple, list)) and bool(value) and all(type(size) is int and size >= 0 for size in value)
 
 
 def _scaled_arguments(arguments: Mapping[str, Any], times: int) -> Iterator[dict[str, Any]]:
-    """Yield variants of the arguments: with lists of integers multiplied by `times`, with integers, or unchanged."""
-    variants = []
-    for kinds in ((), (tuple, list), (int,)):
-        scaled = {
-            name: value
-            if name.startswith("dim") or type(value) not in kinds
-            else value * times
-            if type(value) is int
-            else tuple(size * times for size in value)
-            if _is_sizes(value)
-            else value
-            for name, value in arguments.items()
-        }
-        if scaled not in variants:
-            variants.append(scaled)
-    yield from reversed(variants)
+    """Yield variants of the arguments: with integers multiplied by `times`, with lists of integers, or unchanged.
+
+    {"size": (2, 3), "groups": 2} times 2 gives groups=4; size=(4, 6); then the arguments.
+    """
+
+    def is_scaled(name: str, value: Any, is_list: bool) -> bool:
+        return not name.startswith("dim") and (_is_sizes(value) if is_list else type(value) is int)
+
+    with_integers = {
+        name: value * times if is_scaled(name, value, is_list=False) else value for name, value in arguments.items()
+    }
+    with_lists = {
+        name: tuple(size * times for size in value) if is_scaled(name, value, is_list=True) else value
+        for name, value in arguments.items()
+    }
+    if with_integers not in (with_lists, arguments):
+        yield with_integers
+    if with_lists != arguments:
+        yield with_lists
+    yield dict(arguments)
 
 
 def _tensors(sample: Sample) -> list[torch.Tensor]:
-    lists = (operand if isinstance(operand, list) else [operand] for operand in sample.operands)
-    return [tensor for each in lists for tensor in each if isinstance(tensor, torch.Tensor)]
+    """Return the tensors among the operands of a sample, also those in lists."""
+    tensors = []
+    for operand in sample.operands:
+        members = operand if isinstance(operand, list) else [operand]
+        tensors += [member for member in members if isinstance(member, torch.Tensor)]
+    return tensors
 
 
-def _resized(sample: Sample, size: Any, arguments: dict[str, Any]) -> Iterator[Sample]:
-    """Yield `sample` with dimensions of `size(old size)` elements, if no tensor becomes too large."""
+def _resized(sample: Sample, new_size: Callable[[int], int], arguments: dict[str, Any]) -> Iterator[Sample]:
+    """Yield `sample` with dimensions of `new_size(old size)` elements, if no tensor becomes too large."""
 
-    def resized(operand: Any) -> Any:
+    def resize(operand: Any) -> Any:
         if isinstance(operand, list):
-            return [resized(tensor) for tensor in operand]
-        return _repeated(operand, [size(n) for n in operand.shape]) if isinstance(operand, torch.Tensor) else operand
+            return [resize(tensor) for tensor in operand]
+        return _repeated(operand, list(map(new_size, operand.shape))) if isinstance(operand, torch.Tensor) else operand
 
-    if all(math.prod(map(size, tensor.shape)) <= MAX_ELEMENTS for tensor in _tensors(sample)):
-        yield attrs.evolve(sample, operands=tuple(map(resized, sample.operands)), arguments=arguments)
+    if all(math.prod(map(new_size, tensor.shape)) <= MAX_ELEMENTS for tensor in _tensors(sample)):
+        yield attrs.evolve(sample, operands=tuple(map(resize, sample.operands)), arguments=arguments)
 
 
 def _repeated(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 
@@ -49,14 +50,17 @@ def local_values(tensor: Tensor, placement: Placement, count: int) -> list[Tenso
     local = placement.distribute(tensor, count, noise)
     if not isinstance(placement, PartialPlacement) or count == 1:
         return local
-    stacked = torch.stack(local)
-    for value in DOMINANT_VALUES.get(placement.op or "", ()) if tensor.is_floating_point() else ():
-        special = tensor.isnan() if value != value else tensor == value
-        stacked[:-1] = torch.where(special, noise(stacked[:-1]), stacked[:-1])
-    if placement.op in NEUTRAL_VALUES and tensor.is_floating_point():
-        stacked[:-1] = stacked[:-1].masked_fill(torch.rand(stacked[:-1].shape) < 0.2, NEUTRAL_VALUES[placement.op])
-    order = torch.rand(stacked.shape).argsort(0)
-    return list(stacked.gather(0, order))
+    # All parts but the last become noise or neutral, where the last part alone determines the element.
+    parts = torch.stack(local)
+    if tensor.is_floating_point():
+        for value in DOMINANT_VALUES.get(placement.op or "", ()):
+            is_dominant = tensor.isnan() if math.isnan(value) else tensor == value
+            parts[:-1] = torch.where(is_dominant, noise(parts[:-1]), parts[:-1])
+        if placement.op in NEUTRAL_VALUES:
+            is_neutral = torch.rand(parts[:-1].shape) < 0.2
+            parts[:-1] = parts[:-1].masked_fill(is_neutral, NEUTRAL_VALUES[placement.op])
+    order = torch.rand(parts.shape).argsort(0)
+    return list(parts.gather(0, order))
 
 
 def is_sum_or_product(placement: Placement) -> bool:

@@ -36,13 +36,16 @@ class Session:
             self.samples_of_op.setdefault(sample.op, []).append(sample)
 
     def opinfos(self) -> tuple[list[str], str | None]:
+        """Return the names of torch's OpInfos, and the reason if they cannot be loaded."""
         return opinfo_names()
 
-    def capture(self, index: int, wanted: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
+    def capture(self, index: int, selected: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
+        """Return the calls in the samples of one OpInfo."""
         self.say("running its OpInfo samples")
-        return capture(index, wanted)
+        return capture(index, selected)
 
     def check(self, op: str, captured: tuple[bytes, ...], options: Options) -> OpReport:
+        """Check one op on the samples of this worker and on captured, pickled samples."""
         check_schema(op, self.rules)
         samples = [*self.samples_of_op.get(op, ()), *map(pickle.loads, captured)]
         return check_op(op, samples, self.rules, options, self.say)

@@ -57,7 +57,8 @@ def all_samples(rules: RuleSet) -> list[Sample]:
     for name in rules.names:
         rule = rules.lookup(name)
         assert rule is not None
-        if name not in ops_with_samples and all(str(p.pattern[0]) == "*" for p in rule.tensors if p.pattern):
+        patterns = [tensor.pattern for tensor in rule.tensors if tensor.pattern]
+        if name not in ops_with_samples and all(str(pattern[0]) == "*" for pattern in patterns):
             shapes = [(5, 4), (4,), (5, 1)][: len(rule.tensors)]
             if name.endswith("backward"):
                 shapes = [(5, 4)] * len(rule.tensors)

@@ -25,23 +25,25 @@ def _bias(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, float("-inf"))
 
 
-def _heads(batch: int, heads: int, positions: int, keys: int, groups: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (batch, heads // groups, keys, 6)
-    return f(batch, heads, positions, 6), f(*shape), f(*shape)
+def _heads(batch: int, heads: int, positions: int, keys: int, group_size: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Return query, key and value with 6 features; `group_size` heads of the query share a key and a value."""
+    key_shape = (batch, heads // group_size, keys, 6)
+    return f(batch, heads, positions, 6), f(*key_shape), f(*key_shape)
 
 
 def _composite() -> Iterator[Sample]:
+    """Yield calls of the op that selects a kernel, and of its formula."""
     op, math = "scaled_dot_product_attention", "_scaled_dot_product_attention_math"
     q, k, v = _heads(2, 4, 5, 3)
     yield sample(op, q, k, v)
     yield sample(op, f(2, 4, 5, 6), f(2, 4, 6, 6), f(2, 4, 6, 7), is_causal=True)
     yield sample(op, f(4, 6, 6), f(4, 3, 6), f(4, 3, 6), is_causal=True, scale=0.3)
-    yield sample(op, *_heads(5, 4, 6, 3, groups=2), f(5, 1, 6, 3), enable_gqa=True)
-    yield sample(op, *_heads(5, 4, 6, 4, groups=2), is_causal=True, enable_gqa=True)
+    yield sample(op, *_heads(5, 4, 6, 3, group_size=2), f(5, 1, 6, 3), enable_gqa=True)
+    yield sample(op, *_heads(5, 4, 6, 4, group_size=2), is_causal=True, enable_gqa=True)
     yield sample(op, q, k, v, _random_mask(5, 3))
     yield sample(op, *_heads(2, 4, 5, 6), f(2, 1, 5, 6))
     yield sample(op, q, k, v, dropout_p=0.5)
-    yield sample(op, *(t.bfloat16() for t in _heads(2, 2, 4, 6)), is_causal=True, compare=False)
+    yield sample(op, *(tensor.bfloat16() for tensor in _heads(2, 2, 4, 6)), is_causal=True, compare=False)
     for causal in (False, True):
         yield sample(math, *_heads(2, 4, 6, 5), is_causal=causal)
     yield sample(math, q, k, v, _bias(b(5, 3) | True), scale=0.5)
@@ -49,7 +51,8 @@ def _composite() -> Iterator[Sample]:
 
 
 def _cpu() -> Iterator[Sample]:
-    for heads in (_heads(2, 4, 5, 3), _heads(3, 2, 8, 8), _heads(2, 4, 6, 4, groups=2)):
+    """Yield calls of the flash attention of the CPU, with their backward."""
+    for heads in (_heads(2, 4, 5, 3), _heads(3, 2, 8, 8), _heads(2, 4, 6, 4, group_size=2)):
         for causal in (False, True):
             results = getattr(torch.ops.aten, FLASH)(*heads, 0.0, causal)
             yield sample(FLASH, *heads, is_causal=causal)
@@ -63,10 +66,11 @@ def _cpu() -> Iterator[Sample]:
 
 
 def _cuda() -> Iterator[Sample]:
+    """Yield calls of CUDA kernels, which the checker runs by `references.py`."""
     zero = torch.zeros(())
     for causal in (False, True):
         q, k, v = _heads(5, 4, 3, 6)
-        grouped = _heads(5, 4, 4, 6, groups=2)
+        grouped = _heads(5, 4, 4, 6, group_size=2)
         grad, out, total = f(5, 4, 4, 6), f(5, 4, 4, 6), f(5, 4, 4).abs() + 9
         kernel: dict[str, Any] = {"dropout_p": 0.0, "is_causal": causal}
         sizes = {"max_q": 4, "max_k": 6}
@@ -159,6 +163,7 @@ def _cuda() -> Iterator[Sample]:
 
 
 def _layer() -> Iterator[Sample]:
+    """Yield calls of the fused layer of nn.MultiheadAttention."""
     weights = f(12, 4), f(12), f(4, 4), f(4)
     x = f(5, 3, 4)
     for needed, average in ((True, True), (True, False), (False, False)):

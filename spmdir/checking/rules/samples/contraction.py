@@ -9,6 +9,7 @@ from spmdir.core.dtype import F32
 
 
 def _ends(*ends: int) -> torch.Tensor:
+    """Return the ends of the groups of a grouped product, for its operand `offs`."""
     return torch.tensor(ends, dtype=torch.int32)
 
 

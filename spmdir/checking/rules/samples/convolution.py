@@ -22,6 +22,7 @@ def samples() -> list[Sample]:
 
 
 def _general() -> list[Sample]:
+    """Return calls of `convolution` and of its backward; a case is (input shape, kernel shape, settings, groups)."""
     cases: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = [
         ((5, 4, 6, 6), (3, 4, 3, 3), CONV, 1), ((5, 4, 6, 6), (6, 2, 3, 3), CONV, 2),
         ((4, 6, 5, 7), (6, 1, 3, 3), CONV, 6),
@@ -46,6 +47,7 @@ def _general() -> list[Sample]:
 
 
 def _by_rank() -> list[Sample]:
+    """Return calls of convolutions in one, two and three dimensions."""
     calls = []
     for op, pixels in (("conv1d", (12,)), ("conv2d", (6, 8)), ("conv3d", (4, 6, 3))):
         kernel = (3,) * len(pixels)
@@ -62,6 +64,7 @@ def _by_rank() -> list[Sample]:
 
 
 def _transposed() -> list[Sample]:
+    """Return calls of transposed convolutions."""
     calls = []
     for op, pixels in (
         ("conv_transpose1d", (6,)),

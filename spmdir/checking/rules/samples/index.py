@@ -22,6 +22,7 @@ BAGS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def bag_backward(op: str, mode: int) -> Sample:
+    """Return a call of a backward of `embedding_bag`; mode 0 is the sum, 1 the mean, 2 the maximum."""
     weight, indices, offsets = f(7, 4), i(7, 9), torch.tensor([0, 2, 5])
     _, bags, sizes, largest = torch.ops.aten._embedding_bag(weight, indices, offsets, False, mode)
     offsets_operand = [offsets] if op == "_embedding_bag_backward" else []

@@ -16,6 +16,7 @@ POINTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin
 
 
 def _number() -> Tensor:
+    """Return a random 0-d tensor."""
     return f(1).sum()
 
 
@@ -27,6 +28,7 @@ def _targets(classes: int, *shape: int) -> Tensor:
 
 
 def _pointwise() -> Iterator[Sample]:
+    """Yield calls of losses of pairs of elements or rows, and of their backward, with each reduction `r`."""
     chance, truth = torch.rand(5, 4, dtype=torch.float64), torch.rand(5, 4, dtype=torch.float64)
     sign = torch.where(b(5, 4), 1.0, -1.0).double()
     for r in (0, 1, 2):
@@ -57,7 +59,7 @@ def _pointwise() -> Iterator[Sample]:
 
 
 def _likelihood() -> Iterator[Sample]:
-    """Targets are class numbers: for rows, for images as in segmentation, and for tensors of any rank."""
+    """Yield calls whose targets are class numbers: for rows, for images as in segmentation, for tensors of any rank."""
     logits, target = torch.log_softmax(f(5, 6), 1), torch.tensor([0, 5, 2, IGNORED, 3])
     image, places = torch.log_softmax(f(2, 6, 3, 5), 1), _targets(6, 2, 3, 5)
     weight, total = positive(6), torch.tensor(4.0, dtype=torch.float64)
@@ -80,7 +82,7 @@ def _likelihood() -> Iterator[Sample]:
 
 
 def _cross_entropy() -> Iterator[Sample]:
-    """Class numbers and class probabilities, smoothed and not, of batches, sequences, images and of one place."""
+    """Yield calls with class numbers and class probabilities: of batches, sequences, images, and of one position."""
     for r in (0, 1, 2):
         for w in (None, positive(6)):
             for smoothing in (0.0, 0.2):
@@ -96,12 +98,14 @@ def _cross_entropy() -> Iterator[Sample]:
 
 
 def _distances() -> Iterator[Sample]:
+    """Yield calls of distances between rows."""
     yield sample("cosine_similarity", f(5, 4, 3), f(5, 4, 3))
     yield sample("cosine_similarity", f(6, 4), f(1, 4), dim=-1)
     yield from (sample("pairwise_distance", f(6, 5, 3), f(5, 3), keepdim=keep) for keep in (False, True))
 
 
 def _labels() -> Iterator[Sample]:
+    """Yield calls of the CTC loss."""
     scores, labels = torch.log_softmax(f(6, 4, 5), 2), i(4, 4, 3) + 1
     lengths: dict[str, Any] = {"input_lengths": (6, 5, 6, 4), "target_lengths": (3, 2, 3, 1)}
     tensors = tuple(torch.tensor(length) for length in lengths.values())
@@ -109,7 +113,7 @@ def _labels() -> Iterator[Sample]:
     backward = lost.new_ones(4), scores, labels
     yield sample("ctc_loss.IntList", scores, labels, **lengths)
     yield sample("ctc_loss.Tensor", scores, labels, *tensors)
-    # The table has places that no path passes; they stay unset.
+    # The table has entries that no path uses; they stay uninitialised.
     yield sample("_ctc_loss", scores, labels, compare=False, **lengths)
     yield sample("_ctc_loss.Tensor", scores, labels, *tensors, compare=False)
     yield sample("_ctc_loss_backward", *backward, lost, table, blank=0, **lengths)

@@ -39,6 +39,7 @@ def samples() -> list[Sample]:
 
 
 def _layer_norms_of_all_dimensions() -> list[Sample]:
+    """Return calls that normalise over all dimensions of the input, or over the last one without a weight."""
     mean, rstd = torch.ops.aten.native_layer_norm(x := f(4, 6), [4, 6], None, None, 1e-5)[1:]
     return [
         sample("native_layer_norm", x, f(4, 6), f(4, 6), normalized_shape=(4, 6), eps=1e-5),
@@ -50,16 +51,18 @@ def _layer_norms_of_all_dimensions() -> list[Sample]:
 
 
 def _weight_norms() -> list[Sample]:
+    """Return calls of the backward of weight norm: the weight is `direction / norm * magnitude`."""
     calls = []
     for shape, dim in (((5, 4, 3), 0), ((5, 6), 1), ((4, 1, 3), 2)):
-        reduced_dims = [d for d in range(len(shape)) if d != dim]
-        v, g = f(*shape), f(*(1 if d in reduced_dims else size for d, size in enumerate(shape)))
-        norms = torch.linalg.vector_norm(v, dim=reduced_dims, keepdim=True)
-        calls.append(sample("_weight_norm_interface_backward", f(*shape), v, g, norms, dim=dim))
+        direction = f(*shape)
+        norms = torch.linalg.vector_norm(direction, dim=[d for d in range(len(shape)) if d != dim], keepdim=True)
+        magnitude = f(*norms.shape)
+        calls.append(sample("_weight_norm_interface_backward", f(*shape), direction, magnitude, norms, dim=dim))
     return calls
 
 
 def _group_norms() -> list[Sample]:
+    """Return calls of group norm and of its backward, for several numbers of groups."""
     calls = []
     for groups, channels in ((2, 4), (4, 12), (6, 6)):
         sizes: Settings = {"N": 5, "C": channels, "HxW": 6, "group": groups}
@@ -77,6 +80,7 @@ def _group_norms() -> list[Sample]:
 
 
 def _instance_norms() -> list[Sample]:
+    """Return calls of instance norm with the statistics of the input, and with running statistics."""
     settings: Settings = {"momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False}
     return [
         sample("instance_norm", f(5, 4, 6, 2), f(4), f(4), None, None, use_input_stats=True, **settings),
@@ -85,6 +89,7 @@ def _instance_norms() -> list[Sample]:
 
 
 def _batch_norms() -> list[Sample]:
+    """Return calls of the forms of batch norm and of their backward; `c` is the number of channels."""
     calls, unused = [], torch.empty(0, dtype=torch.uint8)
     step: Settings = {"momentum": 0.1, "eps": 1e-5}
     for shape in ((5, 4), (6, 4, 3), (4, 6, 3, 4)):

@@ -10,6 +10,7 @@ LARGEST = ("max.dim", "min.dim", "argmax", "argmin")
 
 
 def sorted_values(*shape: int) -> torch.Tensor:
+    """Return random numbers, sorted along the last dimension."""
     return f(*shape).sort(-1).values
 
 

@@ -25,28 +25,35 @@ class Sample:
 
 
 def f(*shape: int) -> torch.Tensor:
+    """Return random float64 numbers."""
     return torch.randn(shape, dtype=torch.float64)
 
 
 def positive(*shape: int) -> torch.Tensor:
+    """Return random float64 numbers from 0.1 to 1.1."""
     return torch.rand(shape, dtype=torch.float64) + 0.1
 
 
 def i(high: int, *shape: int) -> torch.Tensor:
+    """Return random int64 numbers from 0 to below `high`."""
     return torch.randint(0, high, shape)
 
 
 def c(*shape: int) -> torch.Tensor:
+    """Return random complex numbers."""
     return torch.randn(shape, dtype=torch.complex128)
 
 
 def b(*shape: int) -> torch.Tensor:
+    """Return random Booleans."""
     return torch.rand(shape) > 0.5
 
 
 def h(*shape: int) -> torch.Tensor:
+    """Return random bfloat16 integers from -4 to 4, which bfloat16 adds and multiplies exactly."""
     return torch.randint(-4, 5, shape).bfloat16()
 
 
 def sample(op: str, *operands: Any, compare: bool = True, **arguments: Any) -> Sample:
+    """Return a call of an aten op: `sample("add.Tensor", f(5, 4), f(4), alpha=2)`."""
     return Sample(f"aten.{op}", operands, arguments, compare)

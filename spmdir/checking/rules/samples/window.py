@@ -18,10 +18,12 @@ def samples() -> list[Sample]:
 
 
 def _overload(name: str) -> Any:
+    """Return the default overload of an aten op."""
     return getattr(torch.ops.aten, name).default
 
 
 def _maxima() -> list[Sample]:
+    """Return calls of max pooling and of its backward in one, two and three dimensions."""
     calls = []
     for rank, plane in PLANES.items():
         cases: list[tuple[tuple[int, ...], Settings]] = [
@@ -47,6 +49,7 @@ def _maxima() -> list[Sample]:
 
 
 def _averages() -> list[Sample]:
+    """Return calls of average pooling and of its backward in one, two and three dimensions."""
     calls = []
     for rank, plane in PLANES.items():
         divisor: Settings = {"divisor_override": None} if rank > 1 else {}
@@ -69,6 +72,7 @@ def _averages() -> list[Sample]:
 
 
 def _adaptive() -> list[Sample]:
+    """Return calls of adaptive and fractional pooling, and of unpooling."""
     calls = []
     for rank, plane in PLANES.items():
         for size in ((1,) * rank, (2, 3, 2)[:rank]):
@@ -82,10 +86,7 @@ def _adaptive() -> list[Sample]:
                 backward = f"adaptive_max_pool{rank}d_backward"
                 calls.append(Sample(f"aten.{backward}", (f(5, 4, *size), x, indices), {}))
     x, random_samples = f(5, 4, 6, 6), torch.rand(5, 4, 2, dtype=torch.float64)
-    calls.append(
-        sample("fractional_max_pool2d", x, kernel_size=(2, 2), output_size=(3, 3), random_samples=random_samples)
-    )
-    calls[-1] = Sample(calls[-1].op, (x, random_samples), {"kernel_size": (2, 2), "output_size": (3, 3)})
+    calls.append(sample("fractional_max_pool2d", x, random_samples, kernel_size=(2, 2), output_size=(3, 3)))
     indices = torch.ops.aten.max_pool2d_with_indices(x, [2, 2])[1]
     calls.append(sample("max_unpool2d", f(5, 4, 3, 3), indices, output_size=(6, 6)))
     x = f(5, 4, 2, 4, 6)
@@ -96,6 +97,7 @@ def _adaptive() -> list[Sample]:
 
 
 def _resampling() -> list[Sample]:
+    """Return calls of interpolation and of its backward."""
     calls = []
     kinds: list[tuple[str, int, Settings]] = [
         (f"{kind}{rank}d", rank, {}) for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in PLANES
@@ -119,6 +121,7 @@ def _resampling() -> list[Sample]:
 
 
 def _grids() -> list[Sample]:
+    """Return calls of grid sampling and of affine grids, with their backward."""
     calls = []
     settings: Settings = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": False}
     for rank, plane in ((2, (4, 5)), (3, (2, 3, 4))):
@@ -135,6 +138,7 @@ def _grids() -> list[Sample]:
 
 
 def _rearrangements() -> list[Sample]:
+    """Return calls that move elements between channels, blocks and pixels."""
     blocks: Settings = {"kernel_size": (2, 3), "dilation": (1, 1), "padding": (1, 0), "stride": (2, 1)}
     return [
         sample("pixel_shuffle", f(5, 16, 4, 3), upscale_factor=2),
@@ -148,11 +152,14 @@ def _rearrangements() -> list[Sample]:
 
 
 def _pads() -> list[Sample]:
+    """Return calls of padding by reflection and replication, and of their backward."""
     calls = []
     for kind in ("reflection", "replication"):
         for rank in PLANES:
             plane, pads = (4, 3, 3)[:rank], (1, 2, 0, 1, 1, 1)[: 2 * rank]
-            padded = [size + sum(pads[2 * p : 2 * p + 2]) for p, size in zip(range(rank)[::-1], plane, strict=True)]
+            # Pads list the last dimension first.
+            pads_of_dims = [pads[2 * index : 2 * index + 2] for index in reversed(range(rank))]
+            padded = [size + sum(dim_pads) for size, dim_pads in zip(plane, pads_of_dims, strict=True)]
             calls += [
                 sample(f"{kind}_pad{rank}d", f(5, 4, *plane), padding=pads),
                 sample(f"{kind}_pad{rank}d_backward", f(5, 4, *padded), f(5, 4, *plane), padding=pads),
