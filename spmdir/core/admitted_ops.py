@@ -150,11 +150,17 @@ def names_file(argument: str) -> bool:
 
 
 def sentence(name: str, reason: str) -> str:
-    """Return the message for op `name`, rejected for `reason`, with the op to use instead if there is one."""
+    """Return the message for op `name`, rejected for `reason`, with the op to use instead if there is one.
+
+    For `aten.relu_` and the reason `writes self`: "writes its operand 'self'; expected a functional op: use aten.relu".
+    """
     kind, *words = reason.split(" ")
-    twin = functional(name) if kind == "writes" else None
-    hint = f"; expected a functional op{f': use {twin}' if twin else ''}" if kind == "writes" else ""
-    return SENTENCES[kind].format(*words) + hint
+    message = SENTENCES[kind].format(*words)
+    if kind == "writes":
+        message += "; expected a functional op"
+        twin = functional(name)
+        message += f": use {twin}" if twin else ""
+    return message
 
 
 def is_admitted(name: str) -> bool:
@@ -162,8 +168,8 @@ def is_admitted(name: str) -> bool:
     namespace = name.partition(".")[0]
     if namespace in LISTED:
         return "" in _reasons(name)
-    dunder = any(part.startswith("__") for part in name.split("."))
-    return namespace not in NAMESPACES and _NAME.fullmatch(name) is not None and not dunder
+    is_special = any(part.startswith("__") for part in name.split("."))
+    return namespace not in NAMESPACES and _NAME.fullmatch(name) is not None and not is_special
 
 
 def listed(namespace: str) -> list[str]:
@@ -201,8 +207,11 @@ def listed_twin(name: str) -> str | None:
         return None
     import difflib  # 5 ms, and few ops have no rule
 
-    near = difflib.get_close_matches(namespace, LISTED, n=1, cutoff=0.7)
-    return next((twin for twin in (f"{match}.{op_name}" for match in near) if "" in _reasons(twin)), None)
+    for similar_namespace in difflib.get_close_matches(namespace, LISTED, n=1, cutoff=0.7):
+        twin = f"{similar_namespace}.{op_name}"
+        if "" in _reasons(twin):
+            return twin
+    return None
 
 
 def functional(name: str) -> str | None:

@@ -41,13 +41,17 @@ def axis_order(axis: str) -> tuple[str, int]:
 
 
 def overlapping(axes: Iterable[str]) -> tuple[str, str] | None:
-    """Return two of `axes` that overlap, or that split one axis in incompatible ways; None if there are none."""
-    ends: dict[str, tuple[str, int]] = {}
+    """Return two of `axes` that overlap, or that split one axis in incompatible ways; None if there are none.
+
+    `tp(1)2` and `tp(2)4` do not overlap. `tp(1)4` and `tp(2)4` do: both contain the factor `tp(2)2`.
+    """
+    # Name of an axis → (its sub-axis so far, number of blocks up to its inner end; 0 for the full axis).
+    previous_part: dict[str, tuple[str, int]] = {}
     for axis in sorted(axes, key=axis_order):
         name, outer, size = axis_part(axis) or (axis, 1, 0)
-        if name in ends:
-            previous, end = ends[name]
-            if not end or not size or outer % end:
+        if name in previous_part:
+            previous, previous_end = previous_part[name]
+            if not previous_end or not size or outer % previous_end:
                 return previous, axis
-        ends[name] = axis, outer * size
+        previous_part[name] = axis, outer * size
     return None

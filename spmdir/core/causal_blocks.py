@@ -81,7 +81,10 @@ def _remaining_block(queries: Ranges, keys: Ranges) -> tuple[Ranges, Ranges]:
 
 
 def _cut(ranges: Ranges, start: int, end: int) -> Ranges:
-    """Return the ranges of the local positions from `start` up to `end`."""
+    """Return the ranges of the local positions from `start` up to `end`.
+
+    Positions 1 to 6 of ((0, 4), (8, 12)) are ((1, 4), (8, 10)).
+    """
     pieces, local_offset = [], 0
     for low, high in ranges:
         piece = (low + max(start - local_offset, 0), min(high, low + end - local_offset))
@@ -109,15 +112,17 @@ def _is_triangle(rows: Ranges, columns: Ranges) -> bool:
 
 
 def _stretches(rows: Ranges, columns: Ranges) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yield (row, column, count, next column or None) where rows and columns are consecutive for `count` steps."""
-    row_range_index, column_range_index, row_offset, column_offset = 0, 0, 0, 0
-    while row_range_index < len(rows) and column_range_index < len(columns):
-        row, column = rows[row_range_index][0] + row_offset, columns[column_range_index][0] + column_offset
-        count = min(rows[row_range_index][1] - row, columns[column_range_index][1] - column)
-        row_offset, column_offset = row_offset + count, column_offset + count
-        if row + count == rows[row_range_index][1]:
-            row_range_index, row_offset = row_range_index + 1, 0
-        if column + count == columns[column_range_index][1]:
-            column_range_index, column_offset = column_range_index + 1, 0
-        next_column = columns[column_range_index][0] + column_offset if column_range_index < len(columns) else None
-        yield row, column, count, next_column
+    """Yield (row, column, count, next column or None) where rows and columns are consecutive for `count` steps.
+
+    The rows ((6, 8), (12, 14)) and the columns ((4, 7), (10, 12)) have the stretches (6, 4, 2, 6), (12, 6, 1, 10) and
+    (13, 10, 1, 11).
+    """
+    remaining_rows, remaining_columns = list(reversed(rows)), list(reversed(columns))
+    while remaining_rows and remaining_columns:
+        (row, row_end), (column, column_end) = remaining_rows.pop(), remaining_columns.pop()
+        count = min(row_end - row, column_end - column)
+        if row + count < row_end:
+            remaining_rows.append((row + count, row_end))
+        if column + count < column_end:
+            remaining_columns.append((column + count, column_end))
+        yield row, column, count, remaining_columns[-1][0] if remaining_columns else None

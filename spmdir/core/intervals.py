@@ -46,7 +46,12 @@ def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
 
 
 def summed_runs(weighted_runs: Iterable[tuple[int, Sequence[Run]]], count: int) -> tuple[Run, ...]:
-    """Return the runs whose lengths are Σ factor · (length in runs), over all (factor, runs) and `count` ranks."""
+    """Return the runs whose lengths are Σ factor · (length in runs), over all (factor, runs) and `count` ranks.
+
+    10 elements on 4 ranks have the lengths 3, 3, 3, 1, and 4 elements 1, 1, 1, 1. With the factors 2 and -1 the sums
+    are 5, 5, 5, 1: the runs (0, 3, 5) and (3, 1, 1).
+    """
+    # First rank of a run → increase of the sum from the rank before it.
     changes: dict[int, int] = {}
     for factor, runs in weighted_runs:
         previous_length = 0
@@ -93,7 +98,10 @@ def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]
 
 
 def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield (length, number of chunks) of runs. Neighbouring runs can have the same length."""
+    """Yield (length, number of chunks) of runs. Neighbouring runs can have the same length.
+
+    For 10 elements in 2 chunks of 4 chunks each, this is (2, 2), (1, 1), (2, 2), (1, 1).
+    """
     if not counts:
         yield size, 1
         return
@@ -154,7 +162,7 @@ def common(a: Ranges, b: Ranges) -> Ranges:
     overlaps, index = [], 0
     a, b = tuple(sorted(a)), tuple(sorted(b))
     for start, end in a:
-        while index < len(b) and b[index][1] <= start:
+        while index < len(b) and b[index][1] <= start:  # ranges of `b` before this and all later ranges of `a`
             index += 1
         b_index = index
         while b_index < len(b) and b[b_index][0] < end:
@@ -176,6 +184,8 @@ def union(*operands: Ranges) -> Ranges:
 
 def positions(part: Ranges, ranges: Ranges) -> Ranges:
     """Convert global ranges to local positions of a rank with `ranges`: the inverse of `select`.
+
+    With the ranges ((0, 4), (8, 12)), global ((1, 4), (8, 9)) is local ((1, 5),).
 
     Raises:
         ValueError: `part` is not inside `ranges`.
@@ -201,10 +211,13 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
 
 
 def scaled(ranges: Ranges, inner: int) -> Ranges:
-    """Return `ranges` after each position was replaced by `inner` positions."""
+    """Return `ranges` after each position was replaced by `inner` positions: (2, 4) times 3 is (6, 12)."""
     return tuple((start * inner, end * inner) for start, end in ranges)
 
 
 def tiled(ranges: Ranges, extent: int, outer: int) -> Ranges:
-    """Repeat `ranges` of a block of `extent` positions in `outer` consecutive blocks."""
+    """Repeat `ranges` of a block of `extent` positions in `outer` consecutive blocks.
+
+    The range (0, 2) of a block of 4, in 2 blocks, is ((0, 2), (4, 6)).
+    """
     return joined((start + block * extent, end + block * extent) for block in range(outer) for start, end in ranges)

@@ -52,11 +52,17 @@ class _ByAxis(dict[str, int]):
         self._mesh, self._rank = mesh, rank
 
     def __missing__(self, axis: str) -> int:
+        """Return the size of a sub-axis, or the coordinate of the rank along it.
+
+        Rank 5 of an axis `tp` of 8 ranks has the coordinate 5 // 4 % 2 = 1 along `tp(1)2`, and 5 // 1 % 4 = 1 along
+        `tp(2)4`.
+        """
         name, outer, size = self._mesh._part(axis)
         if self._rank is None:
             return size
         root = self._mesh.root or self._mesh
-        return root.coordinate(self._rank)[name] // (root.sizes[name] // (outer * size)) % size
+        inner = root.sizes[name] // (outer * size)
+        return root.coordinate(self._rank)[name] // inner % size
 
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
@@ -322,7 +328,7 @@ def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
         parts_and_sizes = parts_and_sizes if len(parts_and_sizes) > 1 else [(name, size)]
         axes += parts_and_sizes
         parts_of_axis[name] = [axis for axis, _ in parts_and_sizes]
-    intra_node = (
-        None if mesh.intra_node is None else tuple(part for axis in mesh.intra_node for part in parts_of_axis[axis])
-    )
+    intra_node = mesh.intra_node
+    if intra_node is not None:
+        intra_node = tuple(part for axis in intra_node for part in parts_of_axis[axis])
     return Mesh(axes, mesh.name, intra_node, mesh)

@@ -12,9 +12,10 @@ IS_PLUGIN = "__spmdir_plugin__"
 
 def place_in_plugin(error: BaseException) -> Location | None:
     """Return the innermost line of a plug-in in the traceback of `error`; None if there is none."""
-    frames = reversed(list(traceback.walk_tb(error.__traceback__)))
-    places = (Location(f.f_code.co_filename, line, 1) for f, line in frames if IS_PLUGIN in f.f_globals)
-    return next(places, None)
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if IS_PLUGIN in frame.f_globals:
+            return Location(frame.f_code.co_filename, line, 1)
+    return None
 
 
 def plugin_failure(error: BaseException) -> PluginError | None:

@@ -39,17 +39,19 @@ def distances(looks: Sequence[Hashable], window: int = WINDOW) -> Counter[int]:
 
 
 def longest_run(looks: Sequence[Hashable], period: int) -> tuple[int, int]:
-    """Return (start, end) of the longest range that repeats with `period`."""
-    best, start = (0, 0), 0
+    """Return (start, end) of the longest range that repeats with `period`.
+
+    For the entries of the module and period 3, this is (1, 10), the range `b c d b c d b c d`.
+    """
     pairs = zip(looks, itertools.islice(looks, period, None), strict=False)
-    for end in (
-        *(index for index, (entry, later_entry) in enumerate(pairs) if entry != later_entry),
-        len(looks) - period,
-    ):
-        if end - start > best[1] - best[0]:
-            best = (start, end)
+    mismatches = [index for index, (entry, later_entry) in enumerate(pairs) if entry != later_entry]
+    # Between two mismatches, each entry equals the one `period` entries later.
+    best_start, best_end, start = 0, 0, 0
+    for end in (*mismatches, len(looks) - period):
+        if end - start > best_end - best_start:
+            best_start, best_end = start, end
         start = end + 1
-    return best[0], best[1] + period
+    return best_start, best_end + period
 
 
 def repeated_parts(
@@ -115,12 +117,15 @@ def _costs(
 
 def _occurrences(looks: Sequence[int], part: tuple[int, ...]) -> Iterator[range]:
     """Yield the ranges equal to `part`, and ranges of about its length between two of them."""
-    index, end = 0, None
+    index, previous_end = 0, None
     while index <= len(looks) - len(part):
         if looks[index] != part[0] or tuple(looks[index : index + len(part)]) != part:
             index += 1
             continue
-        if end is not None and len(part) <= 2 * (index - end) < 4 * len(part) and min(looks[end:index]) >= 0:
-            yield range(end, index)
+        if previous_end is not None:
+            gap = range(previous_end, index)
+            is_unused = bool(gap) and min(looks[gap.start : gap.stop]) >= 0  # negative: in a part of another group
+            if len(part) <= 2 * len(gap) < 4 * len(part) and is_unused:
+                yield gap
         yield range(index, index + len(part))
-        index = end = index + len(part)
+        index = previous_end = index + len(part)

@@ -67,7 +67,12 @@ def _common_type_of_all(dtypes: list[DType]) -> DType | None:
 
 
 def _combine_classes(higher: DType, lower: DType) -> DType | None:
-    """Combine the type of one class of operands with `lower`, which counts only if its category is higher."""
+    """Combine the type of one class of operands with that of the classes after it.
+
+    Args:
+        higher: the type of this class.
+        lower: the type of the later classes. It counts only if its category (bool < int < float < complex) is higher.
+    """
     if higher.is_complex:
         return higher
     if higher.is_float and lower.is_complex:

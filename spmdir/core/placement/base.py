@@ -355,17 +355,19 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
     """
     if type(placement).runs is not ShardPlacement.runs:
         return
-    local = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
-    for ranges in local:
+    ranges_of_ranks = [placement.ranges(size, count, index) for index in enumerated(placement, count)]
+    for ranges in ranges_of_ranks:
         if not isinstance(ranges, tuple) or not all(map(_is_pair, ranges)):
             raise ShardingError(
                 f"`ranges` of {placement} gives {shown(ranges)}; expected a tuple of (start, end) pairs of integers",
                 place(placement.ranges),
             )
-    pairs = sorted(pair for ranges in local for pair in ranges if pair[0] != pair[1])
-    edges = [0, *(end for _, end in pairs)]
-    is_gapless = all(previous_end == start < end for previous_end, (start, end) in zip(edges, pairs, strict=False))
-    if not is_gapless or edges[-1] != size:
+    position, is_partition = 0, True
+    for start, end in sorted(pair for ranges in ranges_of_ranks for pair in ranges):
+        if start != end:  # not empty
+            is_partition = is_partition and position == start < end
+            position = end
+    if not is_partition or position != size:
         raise ShardingError(
             f"{placement} over {count} ranks is not a partition of {size} positions; expected each of them in one "
             "range of one rank"
@@ -418,11 +420,8 @@ def shard_length(placement: ShardPlacement, size: int, count: int, index: int) -
     """Return the length of the shard of `size` elements on rank `index` of `count`."""
     if type(placement).runs is ShardPlacement.runs:
         return length(placement.ranges(size, count, index))
-    return next(
-        local_length
-        for first_rank, ranks, local_length in runs_of(placement, size, count)
-        if index < first_rank + ranks
-    )
+    runs = runs_of(placement, size, count)
+    return next(local_length for first_rank, ranks, local_length in runs if index < first_rank + ranks)
 
 
 class PartialPlacement(Placement):

@@ -91,7 +91,10 @@ class Local:
         return value if (self.times, self.plus) == (1, 0) else value * self.times + self.plus
 
     def _earlier_in_ring(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the coordinate of the rank `back` positions earlier in the ring."""
+        """Return the coordinate of the rank `back` positions earlier in the ring, which is row-major over `axes`.
+
+        On the axes dp = 2 and tp = 4, the rank 2 positions before (dp 1, tp 1) is (dp 0, tp 3).
+        """
         if not self.back:
             return coordinate
         position = 0
@@ -164,7 +167,8 @@ def _values(local: Local, mesh: Mesh) -> frozenset[int]:
 def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:
     """Return the shard of `extent` elements over (axis, placement) pairs in nesting order, ignoring their `dim`."""
     axes, placements = tuple(axis for axis, _ in entries), tuple(placement for _, placement in entries)
-    return Local("shard", extent, axes, 1, 0, () if all(isinstance(p, Shard) for p in placements) else placements)
+    is_standard = all(isinstance(placement, Shard) for placement in placements)
+    return Local("shard", extent, axes, placements=() if is_standard else placements)
 
 
 Literal = int | float | complex | bool | str | None | DType | Local | SizeOperand | tuple["Literal", ...]
@@ -200,16 +204,20 @@ Slots = tuple[int | tuple[int | None, ...] | None, ...]
 
 
 def slots_of(structure: Structure | None, count: int) -> Slots:
-    """Return which of `count` operands fill the tensor arguments of a call."""
+    """Return which of `count` operands fill the tensor arguments of a call.
+
+    The structure (1, 0, (1, 1)) of 3 operands gives (0, None, (1, 2)).
+    """
     if structure is None:
         return tuple(range(count))
     operand_indices = iter(range(count))
-    return tuple(
-        tuple(next(operand_indices) if is_tensor else None for is_tensor in entry)
-        if isinstance(entry, tuple)
-        else (next(operand_indices) if entry else None)
-        for entry in structure
-    )
+    slots: list[int | tuple[int | None, ...] | None] = []
+    for entry in structure:
+        if isinstance(entry, tuple):
+            slots.append(tuple([next(operand_indices) if is_tensor else None for is_tensor in entry]))
+        else:
+            slots.append(next(operand_indices) if entry else None)
+    return tuple(slots)
 
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)

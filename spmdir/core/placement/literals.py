@@ -95,15 +95,18 @@ class _Reader:
         self.position = match.end()
 
     def fail(self, expected: str) -> LiteralError:
+        """Return the error for the current token."""
         token_text = f"'{self.token}'" if self.kind != "end" else "the end"
         return LiteralError(f"found {token_text}, expected {expected}", self.start)
 
     def expect(self, token: str) -> None:
+        """Read a punctuation mark; raise LiteralError if the current token is another one."""
         if self.token != token or self.kind != "punctuation":
             raise self.fail(f"'{token}'")
         self.advance()
 
     def literal(self) -> Literal:
+        """Read a literal, and return its value."""
         kind, token, start = self.kind, self.token, self.start
         if token == "[" and kind == "punctuation":
             return self.items()
@@ -115,6 +118,7 @@ class _Reader:
         return _scalar(kind, token, start)
 
     def items(self) -> tuple[Literal, ...]:
+        """Read a list in square brackets, and return its items."""
         self.expect("[")
         values: list[Literal] = []
         while self.token != "]":

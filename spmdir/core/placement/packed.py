@@ -8,7 +8,6 @@ through their methods, as `base.py` does.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -159,9 +158,12 @@ class PackedPlacement(Placement):
 
     def _count_leading_dims(self, shapes: Sequence[tuple[int, ...]]) -> int:
         """Return the number of leading dimensions that are equal in all parts and along which states can be sliced."""
-        sizes = zip(*shapes, strict=False)
-        shared_dims = itertools.takewhile(lambda of: len(set(of[1])) == 1 and self.slices(of[0]), enumerate(sizes))
-        return len(list(shared_dims))
+        count = 0
+        for dim, sizes in enumerate(zip(*shapes, strict=False)):
+            if len(set(sizes)) > 1 or not self.slices(dim):
+                break
+            count += 1
+        return count
 
     def _start_state(self, value: Any) -> Parts:
         """Call `start` of the declaration and check its result."""

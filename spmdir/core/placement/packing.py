@@ -33,10 +33,15 @@ def convert_tensor(tensor: Any, dtype: DType) -> Any:
 
 
 def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
-    """Return shape and element type of tensors of `types` packed, whose `leading` dimensions are the same."""
-    kinds = {dtype for _, dtype in types}
-    sizes = [math.prod(shape[leading:]) * (1 if len(kinds) == 1 else dtype.itemsize) for shape, dtype in types]
-    return (*types[0][0][:leading], sum(sizes)), kinds.pop() if len(kinds) == 1 else UI8
+    """Return shape and element type of tensors of `types` packed, whose `leading` dimensions are the same.
+
+    With 1 leading dimension, f32 tensors of (4, 6) and (4,) become f32 of (4, 7). If the second one is f64, they become
+    bytes of (4, 32).
+    """
+    dtypes = {dtype for _, dtype in types}
+    is_mixed = len(dtypes) > 1
+    size = sum(math.prod(shape[leading:]) * (dtype.itemsize if is_mixed else 1) for shape, dtype in types)
+    return (*types[0][0][:leading], size), UI8 if is_mixed else dtypes.pop()
 
 
 def pack(parts: Sequence[Any], leading: int) -> Any:
@@ -53,13 +58,13 @@ def pack(parts: Sequence[Any], leading: int) -> Any:
 
 
 def unpack(packed: Any, types: Types, leading: int) -> list[Any]:
-    """Return the tensors of `types` of which `packed` is made."""
-    mixed, parts, offset = len({dtype for _, dtype in types}) > 1, [], 0
+    """Return the tensors of `types` that `packed` contains: the inverse of `pack`."""
+    is_mixed, parts, offset = len({dtype for _, dtype in types}) > 1, [], 0
     for shape, dtype in types:
-        size = math.prod(shape[leading:]) * (dtype.itemsize if mixed else 1)
+        size = math.prod(shape[leading:]) * (dtype.itemsize if is_mixed else 1)
         part = packed.narrow(leading, offset, size)
         offset += size
-        if mixed:
+        if is_mixed:
             part = part.contiguous().view(convert_tensor(packed.new_empty(0), dtype).dtype)
         parts.append(part.reshape((*packed.shape[:leading], *shape[leading:])))
     return parts

@@ -50,7 +50,7 @@ def rank_elements(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: in
 
 
 def _before_padding(positions: Ranges, end: int) -> Ranges:
-    """Return the `positions` before `end`; positions from `end` on are padding.
+    """Return the `positions` before `end`; positions from `end` on are padding: ((4, 8),) before 6 is ((4, 6),).
 
     Raises:
         UnsupportedError: padding precedes elements on the rank.

@@ -153,6 +153,7 @@ def average_divisors(count: int) -> tuple[int, float]:
 
     The first is the smallest power of two that is at least `count`. Division by it is exact except for subnormal
     numbers, and the sum is finite if the average is. The second is `count` divided by the first: from 1/2 to 1, exact.
+    For 5 values they are 8 and 0.625.
     """
     power = 1 << (count - 1).bit_length()
     return power, count / power

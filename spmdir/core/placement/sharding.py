@@ -64,8 +64,11 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
         raise ShardingError(f"axis '{repeated}' has two placements; expected one")
     if any(map(is_part, axes)) and (pair := overlapping(axes)):
         raise ShardingError(f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common")
-    sharded = sorted((e for e in entries if e[1].trait == "shard"), key=lambda e: e[1].dim or 0)
-    return (*sharded, *sorted((e for e in entries if e[1].trait != "shard"), key=lambda e: axis_order(e[0])))
+    sharded = [(axis, placement) for axis, placement in entries if placement.trait == "shard"]
+    others = [(axis, placement) for axis, placement in entries if placement.trait != "shard"]
+    sharded.sort(key=lambda entry: entry[1].dim or 0)  # stable: axes of one dimension keep their order
+    others.sort(key=lambda entry: axis_order(entry[0]))
+    return (*sharded, *others)
 
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
@@ -115,12 +118,14 @@ class Sharding(ShownAsText):
     @cached_property
     def partial(self) -> tuple[tuple[str, str], ...]:
         """Return (axis, op) of the partial placements."""
-        return tuple((axis, p.op) for axis, p in self.entries if isinstance(p, PartialPlacement))
+        return tuple(
+            (axis, placement.op) for axis, placement in self.entries if isinstance(placement, PartialPlacement)
+        )
 
     @cached_property
     def kinds(self) -> frozenset[str]:
         """Return the kinds of the partial placements and of those with trait "other". Equal kinds commute."""
-        return frozenset(p.kind for _, p in self.entries if p.kind is not None)
+        return frozenset(placement.kind for _, placement in self.entries if placement.kind is not None)
 
     @cached_property
     def has_lossy(self) -> bool:
@@ -130,7 +135,7 @@ class Sharding(ShownAsText):
     @cached_property
     def open_axes(self) -> tuple[str, ...]:
         """Return the axes left to the compiler."""
-        return tuple(axis for axis, p in self.entries if p.trait == "open")
+        return tuple(axis for axis, placement in self.entries if placement.trait == "open")
 
     @cached_property
     def _is_checked(self) -> bool:
@@ -139,11 +144,8 @@ class Sharding(ShownAsText):
 
     def replace(self, axis: str, placement: Placement) -> Sharding:
         """Return this sharding with another placement on `axis`. A new axis is the innermost on its dimension."""
-        if axis in self._placements:
-            entries = [(a, placement if a == axis else p) for a, p in self.entries]
-        else:
-            entries = [*self.entries, (axis, placement)]
-        return Sharding(entries, self.mesh)
+        # A dict keeps the position of an existing key.
+        return Sharding(tuple({**self._placements, axis: placement}.items()), self.mesh)
 
     def along(self, axis: str, mesh: Mesh) -> Placement | None:
         """Return the placement along `axis`, also if the entries have its sub-axes, or an axis that contains it.
@@ -173,7 +175,8 @@ class Sharding(ShownAsText):
                 raise ShardingError(
                     f"{placement} on axis '{axis}' cannot be split over sub-axes; reshard the whole axis"
                 )
-        return Sharding([(part, p) for axis, p in self.entries for part in mesh.parts(axis)], self.mesh)
+        entries = [(part, placement) for axis, placement in self.entries for part in mesh.parts(axis)]
+        return Sharding(entries, self.mesh)
 
     def merged(self, mesh: Mesh) -> Sharding:
         """Return this sharding with adjacent sub-axes of one placement merged."""
@@ -218,11 +221,13 @@ class Sharding(ShownAsText):
 
         Several axes with an equal placement act as one axis, if the placement defines its local type and can be split.
         """
-        layers: dict[object, tuple[tuple[str, ...], Placement]] = {}
+        axes_of_layer: dict[object, tuple[str, ...]] = {}
+        placement_of_layer: dict[object, Placement] = {}
         for axis, placement in self.entries:
             key = placement if placement.has_own_type and placement.splits else axis
-            layers[key] = (*layers.get(key, ((),))[0], axis), placement
-        return tuple(layers.values())
+            axes_of_layer[key] = (*axes_of_layer.get(key, ()), axis)
+            placement_of_layer[key] = placement
+        return tuple((axes, placement_of_layer[key]) for key, axes in axes_of_layer.items())
 
     @cached_property
     def has_own_type(self) -> bool:
@@ -352,13 +357,15 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
     elif isinstance(value, str):
         entries = _entries(value)
     elif isinstance(value, Mapping):
-        entries = [(str(a), _placement(p, rank)) for a, p in value.items()]
+        entries = [(str(axis), _placement(placement, rank)) for axis, placement in value.items()]
     elif isinstance(value, (list, tuple)):
         if len(value) != len(mesh.axes):
             raise ShardingError(
                 f"found {len(value)} DTensor placements; expected one for each axis of mesh @{mesh.name} {mesh}"
             )
-        entries = [(axis, _from_dtensor(p, rank)) for axis, p in zip(mesh.axis_names, value, strict=True)]
+        entries = [
+            (axis, _from_dtensor(placement, rank)) for axis, placement in zip(mesh.axis_names, value, strict=True)
+        ]
     else:
         raise ParseError(
             f"{shown(value)} is not a sharding; expected text, a dict axis → placement, or DTensor placements"

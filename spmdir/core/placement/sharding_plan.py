@@ -134,7 +134,8 @@ def _layouts_text(layouts: Mapping[str, Layout]) -> str:
     """Return the layouts of the inputs or outputs of a module: a table, or one text."""
     if list(layouts) == ["0"]:
         return json.dumps(layouts["0"].text)
-    return "{ " + ", ".join(f"{json.dumps(k)} = {json.dumps(layout.text)}" for k, layout in layouts.items()) + " }"
+    entries = [f"{json.dumps(key)} = {json.dumps(layout.text)}" for key, layout in layouts.items()]
+    return "{ " + ", ".join(entries) + " }"
 
 
 def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
@@ -241,7 +242,10 @@ def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activ
 
 def _layouts(value: Any, mesh: Mesh, place: Callable[..., Location]) -> dict[str, Layout]:
     """Read the layouts of the inputs or outputs of a module: a table, a list, or one text."""
-    entries = value if isinstance(value, Mapping) else dict(enumerate(value if isinstance(value, list) else [value]))
+    if isinstance(value, Mapping):
+        entries = value
+    else:
+        entries = dict(enumerate(value if isinstance(value, list) else [value]))
     layouts: dict[str, Layout] = {}
     for key, text in entries.items():
         if text == _OPEN:

@@ -58,7 +58,7 @@ def print_placement(placement: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def read_placement(kind: type, text: str) -> Any:
-    """Return the placement of class `kind` that `text` writes; where all fields have defaults, its name alone will do.
+    """Return the placement of class `kind` with this text. If all fields have defaults, the name alone is valid.
 
     Raises:
         ParseError: the text does not fit the template.
@@ -95,17 +95,18 @@ def _fields(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def field_types(kind: Any) -> Mapping[str, Any]:
-    """Return each field of a placement's text, in order → its type."""
+    """Return name of a field → its type, in the order of the text of a placement."""
     types = typing.get_type_hints(kind)
     return {name: types[name] for name in _field_texts(kind)}
 
 
 @cache
 def _field_texts(kind: Any) -> Mapping[str, FieldText]:
-    """Field → how it is written.
+    """Return name of a field → how the text contains it, in the order of the template.
 
     Raises:
-        ParseError: the template leaves a field out, names none or does not part two, or a field's type has no text.
+        ParseError: the template omits a field, has an unknown one, or nothing between two; or the type of a field is
+            not in FIELD_TEXTS.
     """
     types = typing.get_type_hints(kind)
     template_names, fields = _FIELD.findall(kind.text), [field.name for field in _fields(kind)]

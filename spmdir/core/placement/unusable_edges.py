@@ -41,20 +41,15 @@ def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
         if end_placement == placement:
             yield edge, f"both its ends are {placement}"
         ends = {end} if end_placement is None else {end, end_placement.trait}
-        candidates = [
-            candidate
-            for candidate in earlier_edges
-            if (candidate.target is None) == (edge.target is None) and candidate.when is None
-        ]
-        shadowing = next(
-            (candidate for candidate in candidates if (candidate.target or candidate.source) in ends), None
-        )
-        if shadowing is not None:
-            earlier_end = f"{'to' if edge.target else 'from'} '{shadowing.target or shadowing.source}'"
-            earlier_location = f" ({shadowing.place})" if shadowing.place else ""
-            yield (
-                edge,
-                f"the earlier edge {earlier_end}{earlier_location} always takes precedence; put the more "
-                f"specific edge first",
-            )
+        for earlier in earlier_edges:
+            has_same_direction = (earlier.target is None) == (edge.target is None)
+            if has_same_direction and earlier.when is None and (earlier.target or earlier.source) in ends:
+                earlier_end = f"{'to' if edge.target else 'from'} '{earlier.target or earlier.source}'"
+                earlier_location = f" ({earlier.place})" if earlier.place else ""
+                yield (
+                    edge,
+                    f"the earlier edge {earlier_end}{earlier_location} always takes precedence; put the more "
+                    "specific edge first",
+                )
+                break
         earlier_edges.append(edge)

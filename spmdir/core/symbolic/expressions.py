@@ -228,13 +228,13 @@ def _add(*values: Number) -> int | Size:
 def _mul(a: Number, b: Number) -> int | Size:
     """Return a · b, multiplied out."""
     product: dict[Monomial, int] = {}
-    rows, columns = _terms(a), _terms(b)
-    TERMS.check(len(rows) * len(columns))
-    for left, m in rows.items():
-        for right, n in columns.items():
+    left_terms, right_terms = _terms(a), _terms(b)
+    TERMS.check(len(left_terms) * len(right_terms))
+    for left, left_coefficient in left_terms.items():
+        for right, right_coefficient in right_terms.items():
             TERMS.check(len(left) + len(right))
             monomial = tuple(sorted((*left, *right), key=str))
-            product[monomial] = product.get(monomial, 0) + m * n
+            product[monomial] = product.get(monomial, 0) + left_coefficient * right_coefficient
     return _of_terms(product)
 
 
@@ -256,8 +256,8 @@ def _pow(a: Number, b: Number) -> int | Size:
 def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
     """Return a quotient and a remainder with `a == quotient * b + remainder`.
 
-    If `b` is one term, the quotient has the terms of `a` that `b` divides. If `b` has several terms, the quotient is 1
-    for `a == b`, and otherwise 0.
+    If `b` is one term, the quotient has the terms of `a` that `b` divides: `4*s0 + 3` by `2` gives `2*s0` and `3`. If
+    `b` has several terms, the quotient is 1 for `a == b`, and otherwise 0.
     """
     divisor = list(_terms(b).items())
     if len(divisor) > 1:
@@ -285,27 +285,30 @@ def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | Non
 
 
 def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
-    """Divide both by the greatest common factor of their terms; return the quotients and the factor."""
-    left, right = _terms(a), _terms(b)
-    if not left or not right or not isinstance(b, Size):
+    """Divide both by the greatest common factor of their terms; return the quotients and the factor.
+
+    For `6*s0*s1` and `4*s0` these are `3*s1`, `2` and `2*s0`.
+    """
+    left_terms, right_terms = _terms(a), _terms(b)
+    if not left_terms or not right_terms or not isinstance(b, Size):
         return a, b, 1
-    divisor = math.gcd(*left.values(), *right.values()) or 1
-    common: list[Atom] = list(next(iter(right)))
-    for term in (*left, *right):
-        unmatched, atoms_in_term = list(term), list[Atom]()
-        for atom in common:
-            if atom in unmatched:
-                unmatched.remove(atom)
-                atoms_in_term.append(atom)
-        common = atoms_in_term
-    shared = tuple(common)
+    common_coefficient = math.gcd(*left_terms.values(), *right_terms.values()) or 1
+    common_atoms: Monomial = next(iter(right_terms))
+    for monomial in (*left_terms, *right_terms):
+        remaining, shared_atoms = list(monomial), list[Atom]()
+        for atom in common_atoms:
+            if atom in remaining:
+                remaining.remove(atom)
+                shared_atoms.append(atom)
+        common_atoms = tuple(shared_atoms)
 
     def divide(terms: Mapping[Monomial, int]) -> int | Size:
-        return _of_terms(
-            {_quotient_of_monomials(term, shared) or (): number // divisor for term, number in terms.items()}
-        )
+        quotient = {}
+        for monomial, coefficient in terms.items():
+            quotient[_quotient_of_monomials(monomial, common_atoms) or ()] = coefficient // common_coefficient
+        return _of_terms(quotient)
 
-    return divide(left), divide(right), _of_terms({shared: divisor})
+    return divide(left_terms), divide(right_terms), _of_terms({common_atoms: common_coefficient})
 
 
 def _floordiv(a: Number, b: Number) -> int | Size:
@@ -347,15 +350,16 @@ def _max_or_min(name: str) -> Callable[..., int | Size]:
 def cancel_common_terms(left: Number, right: Number) -> tuple[Number, Number]:
     """Cancel the common terms and factors of the two sides of an equation, and return the sides.
 
-    Common factors are assumed to be nonzero.
+    Common factors are assumed to be nonzero: `4*s0 + 2 == 2*s1 + 2` becomes `2*s0 == s1`.
     """
     difference = _sub(left, right)
     if not isinstance(difference, Size):
         return left, right
     _, _, factor = _cancel_common_factor(difference, Size((difference.terms[0],)))
     reduced = _terms(_divide(difference, factor)[0])
-    negative = {monomial: -number for monomial, number in reduced.items() if number < 0}
-    return _of_terms({m: n for m, n in reduced.items() if n > 0}), _of_terms(negative)
+    positive = {monomial: coefficient for monomial, coefficient in reduced.items() if coefficient > 0}
+    negative = {monomial: -coefficient for monomial, coefficient in reduced.items() if coefficient < 0}
+    return _of_terms(positive), _of_terms(negative)
 
 
 _INTEGER: dict[str, Callable[..., int | Size]] = {
@@ -398,7 +402,11 @@ def evaluate(value: Number, sizes: Mapping[str, int]) -> Any:
         SpmdirError: the value is undefined, as for a division by zero.
     """
     if isinstance(value, Size):
-        return _add(*(_mul(c, product(_evaluate_atom(a, sizes) for a in m)) for m, c in value.terms))
+        terms = []
+        for monomial, coefficient in value.terms:
+            factors = [_evaluate_atom(atom, sizes) for atom in monomial]
+            terms.append(_mul(coefficient, product(factors)))
+        return _add(*terms)
     if isinstance(value, Real):
         return apply(value.name, *(evaluate(argument, sizes) for argument in value.arguments))
     return value

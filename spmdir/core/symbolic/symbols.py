@@ -118,6 +118,8 @@ def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[st
 def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[int, ...], subject: str) -> None:
     """Solve for the symbols in `shape` from the `actual` shape of a tensor, and add them to `solved`.
 
+    The shape (2*s0 + 1, 4) and the actual shape (7, 4) give s0 = 3. Only sizes linear in one symbol are solved.
+
     Raises:
         ShardingError: a size contradicts the solved symbols.
     """
