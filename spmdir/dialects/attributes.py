@@ -227,7 +227,10 @@ class ShardingsAttr(Data[tuple[Sharding | None, ...]]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[Sharding | None, ...]:
-        return _read_shardings(parser, lambda text: [None if e == "none" else e[1:-1] for e in split_entries(text)])
+        def split(text: str) -> list[str | None]:
+            return [None if entry == "none" else entry[1:-1] for entry in split_entries(text)]
+
+        return _read_shardings(parser, split)
 
     def print_parameter(self, printer: Printer) -> None:
         mesh = next((sharding.mesh for sharding in self.data if sharding), "mesh")
@@ -305,14 +308,14 @@ class ShapesAttr(Data[tuple[Of | None, ...]]):
 
 
 def as_structure(value: Literal) -> Structure:
-    """Return the structure that a literal such as `[1, [0, 1]]` spells.
+    """Return the structure for a literal such as `[1, [0, 1]]`.
 
     Raises:
-        TypeError, ValueError: it spells none.
+        TypeError, ValueError: the literal is not a structure.
     """
     if not isinstance(value, tuple):
         raise TypeError
-    return tuple(as_structure(v) if isinstance(v, tuple) else int(v) for v in value)  # type: ignore
+    return tuple(as_structure(entry) if isinstance(entry, tuple) else int(entry) for entry in value)  # type: ignore
 
 
 @lru_cache(maxsize=65536)

@@ -37,19 +37,17 @@ def note_first_casts(values: Iterable[SSAValue], rules: RuleSet) -> None:
         op, result_meta = value.owner, meta_of(value.type)
         if not isinstance(op, AtenOp) or result_meta is None:
             continue
-        operands = [
-            (operand, meta)
-            for operand in op.tensors
-            if (meta := meta_of(operand.type)) and _is_float_of_equal_size(meta, result_meta)
-        ]
         if is_widening(op):
             op.attributes[CAST_FIRST] = UnitAttr()
             continue
         rule = rules.instantiate(op.call()) if len(op.tensors) > 1 else None
         if rule is not None and rule.contracts:  # a product of square matrices has operands of the same size
             continue
-        worklist += [operand for operand, _ in operands if operand not in visited]
-        visited.update(operand for operand, _ in operands)
+        for operand in op.tensors:
+            operand_meta = meta_of(operand.type)
+            if operand not in visited and operand_meta and _is_float_of_equal_size(operand_meta, result_meta):
+                visited.add(operand)
+                worklist.append(operand)
 
 
 def check_first_cast(op: Operation) -> None:
@@ -73,4 +71,5 @@ def is_widening(op: Operation) -> bool:
 
 
 def _is_float_of_equal_size(operand_meta: TensorMeta, result_meta: TensorMeta) -> bool:
+    """Return whether an operand is floating-point and has as many elements as the result."""
     return operand_meta.dtype.is_float and operand_meta.numel == result_meta.numel

@@ -67,14 +67,17 @@ class IRContext(Context):
 
     @cached_property
     def conditions(self) -> dict[str, Any]:
+        """The conditions of plug-ins."""
         return {}
 
     @cached_property
     def trials(self) -> list[Any]:
+        """The runs of pipelines on copies of the program."""
         return []
 
     @cached_property
     def rules(self) -> RuleSet:
+        """The rules of the torch ops."""
         from spmdir.rules.rule_set import default
 
         return default()
@@ -376,6 +379,7 @@ class IRPrinter(Printer):
         self._next_valid_name_id[-1] = max((int(name[1:]) + 1 for name in names if is_number(name)), default=0)
 
     def _print_return(self, op: func.ReturnOp) -> None:
+        """Print `return %x, %y : type, type`."""
         self.print_string("return")
         if op.operands:
             self.print_string(" ")
@@ -384,6 +388,7 @@ class IRPrinter(Printer):
             self.print_list(op.operand_types, self.print_attribute)
 
     def _print_function(self, op: func.FuncOp) -> None:
+        """Print a function, with a line for each argument or for the arguments of each outlined layer."""
         visibility = f"{op.sym_visibility.data} " if op.sym_visibility else ""
         self.print_string(f"func.func {visibility}")
         self.print_symbol_name(op.sym_name.data)
@@ -418,6 +423,7 @@ class IRPrinter(Printer):
         return text
 
     def _print_results_of(self, op: func.FuncOp) -> None:
+        """Print the result types of a function with their attributes: ` -> (type {…}, type)`."""
         types = op.function_type.outputs.data
         if not types:
             return
@@ -432,6 +438,7 @@ class IRPrinter(Printer):
             self.print_string(")")
 
     def _print_attrs(self, attrs: Any, index: int) -> None:
+        """Print the attributes of an argument or result, if it has any."""
         if attrs is not None and attrs.data[index].data:
             self.print_string(" ")
             self.print_attr_dict(attrs.data[index].data)

@@ -52,11 +52,9 @@ class Communicator:
         if self == running:
             return False
         refined_mesh = mesh.refine((*self.axes, *running.axes))
-        own_axes, other_axes = (
-            {part for axis in communicator.axes for part in refined_mesh.parts(axis)}
-            for communicator in (self, running)
-        )
-        return refined_mesh.group_size(own_axes & other_axes) > 1
+        axes = {part for axis in self.axes for part in refined_mesh.parts(axis)}
+        running_axes = {part for axis in running.axes for part in refined_mesh.parts(axis)}
+        return refined_mesh.group_size(axes & running_axes) > 1
 
 
 def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
@@ -95,6 +93,7 @@ def _merge_axes(axes: tuple[str, ...], mesh: Mesh) -> tuple[str, ...]:
 
 
 def _is_start(op: Operation) -> bool:
+    """Return whether an op only starts a collective or a rotation."""
     return isinstance(op, (Collective, RotationOp)) and op.IS_START
 
 

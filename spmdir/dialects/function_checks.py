@@ -135,19 +135,16 @@ def check_layer_call(call: CallOp) -> None:
 def _check_likes(function: Any) -> None:
     """Raise VerifyException unless a result with `spmd.like` has the shape and sharding of that argument."""
     for index, argument_index in layout_sources(function).items():
-        result_type, attributes = (
-            function.function_type.outputs.data[index],
-            function_attrs(function, "res_attrs", index),
-        )
+        result_type = function.function_type.outputs.data[index]
+        attributes = function_attrs(function, "res_attrs", index)
         name = attributes["spmd.like"].data
         meta = None if argument_index is None else meta_of(function.function_type.inputs.data[argument_index])
         if argument_index is None or meta is None or meta.shape != meta_of(result_type).shape:  # type: ignore  # checked to be one
             raise VerifyException(
                 f"result {index} is declared `spmd.like` '{name}'; expected the name of an argument with the same shape"
             )
-        if function_attrs(function, "arg_attrs", argument_index).get("spmd.sharding") != attributes.get(
-            "spmd.sharding"
-        ):
+        argument_attributes = function_attrs(function, "arg_attrs", argument_index)
+        if argument_attributes.get("spmd.sharding") != attributes.get("spmd.sharding"):
             raise VerifyException(
                 f"result {index} is declared `spmd.like` '{name}' but has a different spmd.sharding; give both "
                 "the same sharding, or omit both"
@@ -167,29 +164,25 @@ def _check_late_buffers(function: Any) -> None:
 
 def _check_states(function: Any) -> None:
     """Raise VerifyException unless each state is an argument and a result of the same name, type and sharding."""
-    sides: list[dict[str, Any]] = []
     signature_entries = [
         entry.data for attrs in (function.arg_attrs, function.res_attrs) if attrs for entry in attrs.data
     ]
     if not any("spmd.state" in entry or "spmd.kind" in entry for entry in signature_entries):
         return
-    for attribute_name, types in (
-        ("arg_attrs", function.function_type.inputs),
-        ("res_attrs", function.function_type.outputs),
-    ):
-        states = [index for index in range(len(types)) if signature_kind(function, attribute_name, index) == "state"]
-        types_and_shardings = [
-            (types.data[index], function_attrs(function, attribute_name, index).get("spmd.sharding"))
-            for index in states
-        ]
-        sides.append(
-            {
-                signature_name(function, attribute_name, index): entry
-                for index, entry in zip(states, types_and_shardings, strict=True)
-            }
-        )
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        if sides[0].get(name) != sides[1].get(name):
+
+    def find_states(attribute_name: str, types: Any) -> dict[str, Any]:
+        """Return name → (type, sharding) of the states among the arguments or results."""
+        states = {}
+        for index, type_ in enumerate(types):
+            if signature_kind(function, attribute_name, index) == "state":
+                sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
+                states[signature_name(function, attribute_name, index)] = type_, sharding
+        return states
+
+    arguments = find_states("arg_attrs", function.function_type.inputs)
+    results = find_states("res_attrs", function.function_type.outputs)
+    for name in dict.fromkeys([*arguments, *results]):
+        if arguments.get(name) != results.get(name):
             raise VerifyException(
                 f"state '{name}' is not both an argument and a result of the same type and sharding; expected "
                 'an argument with spmd.state, and a result with spmd.kind = "state" and the same spmd.name'

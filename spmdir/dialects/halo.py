@@ -57,6 +57,7 @@ class HaloExchangeOp(ValueOp):
         return str(self.argument.get("fill", "zero"))
 
     def _number(self, name: str) -> int:
+        """Return an argument that is a number."""
         return self.argument[name]  # type: ignore  # verified
 
     def sent(self, mesh: Mesh) -> int:
@@ -64,9 +65,9 @@ class HaloExchangeOp(ValueOp):
         meta, count = meta_of(self.operands[0].type), mesh.group_size(self.axes)
         if meta is None or count == 1:
             return 0
-        halos = self.before, self.after
-        sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != self.dim]
-        return (sum(halos) if count > 2 else max(halos)) * math.prod(sizes) * meta.dtype.itemsize
+        sent_length = self.before + self.after if count > 2 else max(self.before, self.after)
+        other_sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != self.dim]
+        return sent_length * math.prod(other_sizes) * meta.dtype.itemsize
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -145,5 +146,6 @@ def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     reduces = [use.operation for use in value.uses if isinstance(use.operation, HaloReduceOp)]
     if DYNAMIC not in shape or not (reduces or isinstance(value.owner, HaloOp)):
         return tuple(1 if size == DYNAMIC else size for size in shape)
-    reference = _largest(value.owner.operands[0] if isinstance(value.owner, HaloOp) else reduces[0].results[0], mesh)
+    reference_value = value.owner.operands[0] if isinstance(value.owner, HaloOp) else reduces[0].results[0]
+    reference = _largest(reference_value, mesh)
     return tuple(known_size if size == DYNAMIC else size for size, known_size in zip(shape, reference, strict=True))

@@ -48,7 +48,10 @@ class HostCopyOp(SpmdOp):
     @classmethod
     def copy_type(cls, type_: Attribute) -> Attribute:
         """Return the result type for an operand of type `type_`."""
-        copy_type = host_type(type_) if cls.TO_HOST else type_.tensor if isinstance(type_, HostType) else type_
+        if cls.TO_HOST:
+            copy_type = host_type(type_)
+        else:
+            copy_type = type_.tensor if isinstance(type_, HostType) else type_
         return pending(copy_type) if cls.IS_START else copy_type
 
     def check_operands(self) -> None:
@@ -112,7 +115,7 @@ STARTS: dict[type[HostCopyOp], type[HostCopyOp]] = {OffloadOp: OffloadStartOp, R
 
 def offloaded(value: SSAValue) -> SSAValue | None:
     """Return the tensor whose offloaded copy was reloaded as `value`; None if `value` was not reloaded."""
-    for to_host in (False, True):
+    for to_host in (False, True):  # the producers in reverse order: the reload, then the offload
         producer = value.owner
         producer = producer.start if isinstance(producer, WaitOp) else producer
         if not isinstance(producer, HostCopyOp) or producer.TO_HOST is not to_host:

@@ -74,7 +74,7 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
 
 
 def parse_with(dialects: Iterable[Dialect], text: str, filename: str, first_line: int = 1) -> ModuleOp:
-    """Return the module that `text` spells, not verified.
+    """Parse a module, without verification.
 
     Args:
         dialects: dialects that the text uses in addition to those of the IR.
@@ -214,13 +214,10 @@ def main_function(module: ModuleOp) -> FuncOp:
     candidates = functions(module)
     names = [function.sym_name.data for function in candidates]
     public_functions = [function for function in candidates if function.sym_visibility is None]
-    runnable = (
-        [candidates[names.index("main")]]
-        if "main" in names
-        else public_functions
-        if len(candidates) > 1
-        else candidates
-    )
+    if "main" in names:
+        runnable = [candidates[names.index("main")]]
+    else:
+        runnable = public_functions if len(candidates) > 1 else candidates
     if len(runnable) != 1:
         raise UnsupportedError(
             f"the module has {len(candidates)} functions; expected one to run: name it @main, or make all others "

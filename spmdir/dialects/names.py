@@ -54,7 +54,7 @@ def text_name(value: SSAValue) -> str:
 def make_names_unique(block: Block) -> None:
     """Make the names of the values of `block` unique.
 
-    Of values with one name, the first keeps it, and the others get a number, as in text.
+    Of values with one name, the first keeps it, and the others get a number: x, x, y become x, x_1, y.
     """
     values = [*block.args, *(result for op in block.ops for result in op.results)]
     names = {full_name(value) for value in values}

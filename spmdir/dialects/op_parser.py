@@ -93,14 +93,17 @@ _TOKEN = re.compile(r"\s+|\w+|.", re.DOTALL)
 
 
 def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], Structure | None]:
-    """Return the operands in `text`, which starts at `offset` of the parser's text, and their structure."""
+    """Return the operands in `text`, which starts at `offset` of the parser's text, and their structure.
+
+    `%x, [%a, none]` has the operands %x and %a, and the structure (1, (1, 0)). If all are tensors it is None.
+    """
     if "[" not in text and "none" not in text:
         values = [parser.ssa_values.get(name.strip()[1:]) for name in text.split(",")]
         if all(value is not None and len(value) == 1 for value in values):
             return [value[0] for value in values if value], None
     operands: list[SSAValue] = []
     structure: list[Any] = []
-    current: list[Any] | None = None
+    current: list[Any] | None = None  # the structure of the list that is open
     position, may_start_operand = 0, True
     while text[position:].strip():
         match = _OPERAND_TOKEN.match(text, position)
@@ -227,7 +230,7 @@ def parse_tail(
         raise LiteralError(f"found '{_next_word(text, position)}' after the result types", position)
     properties: dict[str, Attribute | None] = {
         "arguments": ArgumentsAttr(tuple(sorted(arguments.items()))) if arguments else None,
-        "sharding": shardings_attr(tuple(shardings)) if any(s is not None for s in shardings) else None,
+        "sharding": shardings_attr(tuple(shardings)) if any(entry is not None for entry in shardings) else None,
         "needs": needs,
         "of": shapes,
     }
@@ -235,6 +238,7 @@ def parse_tail(
 
 
 def _next_word(text: str, position: int) -> str:
+    """Return the word at `position` of a text, for messages."""
     return next(iter(text[position:].split()), "the end")
 
 
@@ -289,8 +293,10 @@ def _parse_needs(text: str, position: int, mesh: Mesh | None) -> tuple[Shardings
     end = scan_balanced(text, needs.end() - 1)
     if end < 0:
         raise LiteralError("`needs (` is not closed; expected ')'", needs.end() - 1)
-    entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
-    return shardings_attr(tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)), end
+    shardings = []
+    for entry in re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1]):
+        shardings.append(None if entry == "_" else _sharding(entry[1:-1], mesh, needs.end()))
+    return shardings_attr(tuple(shardings)), end
 
 
 def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:

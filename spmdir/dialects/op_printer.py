@@ -40,10 +40,11 @@ def print_tail(
         text += " " + print_arguments(sorted(literals.items()))
     shardings = sharding.data if sharding else (None,) * len(types)
     text += " : " + ", ".join(
-        print_type(type_) + ("" if s is None else f" <{s}>") for type_, s in zip(types, shardings, strict=True)
+        print_type(type_) + ("" if result_sharding is None else f" <{result_sharding}>")
+        for type_, result_sharding in zip(types, shardings, strict=True)
     )
     if needs:
-        text += f" needs ({', '.join('_' if s is None else f'<{s}>' for s in needs.data)})"
+        text += f" needs ({', '.join('_' if need is None else f'<{need}>' for need in needs.data)})"
     if of:
         text += " of " + ", ".join(map(print_literal, of.data))
     return text

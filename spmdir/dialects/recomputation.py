@@ -71,11 +71,8 @@ def check_recomputations(function: FuncOp) -> None:
             continue
         name = note.data if isinstance(note, StringAttr) else str(note)
         if op not in values:
-            names = [
-                text_name(original_op.results[0]).removeprefix("%")
-                for original_op in ops[: ops.index(op)]
-                if original_op.results
-            ]
+            earlier_ops = [earlier for earlier in ops[: ops.index(op)] if earlier.results]
+            names = [text_name(earlier.results[0]).removeprefix("%") for earlier in earlier_ops]
             raise ShardingError(
                 f"{RECOMPUTES} is {note}; expected the name of the first result of an earlier op"
                 + did_you_mean(name, names),
@@ -101,12 +98,9 @@ def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SS
     Args:
         original: recomputed value → the value that it is equal to.
     """
-    collective = op.operands[0].owner if isinstance(op, WaitOp) else op
-    if (
-        not isinstance(collective, Collective)
-        or collective.IS_START is not isinstance(op, WaitOp)
-        or not collective.may_repeat
-    ):
+    is_wait = isinstance(op, WaitOp)
+    collective = op.operands[0].owner if is_wait else op
+    if not isinstance(collective, Collective) or collective.IS_START is not is_wait or not collective.may_repeat:
         return
     for index, (value, result) in enumerate(zip(collective.operands, op.results, strict=True)):
         arguments = tuple(sorted(collective.member_arguments(index).items()))
@@ -125,5 +119,8 @@ def _difference(op: Operation, original_op: Operation, original: dict[SSAValue, 
         return "its arguments, shardings or types differ"
     if not is_side_effect_free(op):
         return "it draws new random numbers"
-    operands, expected = ([original.get(value, value) for value in repeated.operands] for repeated in (op, original_op))
-    return None if operands == expected else "its operands differ from the original operands, and do not recompute them"
+    operands = [original.get(value, value) for value in op.operands]
+    original_operands = [original.get(value, value) for value in original_op.operands]
+    if operands != original_operands:
+        return "its operands differ from the original operands, and do not recompute them"
+    return None

@@ -78,9 +78,10 @@ def check_axes(axes: Any, mesh: Mesh) -> None:
 
 def _are_equal(left: TensorMeta, right: TensorMeta) -> bool:
     """Return whether two types are equal, where a DYNAMIC size equals any size."""
-    sizes = zip(left.shape, right.shape, strict=False)
-    have_equal_sizes = all(a == b or DYNAMIC in (a, b) for a, b in sizes)
-    return left.dtype == right.dtype and left.rank == right.rank and have_equal_sizes
+    if left.dtype != right.dtype or left.rank != right.rank:
+        return False
+    sizes = zip(left.shape, right.shape, strict=True)
+    return all(left_size == right_size or DYNAMIC in (left_size, right_size) for left_size, right_size in sizes)
 
 
 class RotationOp(LocalFormOp):

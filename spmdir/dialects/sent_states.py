@@ -46,4 +46,7 @@ def _state(packed: SSAValue) -> object:
 
 def _parts_as_one(entries: tuple[tuple[str, Placement], ...]) -> tuple[tuple[str, Placement], ...]:
     """Replace each packed placement in `entries` by its part 0."""
-    return tuple((axis, attrs.evolve(p, part=0) if getattr(p, "part", 0) else p) for axis, p in entries)  # type: ignore
+    return tuple(
+        (axis, attrs.evolve(placement, part=0) if getattr(placement, "part", 0) else placement)  # type: ignore
+        for axis, placement in entries
+    )

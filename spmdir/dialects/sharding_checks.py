@@ -72,12 +72,11 @@ def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
             "dimensions",
             place(declaring_method),
         )
-    dtype = next(iter(types)).dtype
-    sizes = [
-        sizes_of_ranks[0] if len(set(sizes_of_ranks)) == 1 and dim not in sharding.routed_dims else DYNAMIC
-        for dim, sizes_of_ranks in enumerate(zip(*(local.shape for local in types), strict=True))
-    ]
-    return TensorMeta(tuple(sizes), dtype)
+    shape = []
+    for dim, sizes_of_ranks in enumerate(zip(*(local.shape for local in types), strict=True)):
+        is_equal = len(set(sizes_of_ranks)) == 1 and dim not in sharding.routed_dims
+        shape.append(sizes_of_ranks[0] if is_equal else DYNAMIC)
+    return TensorMeta(tuple(shape), next(iter(types)).dtype)
 
 
 def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | None, local: bool = False) -> None:

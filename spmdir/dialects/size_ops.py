@@ -140,10 +140,8 @@ class SizeOp(ValueOp):
         self.check_operands()
         declaration_op = sizes_op(self)
         measure = self.measure
-        if (
-            hint_of(measure.size, tuple(declaration_op.sizes.data.hints.items()) if declaration_op else ())
-            != measure.hint
-        ):
+        declared_examples = tuple(declaration_op.sizes.data.hints.items()) if declaration_op else ()
+        if hint_of(measure.size, declared_examples) != measure.hint:
             raise VerifyException(
                 f"has the example {measure.hint} for {measure.size}, which differs from `spmd.sizes`; use the declared "
                 "example"
@@ -197,7 +195,7 @@ class MeasureOp(SizeOp):
     def axes(self) -> tuple[str, ...]:
         sharding = sharding_of(self.operands[0])
         dims = self._measured_dims()
-        return tuple(dict.fromkeys(a for dim in dims for a in sharding.dim_axes(dim))) if sharding else ()
+        return tuple(dict.fromkeys(axis for dim in dims for axis in sharding.dim_axes(dim))) if sharding else ()
 
     def _measured_dims(self) -> Iterable[int]:
         """Return the dimensions of the tensor whose sizes determine the result."""

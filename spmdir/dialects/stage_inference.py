@@ -37,7 +37,8 @@ def last_stage(function: FuncOp) -> str:
     """Return the last stage that allows all ops of `function`, without regard to its attribute."""
     if is_local(function):
         return STAGES[-1]
-    return STAGES[min((STAGES.index(stage) for stage, _ in _stage_limits(function)), default=len(STAGES) - 1)]
+    limits = [STAGES.index(stage) for stage, _ in _stage_limits(function)]
+    return STAGES[min(limits, default=len(STAGES) - 1)]
 
 
 def is_undecided(function: FuncOp) -> bool:

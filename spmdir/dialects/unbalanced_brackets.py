@@ -59,28 +59,19 @@ def find_unbalanced(text: str) -> Unbalanced | None:
             has_function = has_function or token == "func.func"
         if kind != "bracket":
             continue
+        last_bracket, last_offset, last_is_body = open_brackets[-1] if open_brackets else ("", 0, True)
         if token in _CLOSING:
             is_body = token == "{" and _opens_body(text, offset)
-            if is_body and open_brackets and not open_brackets[-1][2]:
-                unclosed = open_brackets[-1][0]
+            if is_body and not last_is_body:
                 return Unbalanced(
-                    f"'{unclosed}' is not closed before the body; expected '{_CLOSING[unclosed]}'", offset
+                    f"'{last_bracket}' is not closed before the body; expected '{_CLOSING[last_bracket]}'", offset
                 )
             open_brackets.append((token, offset, is_body))
-        elif (
-            open_brackets
-            and open_brackets[-1][0] == _OPENING[token]
-            and (not open_brackets[-1][2] or _is_first(text, offset))
-        ):
+        elif last_bracket == _OPENING[token] and (not last_is_body or _is_first(text, offset)):
             open_brackets.pop()
-        elif (
-            open_brackets
-            and not open_brackets[-1][2]
-            and any(bracket == _OPENING[token] for bracket, _, _ in open_brackets)
-        ):
-            bracket, bracket_offset, _ = open_brackets[-1]
+        elif not last_is_body and any(bracket == _OPENING[token] for bracket, _, _ in open_brackets):
             return Unbalanced(
-                f"'{bracket}' is not closed before '{token}'; expected '{_CLOSING[bracket]}'", bracket_offset
+                f"'{last_bracket}' is not closed before '{token}'; expected '{_CLOSING[last_bracket]}'", last_offset
             )
         else:
             return Unbalanced(f"'{token}' closes nothing; expected '{_OPENING[token]}' before it", offset)

@@ -94,13 +94,9 @@ def signature_kind(function: Any, attribute_name: str, index: int) -> str:
     if "spmd.state" in attributes:
         return "state"
     stated_kind = attributes.get("spmd.kind")
-    return (
-        stated_kind.data
-        if isinstance(stated_kind, StringAttr)
-        else "input"
-        if attribute_name == "arg_attrs"
-        else "output"
-    )
+    if isinstance(stated_kind, StringAttr):
+        return stated_kind.data
+    return "input" if attribute_name == "arg_attrs" else "output"
 
 
 def is_backward_input(function: Any, index: int) -> bool:
@@ -115,8 +111,11 @@ def is_call_input(function: Any, index: int) -> bool:
 
 def late_buffers(function: Any) -> dict[int, str]:
     """Return argument index → name of the buffer, for the arguments that are buffers passed to the backward."""
-    indices = [i for i in range(len(function.args)) if signature_kind(function, "arg_attrs", i) == "late_buffer"]
-    return {index: function_attrs(function, "arg_attrs", index)["spmd.buffer"].data for index in indices}
+    buffers = {}
+    for index in range(len(function.args)):
+        if signature_kind(function, "arg_attrs", index) == "late_buffer":
+            buffers[index] = function_attrs(function, "arg_attrs", index)["spmd.buffer"].data
+    return buffers
 
 
 def layout_sources(function: Any) -> dict[int, int | None]:
@@ -195,12 +194,12 @@ def needed_result(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
     current = sharding_of(value) or Sharding()
     annotation = getattr(attribute, "data", None)
     if annotation is None:
-        return Sharding([(axis, p) for axis, p in current.entries if p.trait != "partial"], current.mesh)
+        entries = [(axis, placement) for axis, placement in current.entries if placement.trait != "partial"]
+        return Sharding(entries, current.mesh)
     if not annotation.open_axes:
         return annotation
     refined_mesh = refinement(mesh, current, annotation)
     current, annotation = current.refined(refined_mesh), annotation.refined(refined_mesh)
+    annotated_entries = [(axis, placement) for axis, placement in annotation.entries if placement.trait != "open"]
     kept_entries = [(axis, current[axis]) for axis in annotation.open_axes if current[axis].trait != "partial"]
-    return Sharding(
-        [*((a, p) for a, p in annotation.entries if p.trait != "open"), *kept_entries], current.mesh
-    ).merged(mesh)
+    return Sharding([*annotated_entries, *kept_entries], current.mesh).merged(mesh)
