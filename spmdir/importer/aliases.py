@@ -77,6 +77,7 @@ class _Value:
 
     @property
     def root_or_self(self) -> _Value:
+        """The first of the values that share its memory according to schemas."""
         return self.root or self
 
 
@@ -154,7 +155,7 @@ class _AliasTracer(EntrywiseInterpreter):
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        body = next((a for a in args if isinstance(a, fx.GraphModule)), None)
+        body = next((argument for argument in args if isinstance(argument, fx.GraphModule)), None)
         if body is None or not isinstance(target, HigherOrderOperator):
             return super().call_function(target, args, kwargs)
         count = len(body.graph.find_nodes(op="placeholder"))
@@ -169,12 +170,13 @@ class _AliasTracer(EntrywiseInterpreter):
         return source is None or (source.root is None and source.layout.is_contiguous)
 
     def _record_value(self, node: fx.Node, layout: Layout) -> None:
+        """Add the tensor of a node to the values of its storage."""
         call = _producing_call(node)
         group = self.groups.setdefault(layout.storage, [])
-        sources = [self.values[a] for a in call.all_input_nodes if a in self.values]
-        source = next((s for s in sources if s.layout.storage == layout.storage), None)
+        inputs = [self.values[operand] for operand in call.all_input_nodes if operand in self.values]
+        source = next((value for value in inputs if value.layout.storage == layout.storage), None)
         if source is None and group:  # the value enters or leaves an inner graph
-            source = next((v for v in reversed(group) if v.layout == layout), None)
+            source = next((value for value in reversed(group) if value.layout == layout), None)
         is_declared = source is not None and _declares_aliases(call)
         is_exact = self._is_exact.get(call, True) and (source is None or source.is_exact)
         root = source.root_or_self if source and is_declared else None
@@ -187,7 +189,7 @@ class _AliasTracer(EntrywiseInterpreter):
 def _declares_aliases(node: fx.Node) -> bool:
     """Return whether the schema of a call declares that results share memory with arguments."""
     schema = schema_or_none(node.target)
-    return schema is None or any(r.alias_info is not None for r in schema.returns)
+    return schema is None or any(returned.alias_info is not None for returned in schema.returns)
 
 
 def with_explicit_aliases(module: fx.GraphModule, examples: Sequence[Any]) -> fx.GraphModule:
@@ -213,9 +215,8 @@ def with_explicit_aliases(module: fx.GraphModule, examples: Sequence[Any]) -> fx
         cloned_writes = [write for write in tracer.writes if write.needs_clone]
         if not edits and not flattened and not cloned_writes:
             return module
-        module = _apply_edits(
-            module, edits, cloned_writes, [(tracer.groups[storage], writer) for storage, writer in flattened.items()]
-        )
+        flattened_groups = [(tracer.groups[storage], writer) for storage, writer in flattened.items()]
+        module = _apply_edits(module, edits, cloned_writes, flattened_groups)
 
 
 def symbolic_fake_mode(examples: Sequence[Any]) -> FakeTensorMode | None:
@@ -264,16 +265,20 @@ def _plan_edits(tracer: _AliasTracer) -> tuple[dict[fx.Node, Call], dict[int, fx
                 "of the view",
                 node_location(write.writer),
             )
-        if not (value.is_exact and all(v.is_exact for v in group if v.node.target is _aten.as_strided.default)):
+        strided_views = [view for view in group if view.node.target is _aten.as_strided.default]
+        if not (value.is_exact and all(view.is_exact for view in strided_views)):
             flattened.setdefault(value.layout.storage, write.writer)
-        hidden_aliases = (
-            v for v in group if v.root_or_self is not value.root_or_self and v.created_at < write.time < v.last_read_at
-        )
+        # Values that the write changes, although no schema declares that they share memory with `value`.
+        hidden_aliases = [
+            alias
+            for alias in group
+            if alias.root_or_self is not value.root_or_self and alias.created_at < write.time < alias.last_read_at
+        ]
         if not any(value.layout.overlaps(alias.layout) for alias in hidden_aliases):
             continue
         for index, undeclared in enumerate(group):
             if index and undeclared.root is None:
-                source = next((v for v in group[:index] if v.layout == undeclared.layout), None)
+                source = next((earlier for earlier in group[:index] if earlier.layout == undeclared.layout), None)
                 call = _producing_call(undeclared.node)
                 if source is not None:
                     edits[undeclared.node] = (_aten.alias.default, (source.node,), {})
@@ -300,11 +305,12 @@ def _apply_edits(
     old_output = next(node for node in module.graph.nodes if node.op == "output")
     graph.output(returned).meta = dict(old_output.meta)
     for node, (target, args, kwargs) in edits.items():
-        if node not in copies or any(a not in copies for a in pytree.tree_leaves((args, kwargs)) if _is_node(a)):
+        operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, fx.Node)]
+        if any(used_node not in copies for used_node in (node, *operands)):
             raise _region_error(node)
-        new = copies[node]
-        new.target = target
-        new.args, new.kwargs = fx.map_arg((args, kwargs), copies.__getitem__)
+        edited_copy = copies[node]
+        edited_copy.target = target
+        edited_copy.args, edited_copy.kwargs = fx.map_arg((args, kwargs), copies.__getitem__)
     for write in cloned_writes:
         if write.writer not in copies:
             raise _region_error(write.writer)
@@ -355,12 +361,12 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
     for value in group:
         node = copies[value.node]
         insertion_point = insertion_point if node is owner else node
-        new = insert_view(value.layout, node)
-        node.replace_all_uses_with(new, lambda user: user not in new_nodes)
-    (end,) = graph.find_nodes(op="output")
+        view = insert_view(value.layout, node)
+        node.replace_all_uses_with(view, lambda user: user not in new_nodes)
+    (output_node,) = graph.find_nodes(op="output")
     for value in group:
         if value.node.op == "placeholder":
-            insertion_point = end.prev
+            insertion_point = output_node.prev
             insert_call(_aten.copy_.default, copies[value.node], insert_view(value.final_layout, writer), origin=writer)
     for value in reversed(group):
         node = copies[value.node]
@@ -381,12 +387,14 @@ def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
         reason = "symbolic sizes"
     elif any(layout.dtype != first.dtype or layout.is_lazy for layout in layouts):
         reason = "another element type, or are conjugated or negated"
-    elif (order := first.dims_outermost_first()) is None or any(
-        v.offset < first.offset or v.last_position > first.last_position for v in layouts
-    ):
-        reason = "gaps between their elements"
     else:
-        return order
+        order = first.dims_outermost_first()
+        are_inside = all(
+            first.offset <= layout.offset and layout.last_position <= first.last_position for layout in layouts
+        )
+        if order is not None and are_inside:
+            return order
+        reason = "gaps between their elements"
     raise UnsupportedError(
         f"'{writer.name}' calls {writer.target} on memory shared with values that have {reason}; expected dense views "
         "of one tensor: write to a clone, or through slices, transposes and reshapes",
@@ -395,6 +403,7 @@ def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
 
 
 def _region_error(node: fx.Node) -> UnsupportedError:
+    """Return the error of a call in an inner graph, which cannot be edited."""
     return UnsupportedError(
         f"'{node.name}' calls {node.target} in an inner graph, on memory shared with other values; "
         "move the write, or the op that shares the memory, out of the inner graph",
@@ -407,7 +416,3 @@ def _producing_call(node: Any) -> fx.Node:
     while node.target is operator.getitem:
         node = node.args[0]
     return node
-
-
-def _is_node(value: object) -> bool:
-    return isinstance(value, fx.Node)

@@ -41,15 +41,22 @@ def find_slices(
 
 
 def _find_slices(shape: tuple[int, ...], lengths_and_steps: list[tuple[int, int]], offset: int) -> list[Slice] | None:
-    """Return the slices of a contiguous tensor of `shape` for (length, stride) pairs from `offset`; None on failure."""
+    """Return the slices of a contiguous tensor of `shape` that an `as_strided` is; None on failure.
+
+    Args:
+        lengths_and_steps: (length, stride) of each dimension of the result, outermost first.
+        offset: the offset of the first element.
+    """
     remaining, slices = list(lengths_and_steps), []
     for dim, extent in enumerate(shape):
         dim_stride = math.prod(shape[dim + 1 :])
         start, length, step = offset // dim_stride % extent, 1, 1
-        if remaining and remaining[0][1] >= dim_stride and remaining[0][1] % dim_stride == 0:
-            count, index_step = remaining[0][0], remaining[0][1] // dim_stride
-            if start + (count - 1) * index_step < extent:
-                length, step = count, index_step
+        if remaining:
+            # The next dimension of the result runs along this one if its stride is a multiple that stays inside.
+            result_length, result_stride = remaining[0]
+            index_step, remainder = divmod(result_stride, dim_stride)
+            if index_step and not remainder and start + (result_length - 1) * index_step < extent:
+                length, step = result_length, index_step
                 remaining.pop(0)
         end = start + (length - 1) * step + 1
         if (start, end, step) != (0, extent, 1):
@@ -72,6 +79,7 @@ def _flat_positions(self: Tensor, size: Sequence[int], stride: Sequence[int], of
 
 
 def _as_strided(self: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
+    """Return an `as_strided` by slices, else by indices; NotImplemented if the memory layout is unknown."""
     sliced = find_slices(self, size, stride, storage_offset or 0)
     if sliced is None and _is_contiguous(self, size, stride):
         return _ATEN.index.Tensor(self.reshape(-1), [_flat_positions(self, size, stride, storage_offset or 0)])
@@ -86,6 +94,7 @@ def _as_strided(self: Tensor, size: Sequence[Any], stride: Sequence[Any], storag
 def _as_strided_scatter(
     self: Tensor, src: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> Any:
+    """Return an `as_strided_scatter` by slices, else by indices; NotImplemented if the memory layout is unknown."""
     sliced = find_slices(self, size, stride, storage_offset or 0)
     if sliced is None and _is_contiguous(self, size, stride):
         positions = _flat_positions(self, size, stride, storage_offset or 0)

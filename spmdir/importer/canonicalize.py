@@ -21,10 +21,12 @@ from spmdir.torch_interop.symbolic_numbers import comparable_number
 
 
 def _identity(_: BoundCall, __: fx.Node) -> None:
-    return None
+    """Replace a call by its operand."""
+    return
 
 
 def _cast(call: BoundCall, node: fx.Node) -> BoundCall | None:
+    """Return a cast as `_to_copy`, or as a clone or its operand if the element type does not change."""
     arguments = {name: call.arguments[name] for name in ("memory_format",) if name in call.arguments}
     (result,) = call.results
     if _operand(node).dtype != node.meta["val"].dtype:
@@ -81,14 +83,17 @@ def _with_kernel_statistics(call: BoundCall, _: fx.Node) -> BoundCall:
 
 
 def _as_strided(call: BoundCall, node: fx.Node) -> BoundCall | None:
+    """Return an `as_strided` as a view, or as its operand if it changes nothing.
+
+    Raises:
+        UnsupportedError: it is not a view of all elements of a contiguous tensor.
+    """
     source, result = _operand(node), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
-    source_layout, result_layout = _shape_and_strides(source), _shape_and_strides(result)
-    if source_layout == result_layout and comparable_number(source.storage_offset()) == comparable_number(offset):
+    source_offset, offset = comparable_number(source.storage_offset()), comparable_number(offset)
+    if _shape_and_strides(source) == _shape_and_strides(result) and source_offset == offset:
         return None
-    is_full_view = _numel(source) == _numel(result) and comparable_number(offset) == 0 == comparable_number(
-        source.storage_offset()
-    )
+    is_full_view = _numel(source) == _numel(result) and source_offset == 0 == offset
     if is_full_view and _is_contiguous(source) and _is_contiguous(result):
         return _with_result_sizes("aten.view", "size")(call, node)
     raise UnsupportedError(
@@ -99,10 +104,12 @@ def _as_strided(call: BoundCall, node: fx.Node) -> BoundCall | None:
 
 
 def _shape_and_strides(value: Any) -> tuple[list[Any], list[Any]]:
+    """Return the shape and the strides of a tensor, with symbolic sizes as expressions."""
     return list(map(comparable_number, value.shape)), list(map(comparable_number, value.stride()))
 
 
 def _numel(value: Any) -> Any:
+    """Return the number of elements of a tensor, an expression if a size is symbolic."""
     return math.prod(map(comparable_number, value.shape))
 
 
@@ -130,10 +137,12 @@ def _as_strided_scatter(call: BoundCall, node: fx.Node) -> BoundCall:
 
 
 def _dropout(call: BoundCall, _: fx.Node) -> BoundCall | None:
+    """Return a dropout that drops something; None for others, which return their operand."""
     return call if call.arguments.get("train") and call.arguments.get("p") != 0 else None
 
 
 def _contiguous(call: BoundCall, _: fx.Node) -> BoundCall:
+    """Return a call of `contiguous` as a clone."""
     return attrs.evolve(call, name="aten.clone", arguments={"memory_format": "contiguous_format", **call.arguments})
 
 
@@ -162,6 +171,8 @@ def _einsum(call: BoundCall, _: fx.Node) -> BoundCall:
 
 
 def _reject(reason: str) -> Callable[[BoundCall, fx.Node], BoundCall]:
+    """Return a rewrite that raises UnsupportedError; `reason` is a clause such as "which depends on the memory"."""
+
     def rewrite(call: BoundCall, node: fx.Node) -> BoundCall:
         raise UnsupportedError(f"'{node.name}' calls {call.name}, {reason}", node_location(node))
 

@@ -88,7 +88,11 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
         is_user_input = [spec.kind == InputKind.USER_INPUT for spec in specs]
         examples = pytree.tree_leaves(source.example_inputs, is_leaf=_is_none) if source.example_inputs else []
     else:
-        state = {e.names[0]: e.value for e in program.inputs if e.kind != "input" and isinstance(e.value, Tensor)}
+        state = {
+            entry.names[0]: entry.value
+            for entry in program.inputs
+            if entry.kind != "input" and isinstance(entry.value, Tensor)
+        }
         entries: list[Input] = program.inputs[len(program.inputs) - len(nodes) :]
         names, is_user_input = [entry.names[0] for entry in entries], [True] * len(nodes)
         examples = pytree.tree_leaves(tuple(example_inputs or ()), is_leaf=_is_none)
@@ -110,11 +114,16 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
         if isinstance(copy, Tensor) and not _is_bitwise_equal(copy, values_by_name[name])
     }
     if is_exported:
-        kinds = [(spec.kind, spec.target) for spec in source.graph_signature.output_specs]
-        new_values |= {str(t): v for (kind, t), v in zip(kinds, outputs, strict=True) if kind in MUTATIONS}
-        skipped = (*MUTATIONS, OutputKind.TOKEN)
-        outputs = [v for (kind, _), v in zip(kinds, outputs, strict=True) if kind not in skipped]
-    inputs = [v for v, is_input in zip(values, is_user_input, strict=True) if is_input and isinstance(v, Tensor)]
+        user_outputs = []
+        for spec, value in zip(source.graph_signature.output_specs, outputs, strict=True):
+            if spec.kind in MUTATIONS:
+                new_values[str(spec.target)] = value
+            elif spec.kind != OutputKind.TOKEN:
+                user_outputs.append(value)
+        outputs = user_outputs
+    inputs = [
+        value for value, is_input in zip(values, is_user_input, strict=True) if is_input and isinstance(value, Tensor)
+    ]
     state_tensors = {name: _require_values(name, value) for name, value in state.items() if isinstance(value, Tensor)}
     return Original(inputs, state_tensors, outputs, new_values)
 
@@ -149,6 +158,7 @@ def check_import(module: ModuleOp, original: Original, program: Program, is_exac
 
 
 def _compare(label: str, actual: Any, expected: Any, is_exact: bool, node: Any) -> Comparison:
+    """Compare one result; raise CheckError, at the location of `node`, if it differs by more than the tolerance."""
     location = node_location(node) if isinstance(node, fx.Node) else None
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         if actual != expected:
@@ -195,20 +205,25 @@ def _is_bitwise_equal(first: Tensor, second: Tensor) -> bool:
 
 
 def _mutation_names(module: ModuleOp) -> list[str]:
+    """Return the names of the arguments that the program returns new values of."""
     function = ir.main_function(module)
     return _signature_names(function, "res_attrs", "mutation", len(function.function_type.outputs))
 
 
 def _input_names(module: ModuleOp) -> list[str]:
+    """Return the names of the user's inputs."""
     function = ir.main_function(module)
     return _signature_names(function, "arg_attrs", "input", len(function.args))
 
 
-def _signature_names(function: FuncOp, which: str, kind: str, count: int) -> list[str]:
-    return [signature_name(function, which, i) for i in range(count) if signature_kind(function, which, i) == kind]
+def _signature_names(function: FuncOp, attrs_name: str, kind: str, count: int) -> list[str]:
+    """Return the names of the arguments (`arg_attrs`) or results (`res_attrs`) of one kind, among `count`."""
+    indices = [index for index in range(count) if signature_kind(function, attrs_name, index) == kind]
+    return [signature_name(function, attrs_name, index) for index in indices]
 
 
 def _random_value(node: fx.Node, example: Any, generator: torch.Generator) -> Any:
+    """Return a value for an input: random floats, else the example, else random 0 and 1."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return example if example is not None else _hint(value)
@@ -222,10 +237,12 @@ def _random_value(node: fx.Node, example: Any, generator: torch.Generator) -> An
 
 
 def _hint(value: Any) -> Any:
+    """Return the example of a symbolic size; other values unchanged."""
     return value.node.hint if is_open(value) else value
 
 
 def _require_values(name: str, value: Any) -> Tensor:
+    """Return a tensor of the graph; raise SpmdirError if it has no values."""
     if not isinstance(value, Tensor) or _lacks_values(value):
         raise SpmdirError(
             f"cannot check the graph, because '{name}' has no values; expected a tensor on a device other than meta"

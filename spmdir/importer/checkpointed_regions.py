@@ -110,6 +110,7 @@ def _recomputed_region(node: fx.Node) -> int | None:
 
 
 def _is_recomputed(node: fx.Node, backward: Set[fx.Node]) -> bool:
+    """Return whether only its region and the backward use a node of a region, and it draws no random numbers."""
     region = _recomputed_region(node)
     if region is None or is_random(node.target):
         return False
@@ -139,6 +140,7 @@ class _Copies:
         return self._copies[node]
 
     def _copy_operand(self, operand: fx.Node, region: Any, before: fx.Node) -> fx.Node:
+        """Return the operand of a copy in `region`: the buffer at its start, a copy, or the original."""
         if (operand, region) in self.entries:
             return self.entries[operand, region]
         is_copied = operand in self.copied_nodes and _recomputed_region(operand) == region

@@ -26,6 +26,7 @@ def _(x: Tensor, sharding: str) -> Tensor:
 
 
 def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
+    """Keep the sharding for the backward."""
     ctx.sharding = inputs[1]
 
 
@@ -34,17 +35,19 @@ def _gradient_sharding(sharding: str) -> str:
 
     The compiler decides axes with lossy placements, because the gradient of a rounded value is exact.
     """
-    entries = [(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]
-    return _tangent_sharding(str(Sharding(entries)))
+    entries = parse_sharding(sharding).entries
+    not_partial = [(axis, placement) for axis, placement in entries if placement.trait != "partial"]
+    return _tangent_sharding(str(Sharding(not_partial)))
 
 
 def _tangent_sharding(sharding: str) -> str:
     """Return the sharding of the tangent. The compiler decides axes with lossy placements."""
     entries = parse_sharding(sharding).entries
-    return str(Sharding([(axis, OPEN if p.error else p) for axis, p in entries]))
+    return str(Sharding([(axis, OPEN if placement.error else placement) for axis, placement in entries]))
 
 
 def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    """Return the gradients of (x, sharding)."""
     return _constrain(gradient, _gradient_sharding(ctx.sharding)), None
 
 
@@ -71,8 +74,11 @@ class _ConstrainFunction(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
         """Constrain all samples, stacked along a new first dimension."""
-        entries = parse_sharding(sharding).entries
-        shifted = [(axis, p if p.dim is None else attrs.evolve(p, dim=p.dim + 1)) for axis, p in entries]
+        shifted = []
+        for axis, placement in parse_sharding(sharding).entries:
+            if placement.dim is not None:
+                placement = attrs.evolve(placement, dim=placement.dim + 1)
+            shifted.append((axis, placement))
         return _ConstrainFunction.apply(x.movedim(in_dims[0], 0), str(Sharding(shifted))), 0  # type: ignore
 
 
@@ -113,6 +119,7 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
 
 @torch.compiler.assume_constant_result  # Dynamo must not trace the parser
 def _check_sharding(sharding: str | Sharding | Mapping[str, object]) -> str:
+    """Return the text of a sharding, after a check that it is well formed."""
     if isinstance(sharding, Mapping):
         sharding = ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
     require_type("sharding", sharding, (str, Sharding), 'a text such as "dp: S(0)", a dict or a Sharding')

@@ -39,18 +39,22 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     input_nodes = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
     values = [leaf.meta.get("val") for leaf in input_nodes]
-    mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+    mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
 
     def call_on_tensors(*tensors: Any) -> Any:
-        numbers = iter(tensors)
-        args, kwargs = pytree.tree_unflatten([next(numbers) if isinstance(x, fx.Node) else x for x in leaves], spec)
+        remaining = iter(tensors)
+        values_of_leaves = [next(remaining) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(values_of_leaves, spec)
         return callee(*args, **kwargs)
 
     # Decompositions in C++ specialise symbolic sizes. So does the first method below, which keeps in-place reshapes.
-    has_symbolic_sizes = any(is_open(size) for v in values if isinstance(v, Tensor) for size in v.shape)
+    has_symbolic_sizes = any(is_open(size) for value in values if isinstance(value, Tensor) for size in value.shape)
     callee = sized_form(target) if has_symbolic_sizes else target
-    fakes = [mode.from_tensor(v) if isinstance(v, Tensor) and not isinstance(v, FakeTensor) else v for v in values]
+    fakes = [
+        mode.from_tensor(value) if isinstance(value, Tensor) and not isinstance(value, FakeTensor) else value
+        for value in values
+    ]
     example = node.meta.get("val")
     results = None if example is None else pytree.tree_leaves(with_right_states(target, example))
     # The second method cannot trace assertions on numbers.
@@ -86,8 +90,11 @@ def _returns_like(graph: fx.Graph, expected: Sequence[Any]) -> bool:
 
 
 def _may_be_equal_shapes(shape: Sequence[Any], other_shape: Sequence[Any]) -> bool:
-    sizes = zip(shape, other_shape, strict=False)
-    return len(shape) == len(other_shape) and all(is_open(m) or is_open(n) or m == n for m, n in sizes)
+    """Return whether two shapes are equal, where a symbolic size equals any size."""
+    if len(shape) != len(other_shape):
+        return False
+    sizes = zip(shape, other_shape, strict=True)
+    return all(is_open(size) or is_open(other_size) or size == other_size for size, other_size in sizes)
 
 
 def _find_live_calls(graph: fx.Graph) -> list[fx.Node]:
@@ -119,6 +126,7 @@ def _decompositions(rules: RuleSet) -> dict[Any, Callable[..., Any]]:
 
 
 def _trace(call: Callable[..., Any], values: list[Any], mode: FakeTensorMode, rules: RuleSet) -> fx.Graph | None:
+    """Return the graph of a call on fake tensors, with ops without a rule decomposed; None if it cannot be traced."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     try:

@@ -61,13 +61,20 @@ class EntrywiseInterpreter(StatisticsDeclarer):
         results = form(*args, **kwargs)
         parameters = schema_of(target).arguments
         arguments = {**dict(zip((parameter.name for parameter in parameters), args, strict=False)), **kwargs}
-        destinations = [arguments[p.name] for p in parameters if p.alias_info is not None and p.alias_info.is_write]
+        destinations = [
+            arguments[parameter.name]
+            for parameter in parameters
+            if parameter.alias_info is not None and parameter.alias_info.is_write
+        ]
         if not destinations:
             return results
-        for old, new in zip(destinations, results if isinstance(results, tuple) else (results,), strict=True):
-            for entry, value in zip(*((x if isinstance(x, (list, tuple)) else [x]) for x in (old, new)), strict=True):
-                if value is not entry:
-                    entry.copy_(value)
+        new_values = results if isinstance(results, tuple) else (results,)
+        for destination, new_value in zip(destinations, new_values, strict=True):
+            is_list = isinstance(destination, (list, tuple))
+            entries, new_entries = (destination, new_value) if is_list else ([destination], [new_value])
+            for entry, new_entry in zip(entries, new_entries, strict=True):
+                if new_entry is not entry:
+                    entry.copy_(new_entry)
         return None
 
 
@@ -78,18 +85,22 @@ def _functional(target: Any) -> Any:
 
 
 def _zero(self: Tensors) -> list[Tensor]:
+    """`_foreach_zero`."""
     return [torch.zeros_like(x) for x in self]
 
 
 def _addcmul(self: Tensors, tensor1: Tensors, tensor2: Tensors, scalars: Tensor) -> list[Tensor]:
+    """`_foreach_addcmul` with the factors in a tensor."""
     return [x + s * (a * b) for x, a, b, s in zip(self, tensor1, tensor2, scalars.unbind(), strict=True)]
 
 
 def _addcdiv(self: Tensors, tensor1: Tensors, tensor2: Tensors, scalars: Tensor) -> list[Tensor]:
+    """`_foreach_addcdiv` with the factors in a tensor."""
     return [x + s * (a / b) for x, a, b, s in zip(self, tensor1, tensor2, scalars.unbind(), strict=True)]
 
 
 def _unscale(self: Tensors, found_inf: Tensor, inv_scale: Tensor) -> tuple[list[Tensor], Tensor]:
+    """`_amp_foreach_non_finite_check_and_unscale`: return (gradients times `inv_scale`, 1 if one is not finite)."""
     for x in self:
         found_inf = torch.maximum(found_inf, x.isfinite().logical_not().any().to(found_inf.dtype))
     return [x * inv_scale for x in self], found_inf
@@ -97,6 +108,8 @@ def _unscale(self: Tensors, found_inf: Tensor, inv_scale: Tensor) -> tuple[list[
 
 def _map_over_parameters(update: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Lists]:
     """Return the update of lists of parameters for `update`, the update of one parameter.
+
+    `update(p, g, *states, **options)` returns the new parameter and states for the parameter p and its gradient g.
 
     The gradients are those of a loss that was multiplied by `grad_scale`. If `found_inf` is 1, nothing changes. As in
     the kernels, f16 and bf16 values are updated in f32. A learning rate is used in double precision, even if it is a
@@ -124,6 +137,8 @@ def _map_over_parameters(update: Callable[..., tuple[Tensor, ...]]) -> Callable[
 
 
 def _adam_update(decoupled: bool) -> Callable[..., Any]:
+    """Return the update of one parameter by Adam; with `decoupled` weight decay, by AdamW."""
+
     def update(p: Tensor, g: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None,
                step: Tensor, *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float,
                amsgrad: bool) -> Any:  # fmt: skip
@@ -144,6 +159,7 @@ def _adam_update(decoupled: bool) -> Callable[..., Any]:
 
 def _sgd_update(p: Tensor, g: Tensor, velocity: Tensor | None, *, weight_decay: float, momentum: float, lr: Any,
          dampening: float, nesterov: bool, is_first_step: bool) -> Any:  # fmt: skip
+    """Return the new parameter and velocity of SGD."""
     g = g + p * weight_decay if weight_decay else g
     if not momentum or velocity is None:
         return p - g * lr, velocity
@@ -153,6 +169,7 @@ def _sgd_update(p: Tensor, g: Tensor, velocity: Tensor | None, *, weight_decay: 
 
 def _adagrad_update(p: Tensor, g: Tensor, total: Tensor, step: Tensor, *, lr: Any, lr_decay: float, weight_decay: float,
              eps: float) -> Any:  # fmt: skip
+    """Return the new parameter, sum of squares and step of Adagrad."""
     g = g + p * weight_decay if weight_decay else g
     total = total + g * g
     rate = lr / (1 + (step.double() - 1) * lr_decay)

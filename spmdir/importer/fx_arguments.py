@@ -41,8 +41,16 @@ class BoundCall:
 
 @attrs.frozen
 class _Parameter:
+    """A parameter in the schema of an op.
+
+    Attributes:
+        role: "tensor", "tensors", "float", "list" or "literal".
+        default: the default value; `_MISSING` if there is none.
+        count: the length of a list of a fixed length, such as 2 for `int[2]`.
+    """
+
     name: str
-    role: str  # "tensor", "tensors", "float", "list" or "literal"
+    role: str
     default: Any
     count: int | None
 
@@ -62,14 +70,15 @@ class OpSignature:
 def op_signature(overload: Any) -> OpSignature:
     """Return the signature of a torch op from its schema."""
     arguments: Any = schema_of(overload).arguments  # the stubs lack the length of a list
-    parameters = (
-        _Parameter(a.name, _parameter_role(a.type), a.default_value if a.has_default_value() else _MISSING, a.N)
-        for a in arguments
-    )
+    parameters = []
+    for argument in arguments:
+        default = argument.default_value if argument.has_default_value() else _MISSING
+        parameters.append(_Parameter(argument.name, _parameter_role(argument.type), default, argument.N))
     return OpSignature(op_name(overload), tuple(parameters))
 
 
 def _parameter_role(type_: Any) -> str:
+    """Return the role of a parameter of a type of torch's schemas."""
     while type_.kind() == "OptionalType":
         type_ = type_.getElementType()
     if type_.kind() != "ListType":
@@ -124,6 +133,7 @@ def bind_arguments(
 
 
 def _check_placement(name: str, argument: str, value: Any, location: Location | None) -> None:
+    """Raise UnsupportedError for a generator or a layout that programs cannot have."""
     if argument == "generator" and value is not None:
         raise UnsupportedError(
             f"{name} draws from a custom generator; expected the default generator, which spmdir seeds on each rank: "
@@ -142,6 +152,7 @@ def _coerce(value: Any, parameter: _Parameter) -> Any:
 
 
 def _to_literal(value: Any, location: Location | None) -> Any:
+    """Return an argument as a literal of the IR; raise UnsupportedError if the IR has none for it."""
     if isinstance(value, (list, tuple)):
         return tuple(_to_literal(entry, location) for entry in value)
     if value is None or isinstance(value, (bool, int, float, complex, str, Size, Real)):

@@ -106,6 +106,7 @@ class GraphBuilder:
         return _substitute(output.args[0], values)
 
     def _build_node(self, node: fx.Node, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
+        """Build the ops of one node, and return its result: an SSA value, a number, or a tuple of these."""
         if node.op == "get_attr":
             return self._read_attribute(node, graph)
         if node.op != "call_function":
@@ -174,12 +175,13 @@ class GraphBuilder:
             name = name if name in SIZE_OPS and tensor is not None else SizeOfOp.name
         if is_symbolic(size) and size not in self._sizes.values:
             arguments = arguments if name != SizeOfOp.name else []
-            operands = [self._sizes.value(a) if is_symbolic(a) else a for a in arguments]
+            operands = [self._sizes.value(number) if is_symbolic(number) else number for number in arguments]
             op = SIZE_OPS[name].make(operands, size, self.symbols.evaluate_hint(size), location_attribute(node))
             self._sizes.values[size] = self._append(op, node)[0]
         return size
 
     def _read_attribute(self, node: fx.Node, graph: fx.Graph) -> Any:
+        """Return the attribute of a module that a `get_attr` node reads; a tensor becomes a constant."""
         value: Any = graph.owning_module
         for part in str(node.target).split("."):
             value = getattr(value, part)
@@ -201,6 +203,7 @@ class GraphBuilder:
         return self._append(op, node)[0]
 
     def _get_item(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        """Return the item that an `operator.getitem` node takes from the results of an op, named after the node."""
         source, index = (_substitute(argument, values) for argument in node.args)
         if not isinstance(source, tuple):
             raise UnsupportedError(
@@ -214,6 +217,10 @@ class GraphBuilder:
         return value
 
     def _inline_graph(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        """Build the ops of the inner graph of a higher-order op in place of the op; its last arguments are the inputs.
+
+        `wrap_with_set_grad_enabled(True, body, x)` becomes the ops of `body` on `x`.
+        """
         name = getattr(node.target, "__name__", str(node.target))
         arguments = [_substitute(argument, values) for argument in node.args]
         body = next((argument for argument in arguments if isinstance(argument, fx.GraphModule)), None)
@@ -228,6 +235,12 @@ class GraphBuilder:
         return self.build(body.graph, dict(zip(placeholders, inputs, strict=True)))
 
     def _build_call(self, node: fx.Node, callee: _Callee, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Build the op of a call, and return its result, or the results of its rewritten or merged form.
+
+        Args:
+            args: the positional arguments, with a value in place of each node.
+            kwargs: the keyword arguments, likewise.
+        """
         location, name = node_location(node), callee.name
         if callee.needs_checks:
             _check_call(node, node.target, location)
@@ -274,12 +287,13 @@ class GraphBuilder:
         )
         results = self._append(op, node)
         if isinstance(result, (tuple, list)):
-            return tuple(r if meta else leaf for r, meta, leaf in zip(results, metas, leaves, strict=True))
+            return tuple(value if meta else leaf for value, meta, leaf in zip(results, metas, leaves, strict=True))
         if is_scalar_call:
             self._scalars[call_key] = results[0]
         return results[0]
 
     def _build_constraint(self, node: fx.Node, call: BoundCall, location: Location | None) -> SSAValue:
+        """Build the `spmd.constraint` of a call of `spmdir.constrain`, and return its result."""
         try:
             sharding = as_sharding(call.arguments["sharding"], self.mesh)
         except SpmdirError as error:
@@ -288,6 +302,7 @@ class GraphBuilder:
         return self._append(op, node)[0]
 
     def _append(self, op: Operation, node: fx.Node) -> Any:
+        """Append an op, name its results after `node` (`mm`, or `topk_0` and `topk_1`), and return them."""
         self.ops.append(op)
         if len(op.results) == 1:
             keep_name(op.results[0], node.name)
@@ -333,9 +348,10 @@ def _evaluate_python_call(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     target: Any = node.target
     value = node.meta.get("val")
     arguments = _substitute(node.args, values)
-    if getattr(target, "__module__", "") in ("_operator", "math", "torch") and type(value) in _LITERALS[:-1]:
+    module = getattr(target, "__module__", "")
+    if module in ("_operator", "math", "torch") and type(value) in (int, float, bool, str):
         return value
-    if getattr(target, "__module__", "") == "_operator" and all(isinstance(a, (int, float)) for a in arguments):
+    if module == "_operator" and all(isinstance(argument, (int, float)) for argument in arguments):
         with torch_errors(f"'{node.name}' cannot be evaluated on {arguments}", node):
             return target(*arguments)
     name = getattr(target, "__name__", str(target))
@@ -366,6 +382,7 @@ class _Callee:
 
 @cache
 def _describe_callee(target: Any) -> _Callee:
+    """Return the properties of an op; they are computed once, because a program calls few ops many times."""
     name = op_name(target)
     needs_checks = is_mutable(target) or name in STATISTICS or bool(reason_against(target))
     needs_checks = needs_checks or any(tag in target.tags for tag in _DATA_DEPENDENT)
@@ -387,6 +404,10 @@ def _check_call(node: fx.Node, target: Any, location: Location | None) -> None:
 
 
 def _check_data_dependence(node: fx.Node, target: Any, location: Location | None) -> None:
+    """Raise UnsupportedError if shapes of results depend on data, as those of `aten.nonzero`.
+
+    Ops of `DATA_DEPENDENT_IF` pass: their shapes depend on data only for some arguments, which are not known here.
+    """
     reject_numbers((node,))
     name = op_name(target)
     if torch.Tag.dynamic_output_shape in target.tags and name not in DATA_DEPENDENT_IF:
@@ -418,4 +439,5 @@ def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, location: Lo
 
 @lru_cache(maxsize=65536)
 def _cached_meta(shape: Any, dtype: DType) -> TensorMeta:
+    """Return a shape of fixed sizes with an element type; equal ones share an object."""
     return TensorMeta(tuple(shape), dtype)

@@ -172,13 +172,12 @@ def _build_module(
         ]
         block = Block(arg_types=[type_of(meta) for meta in metas])
         builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
-        output_values = _build_outputs(
-            program, builder, dict(zip([a.node for a in arguments], block.args, strict=True))
-        )
-        names, nodes = [_plan_names(a) for a in arguments], [a.node.name for a in arguments]
-        hidden = frozenset(a.names[0] for a in arguments if a.kind in ("tangent", "late_buffer"))
+        nodes = [entry.node for entry in arguments]
+        output_values = _build_outputs(program, builder, dict(zip(nodes, block.args, strict=True)))
+        names, node_names = [_plan_names(entry) for entry in arguments], [node.name for node in nodes]
+        hidden = frozenset(entry.names[0] for entry in arguments if entry.kind in ("tangent", "late_buffer"))
         labels, positions = [entry.label for entry in arguments], _positions(program)
-        shardings = match_input_shardings(plan.shardings, names, nodes, positions, metas, mesh, labels, hidden)
+        shardings = match_input_shardings(plan.shardings, names, node_names, positions, metas, mesh, labels, hidden)
         annotations = dict(zip(arguments, zip(metas, shardings, strict=True), strict=True))
         updated_inputs = dict(zip(map(id, program.outputs), find_updated_inputs(program), strict=True))
         result_shardings = _find_result_shardings(
@@ -216,6 +215,7 @@ def _build_module(
 
 
 def _read_program(source: Any, example_inputs: Sequence[Any] | None) -> Program:
+    """Return the program of a graph of torch.export or make_fx, with a check that its ops have no side effects."""
     if isinstance(source, Program):
         return source
     if isinstance(source, torch.export.ExportedProgram):
@@ -252,9 +252,13 @@ def _build_outputs(program: Program, builder: GraphBuilder, values: dict[fx.Node
                 builder.symbols.convert(value, f"'{entry.node.name}'", None) if is_number else entry.value
             )
     builder.build(program.graph, values)
-    pairs = [(o, values[o.value] if isinstance(o.value, fx.Node) else o.value) for o in program.outputs]
-    copied = [entry for entry in program.inputs if entry.node in builder.mutations]
-    pairs += [(Output(e.node, e.names, "mutation", e.names[0]), builder.mutations[e.node]) for e in copied]
+    pairs: OutputValues = []
+    for output in program.outputs:
+        pairs.append((output, values[output.value] if isinstance(output.value, fx.Node) else output.value))
+    for entry in program.inputs:
+        if entry.node in builder.mutations:
+            output = Output(entry.node, entry.names, "mutation", entry.names[0])
+            pairs.append((output, builder.mutations[entry.node]))
     return sorted(pairs, key=lambda pair: pair[0].kind == "mutation")
 
 
@@ -321,8 +325,10 @@ def _find_result_shardings(
             if sharding and sharding.partial and output.kind != "mutation":
                 # Without an annotation, the caller expects the complete value.
                 like = sharding = None
-        is_like = like and meta and meta.shape == arguments[like][0].shape and (not sharding or sharding.open_axes)
-        result_shardings.append((sharding, like.names[0] if like and is_like else None))
+        has_shape_of_like = like is not None and meta is not None and meta.shape == arguments[like][0].shape
+        is_decided_later = not sharding or bool(sharding.open_axes)
+        like_name = like.names[0] if like and has_shape_of_like and is_decided_later else None
+        result_shardings.append((sharding, like_name))
     return result_shardings
 
 
@@ -336,11 +342,14 @@ def _record_literal_outputs(function: FuncOp, output_values: OutputValues) -> No
         return
     entries, tensor_count = [], 0
     for value in values:
-        is_escaped = isinstance(value, str) and value[:1] in ("#", "=")
-        if is_escaped or not (is_symbolic(value) or isinstance(value, (SSAValue, bool, int, float, str, type(None)))):
+        is_ambiguous = isinstance(value, str) and value[:1] in ("#", "=")
+        if isinstance(value, SSAValue):
+            entries.append(f"#{tensor_count}")
+            tensor_count += 1
+        elif is_symbolic(value):
+            entries.append(f"={value}")
+        elif isinstance(value, (bool, int, float, str, type(None))) and not is_ambiguous:
+            entries.append(value)
+        else:
             raise UnsupportedError(f"the program returns {value!r}; expected tensors, numbers, plain strings and None")
-        entries.append(
-            f"#{tensor_count}" if isinstance(value, SSAValue) else f"={value}" if is_symbolic(value) else value
-        )
-        tensor_count += isinstance(value, SSAValue)
     function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(entries)),))

@@ -29,9 +29,10 @@ def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
 
 def find_live_nodes(graph: fx.Graph) -> set[fx.Node]:
     """Return the nodes that outputs, mutations and random draws depend on. Unused assertions are not among them."""
-    return _add_producers(
-        graph, (n for n in graph.nodes if n.op == "output" or is_mutable(n.target) or draws_random_numbers(n))
-    )
+    roots = [
+        node for node in graph.nodes if node.op == "output" or is_mutable(node.target) or draws_random_numbers(node)
+    ]
+    return _add_producers(graph, roots)
 
 
 def _add_producers(graph: fx.Graph, nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -45,7 +46,8 @@ def _add_producers(graph: fx.Graph, nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 def without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
     """Return a copy of `module` without dead calls, also in its inner graphs."""
-    live_nodes = _add_producers(module.graph, (n for n in module.graph.nodes if n.op != "get_attr" and _has_effect(n)))
+    roots = [node for node in module.graph.nodes if node.op != "get_attr" and _has_effect(node)]
+    live_nodes = _add_producers(module.graph, roots)
     graph, copies = fx.Graph(), {}
     for node in module.graph.nodes:
         if node in live_nodes:
@@ -59,9 +61,12 @@ def without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _has_effect(node: fx.Node) -> bool:
+    """Return whether a node is needed even without users: an input or output, a mode, a write, a draw, or a call of
+    a graph that contains one of these.
+    """
     if node.op in ("placeholder", "output") or getattr(node.target, "__name__", "") in MODE_CALLS:
         return True
     has_own_effect = (
         is_mutable(node.target) or writes_statistics(node.target, node.args, node.kwargs) or draws_random_numbers(node)
     )
-    return has_own_effect or any(_has_effect(n) for n in inner_nodes(node) if n.op == "call_function")
+    return has_own_effect or any(_has_effect(inner) for inner in inner_nodes(node) if inner.op == "call_function")

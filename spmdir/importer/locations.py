@@ -44,6 +44,7 @@ def innermost_frame(stack_trace: str | None) -> Location | None:
 
 @lru_cache(maxsize=65536)
 def _relative(file: str) -> str:
+    """Return `torchvision/ops/misc.py` for a file below site-packages, and `train.py` for any other."""
     relative = _INSTALLED.sub("", file).replace("\\", "/")
     return relative if relative != file.replace("\\", "/") else relative.rpartition("/")[2]
 

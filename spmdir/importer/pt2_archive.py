@@ -94,6 +94,12 @@ def check_archive(path: str) -> None:
 
 
 def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) -> None:
+    """Raise SpmdirError unless the check for the kind of `member` accepts it.
+
+    Args:
+        sizes: member → size in bytes.
+        path: the path of the archive, for errors.
+    """
     if member in _PICKLES:
         _check_pickle(reader.get_record(member), member, path)
     elif member in _PAYLOADS:
@@ -144,9 +150,9 @@ def _check_pickle(data: bytes, member: str, path: str) -> None:
     except SpmdirError:
         raise
     except Exception as error:
-        reason = (
-            next((line.strip() for line in str(error).splitlines() if "GLOBAL" in line), "") or type(error).__name__
-        )
+        # The unpickler names a forbidden function after `GLOBAL`.
+        forbidden = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line]
+        reason = forbidden[0] if forbidden else type(error).__name__
         raise SpmdirError(
             f"'{path}': the member '{member}' would run code when it is unpickled, or is damaged: {reason}; "
             f"expected tensors and plain values; {_TRUST_ADVICE}"

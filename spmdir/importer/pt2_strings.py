@@ -123,10 +123,14 @@ def _is_expression(text: str) -> bool:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
-    powers = sum(
-        isinstance(n, (ast.Pow, ast.LShift)) or (isinstance(n, ast.Name) and n.id in _POWER_FUNCTIONS) for n in nodes
-    )
-    return all(map(_is_arithmetic, nodes)) and (not powers or (powers <= 4 and all(map(_is_small, nodes))))
+    if not all(map(_is_arithmetic, nodes)):
+        return False
+    powers = [
+        node
+        for node in nodes
+        if isinstance(node, (ast.Pow, ast.LShift)) or (isinstance(node, ast.Name) and node.id in _POWER_FUNCTIONS)
+    ]
+    return not powers or (len(powers) <= 4 and all(map(_is_small, nodes)))
 
 
 _SYNTAX = (
@@ -136,6 +140,10 @@ _SYNTAX = (
 
 
 def _is_arithmetic(node: ast.AST) -> bool:
+    """Return whether a syntax node, without its children, may occur in an expression of sizes.
+
+    Attributes and subscripts may not, so an expression reaches nothing but the listed functions.
+    """
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and _SYMPY_FUNCTIONS.fullmatch(node.func.id) is not None
     if isinstance(node, ast.keyword):
@@ -156,6 +164,7 @@ def _is_small(node: ast.AST) -> bool:
 
 
 def _nesting_depth(text: str) -> int:
+    """Return the largest number of open brackets: 2 for `f(a[0]) + (b)`."""
     depth = deepest = 0
     for bracket in re.findall(r"[()\[\]{}]", text):
         depth += 1 if bracket in "([{" else -1
@@ -172,7 +181,9 @@ def _is_tree(text: str) -> bool:
         return False
     try:
         _, root = json.loads(text)
-        worklist, arguments = [(root, False)], root["children_spec"][1:] if root["children_spec"] else []
+        # The root of the inputs is (positional arguments, keyword arguments).
+        arguments = root["children_spec"][1:] if root["children_spec"] else []
+        worklist = [(root, False)]
         while worklist:
             spec, is_arguments = worklist.pop()
             context = json.loads(spec["context"]) if isinstance(spec["context"], str) else spec["context"]
@@ -181,13 +192,15 @@ def _is_tree(text: str) -> bool:
                 return False
             if is_arguments and not all(isinstance(key, str) and key.isidentifier() for key in keys if key is not None):
                 return False
-            worklist += [(child, any(child is a for a in arguments)) for child in spec["children_spec"]]
+            for child in spec["children_spec"]:
+                worklist.append((child, any(child is argument for argument in arguments)))
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
     return True
 
 
 def _matches(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
+    """Return a check of whether a whole string matches `pattern`."""
     return lambda text: re.fullmatch(pattern, text) is not None
 
 

@@ -38,11 +38,13 @@ def with_plain_trees(program: Any) -> Any:
 
 
 def _make_text_plain(text: str) -> str:
+    """Return the JSON text of a tree, a pair [version, root], with built-in containers only."""
     protocol, root = json.loads(text)
     return json.dumps([protocol, _make_plain(root)])
 
 
 def _make_plain(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the node of a tree with built-in containers in place of classes; a leaf has the type None."""
     if spec["type"] is None:
         return spec
     children = [_make_plain(child) for child in spec["children_spec"]]

@@ -24,13 +24,18 @@ def argument_names(graph: fx.Graph) -> list[Names]:
     info = pytree_info(graph)
     if info is None:
         return []
+    # Of `f(params, batch)`, the leaf `params["up"]["weight"]` is ("params", ("up", "weight")).
     leaves = [(info.orig_args[int(path[0])], path[1:]) for path in _leaf_paths(info.in_spec)]
-    names = [_key_names(path) or ((".".join([root, *path]),) if path else ()) for root, path in leaves]
-    count = Counter(entry[0] for entry in names if entry)
-    return [
-        (".".join([root, *path]), *entry) if entry and count[entry[0]] > 1 else entry
-        for entry, (root, path) in zip(names, leaves, strict=True)
-    ]
+    names_of_leaves = []
+    for argument, path in leaves:
+        full_names = (".".join([argument, *path]),) if path else ()
+        names_of_leaves.append(_key_names(path) or full_names)
+    count = Counter(names[0] for names in names_of_leaves if names)
+    unique_names = []
+    for (argument, path), names in zip(leaves, names_of_leaves, strict=True):
+        is_shared = bool(names) and count[names[0]] > 1
+        unique_names.append((".".join([argument, *path]), *names) if is_shared else names)
+    return unique_names
 
 
 def result_names(graph: fx.Graph) -> list[Names]:
@@ -45,7 +50,12 @@ def tree_names(spec: Any) -> list[Names]:
 
 
 def _key_names(path: Names) -> Names:
-    """Return the path and the path without its first key; () if the path starts with a position."""
+    """Return the path and the path without its first key; () if the path starts with a position.
+
+    Example:
+        >>> _key_names(("exp_avg", "up.weight"))
+        ('exp_avg.up.weight', 'up.weight')
+    """
     if not path or path[0].isdigit():
         return ()
     return tuple(".".join(path[start:]) for start in range(min(2, len(path))))

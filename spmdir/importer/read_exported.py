@@ -51,10 +51,9 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     inputs = [_read_input(exported, spec, placeholders[spec.arg.name], mutated_names) for spec in specs]
     inputs = _merge_tied_inputs(inputs, exported.state_dict)
     output_values = next(node for node in graph.nodes if node.op == "output").args[0]
+    output_specs = [spec for spec in signature.output_specs if spec.kind != OutputKind.TOKEN]
     outputs = []
-    for value, spec in zip(
-        output_values, (s for s in signature.output_specs if s.kind != OutputKind.TOKEN), strict=True
-    ):
+    for value, spec in zip(output_values, output_specs, strict=True):
         if spec.kind in MUTATIONS:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
@@ -112,7 +111,7 @@ def _return_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.
         return exported, 0
     module, draws = _expose_draws(exported.graph_module)
     signature = copy.deepcopy(exported.graph_signature)
-    signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(v.name), None) for v in draws]
+    signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(draw.name), None) for draw in draws]
     program = with_graph(exported, module, signature)
     root = program.module_call_graph[0].signature
     assert root is not None  # the signature of the whole program
@@ -136,8 +135,10 @@ def _expose_draws(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]
             else:
                 draws.append(call if isinstance(call.meta["val"], Tensor) else _insert_getitem(call, 0))
             continue
-        for attribute in (a for a in node.all_input_nodes if a.op == "get_attr"):
-            name = str(attribute.target)
+        for operand in node.all_input_nodes:
+            if operand.op != "get_attr":
+                continue
+            name = str(operand.target)
             bodies[name], inner_draws = _expose_draws(getattr(module, name))
             result_count = len(call.meta["val"])
             call.meta["val"] = (*call.meta["val"], *(value.meta["val"] for value in inner_draws))
@@ -150,6 +151,7 @@ def _expose_draws(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]
 
 
 def _insert_getitem(source: fx.Node, index: int) -> fx.Node:
+    """Append a node that takes result `index` of `source`, and return it."""
     item = source.graph.call_function(operator.getitem, (source, index))
     item.meta["val"] = source.meta["val"][index]
     return item
@@ -174,7 +176,7 @@ def _drop_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
     graph = fx.Graph()
     outputs: Any = graph.graph_copy(exported.graph, {})
     specs = exported.graph_signature.output_specs
-    graph.output(tuple(v for v, spec in zip(outputs, specs, strict=True) if spec.kind != OutputKind.TOKEN))
+    graph.output(tuple(value for value, spec in zip(outputs, specs, strict=True) if spec.kind != OutputKind.TOKEN))
     return fx.GraphModule(exported.graph_module, graph).graph
 
 
@@ -197,6 +199,13 @@ def _merge_tied_inputs(inputs: list[Input], state: Mapping[str, Any]) -> list[In
 def _read_input(
     exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, mutated_names: set[str | None]
 ) -> Input:
+    """Return the input of a placeholder. A buffer that nothing writes to, outside the state dict, is a constant if it
+    is small.
+
+    Args:
+        spec: the entry of the placeholder in the signature of the program.
+        mutated_names: the FQNs of the parameters and buffers that the program writes to.
+    """
     names = (spec.target or node.name,)
     if spec.kind == InputKind.PARAMETER:
         return Input(node, names, "parameter")

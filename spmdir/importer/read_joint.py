@@ -57,8 +57,10 @@ def read_joint(module: fx.GraphModule) -> Program:
     output_sources = [sources.get(value, frozenset()) for value in output_node.args[0]]
     program = read_traced(module, None)
     constants = program.inputs[: len(program.inputs) - len(input_descriptors)]
-    state = [d for d in input_descriptors if isinstance(d, (aot.ParamAOTInput, aot.BufferAOTInput))]
-    taken_names = [*(descriptor.target for descriptor in state), *argument_names]
+    taken_names = list(argument_names)
+    for descriptor in input_descriptors:
+        if isinstance(descriptor, (aot.ParamAOTInput, aot.BufferAOTInput)):
+            taken_names.append(descriptor.target)
     prefixes = {prefix: _make_unique(prefix, taken_names) for prefix in (_TANGENTS, _LATE)}
     described_inputs = zip(program.inputs[len(constants) :], input_descriptors, argument_names, strict=True)
     inputs = [_read_input(entry, descriptor, name, prefixes) for entry, descriptor, name in described_inputs]
@@ -111,6 +113,12 @@ def _make_unique(prefix: str, names: Sequence[str]) -> str:
 
 
 def _read_input(entry: Input, descriptor: Any, name: str, prefixes: Mapping[str, str]) -> Input:
+    """Return `entry` with the names and kind that its descriptor gives it.
+
+    Args:
+        name: the name of the placeholder, which becomes the last name.
+        prefixes: `tangents` and `late` → the prefix to use, as `tangents_` if a tensor of the module has that name.
+    """
     if isinstance(descriptor, aot.ParamAOTInput):
         return Input(entry.node, (descriptor.target, name), "parameter", entry.value)
     if isinstance(descriptor, aot.BufferAOTInput):
@@ -136,6 +144,11 @@ def _read_input(entry: Input, descriptor: Any, name: str, prefixes: Mapping[str,
 
 
 def _read_output(output: Output, descriptor: Any, names: dict[Any, tuple[str, ...]]) -> Output:
+    """Return `output` with the name and kind that its descriptor gives it.
+
+    Args:
+        names: descriptor of an input → the names of the input.
+    """
     if isinstance(descriptor, aot.PlainAOTOutput):
         return Output(output.value, ())
     if isinstance(descriptor, aot.GradAOTOutput) and descriptor.grad_of in names:

@@ -43,7 +43,7 @@ def read_traced(module: fx.GraphModule, example_inputs: Sequence[Any] | None) ->
     output_values = next(node for node in module.graph.nodes if node.op == "output").args[0]
     leaves = pytree.tree_leaves(output_values, is_leaf=lambda leaf: leaf is None)
     output_names = results if len(results) == len(leaves) else [()] * len(leaves)
-    return Program(module.graph, inputs, [Output(v, n) for v, n in zip(leaves, output_names, strict=True)])
+    return Program(module.graph, inputs, list(map(Output, leaves, output_names)))
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
@@ -51,10 +51,11 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _make_user_input(node: fx.Node, path: Names) -> Input:
-    names = path or (
-        node.name,
-        re.sub(r"_[0-9]+$", "", node.name),
-    )  # make_fx appends a number to the name of each argument
+    """Return the input of a placeholder, named by `path`, or else by the placeholder: `x_1` and `x`.
+
+    make_fx appends a number to the name of each argument.
+    """
+    names = path or (node.name, re.sub(r"_[0-9]+$", "", node.name))
     value = node.meta.get("val")
     return Input(node, tuple(dict.fromkeys(names)), "input" if isinstance(value, Tensor) else "literal", value)
 
@@ -85,6 +86,7 @@ def _lift_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Input]]:
 
 
 def _read_attribute(module: fx.GraphModule, node: fx.Node) -> Any:
+    """Return the attribute of `module` that a `get_attr` node reads, as `layers.0.weight`."""
     value: Any = module
     for part in str(node.target).split("."):
         if not hasattr(value, part):
@@ -118,7 +120,8 @@ def _ensure_values(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = [*(entry.value for entry in lifted), *examples]
     with torch_errors("cannot run the graph on example_inputs"):
-        _ValueRecorder(module, mode).run(*(mode.from_tensor(v) if isinstance(v, Tensor) else v for v in values))
+        fake_values = [mode.from_tensor(value) if isinstance(value, Tensor) else value for value in values]
+        _ValueRecorder(module, mode).run(*fake_values)
 
 
 def _lacks_value(node: fx.Node) -> bool:

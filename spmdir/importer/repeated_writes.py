@@ -120,9 +120,15 @@ def _find_writes(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int], r
         region = region_of(last)
         path = _nodes_between(buffer, last, order)
         producer = last.args[0] if last.target is operator.getitem else last
-        nodes = {n for n in path if n in (last, producer) or (region is not None and region_of(n) == region)}
+        nodes = {node for node in path if node in (last, producer)}
+        if region is not None:
+            nodes |= {node for node in path if region_of(node) == region}
+        # The value of the buffer before these nodes is an operand of them, and looks like the buffer.
         operands = {operand for node in nodes for operand in node.all_input_nodes if operand not in nodes}
-        entries = [v for v in operands if v is buffer or (v in path and _has_same_meta(v, buffer))]
+        entries = []
+        for operand in operands:
+            if operand is buffer or (operand in path and _has_same_meta(operand, buffer)):
+                entries.append(operand)
         if len(entries) > 1:
             entries = [value for value in entries if _op_and_index(value) == _op_and_index(last)]
         if len(entries) != 1:
@@ -156,6 +162,7 @@ def _op_and_index(node: fx.Node) -> tuple[object, ...]:
 
 
 def _has_same_meta(node: fx.Node, buffer: fx.Node) -> bool:
+    """Return whether a node has a tensor of the shape and dtype of the buffer."""
     value, buffer_value = node.meta.get("val"), buffer.meta["val"]
     return getattr(value, "shape", None) == buffer_value.shape and value.dtype == buffer_value.dtype  # type: ignore[union-attr]
 

@@ -27,15 +27,13 @@ def needs_retrace(module: fx.GraphModule) -> bool:
     Raises:
         UnsupportedError: a kernel updates lists of tensors, and has no form by ops on entries.
     """
-    kernel = next(
-        (n for n in iterate_calls(module) if works_on_lists(n.target) and not has_entrywise_form(n.target)), None
-    )
-    if kernel is not None:
-        raise UnsupportedError(
-            f"'{kernel.name}' calls {kernel.target}, which updates lists of tensors in one kernel; expected ops on "
-            "tensors: create the optimizer with fused=False, or trace a spmdir.training_step",
-            innermost_frame(kernel.meta.get("stack_trace")),
-        )
+    for node in iterate_calls(module):
+        if works_on_lists(node.target) and not has_entrywise_form(node.target):
+            raise UnsupportedError(
+                f"'{node.name}' calls {node.target}, which updates lists of tensors in one kernel; expected ops on "
+                "tensors: create the optimizer with fused=False, or trace a spmdir.training_step",
+                innermost_frame(node.meta.get("stack_trace")),
+            )
     return any(
         is_mutable(node.target)
         or getattr(node.target, "__name__", "") in AUTOCAST_CALLS
@@ -55,10 +53,11 @@ def is_bitwise_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
         imported: the graph that is imported for `module`.
     """
     imported_ops = {node.target for node in imported.nodes}
-    live_calls = iterate_calls(without_dead_code(module))
-    return not any(
-        has_written_form(n.target) or not (is_mutable(n.target) or n.target in imported_ops) for n in live_calls
-    )
+    for call in iterate_calls(without_dead_code(module)):
+        is_decomposed = not is_mutable(call.target) and call.target not in imported_ops
+        if is_decomposed or has_written_form(call.target):
+            return False
+    return True
 
 
 def retrace_decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
@@ -75,6 +74,10 @@ def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = F
 
     If all selected elements get the same value, it is a `where`. Otherwise it is a `masked_scatter`, which consumes the
     values in order.
+
+    Example:
+        >>> _masked_put(torch.zeros(3), [torch.tensor([True, False, True])], torch.tensor([5.0, 7.0]))
+        tensor([5., 0., 7.])
     """
     mask_positions = [position for position, index in enumerate(indices) if index is not None]
     if len(mask_positions) != 1 or not _is_mask(indices[mask_positions[0]]):

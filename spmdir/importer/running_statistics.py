@@ -38,6 +38,7 @@ def written_leaves(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:
 
 
 def _arguments_by_name(target: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return name of an argument of the op's schema → the value in this call."""
     names = (argument.name for argument in schema_of(target).arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
@@ -45,8 +46,11 @@ def _arguments_by_name(target: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 @lru_cache(maxsize=65536)
 def _written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
     """Return (position, name) of each argument that the schema of an op declares as written."""
-    arguments = enumerate(schema_of(target).arguments)
-    return tuple((position, a.name) for position, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    written = []
+    for position, argument in enumerate(schema_of(target).arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append((position, argument.name))
+    return tuple(written)
 
 
 class StatisticsDeclarer(fx.Interpreter):

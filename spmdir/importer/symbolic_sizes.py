@@ -93,6 +93,11 @@ class SymbolTable:
         return evaluate(value, self._hints)
 
     def _convert_expression(self, expression: Any, describe: Callable[[], str], location: Location | None) -> Number:
+        """Convert a sympy expression, and name its symbols.
+
+        Args:
+            describe: returns the start of errors. It is a function because the text of an expression takes long.
+        """
         if expression.is_Symbol:
             return symbol(self._name_symbol(expression, describe, location))
         if expression.is_Integer:
@@ -115,18 +120,21 @@ class SymbolTable:
         return apply(name, *arguments)
 
     def _name_symbol(self, expression: Any, describe: Callable[[], str], location: Location | None) -> str:
-        if expression not in self._names:
-            examples = map(_hints_by_symbol, self._environments)
-            hint = next((hints[expression] for hints in examples if expression in hints), None)
-            if hint is None:
-                raise UnsupportedError(
-                    f"{describe()}, which depends on data; expected sizes that depend only on the sizes of inputs: "
-                    "use ops of fixed shape, such as torch.where with a mask",
-                    location,
-                )
-            self._names[expression] = f"s{len(self._names)}"
-            self._hints[self._names[expression]] = int(hint)
-        return self._names[expression]
+        """Return the name of a torch symbol in the IR. A symbol without an example size depends on data: an error."""
+        if expression in self._names:
+            return self._names[expression]
+        all_hints = map(_hints_by_symbol, self._environments)
+        hint = next((hints[expression] for hints in all_hints if expression in hints), None)
+        if hint is None:
+            raise UnsupportedError(
+                f"{describe()}, which depends on data; expected sizes that depend only on the sizes of inputs: "
+                "use ops of fixed shape, such as torch.where with a mask",
+                location,
+            )
+        name = f"s{len(self._names)}"
+        self._names[expression] = name
+        self._hints[name] = int(hint)
+        return name
 
     def collect_sizes(self) -> Sizes:
         """Return the symbols of the graph, with the ranges and conditions that the trace assumes.
@@ -160,9 +168,11 @@ class SymbolTable:
                     yield value.node.expr
 
     def _symbol_range(self, expression: Any) -> tuple[int, int | None]:
+        """Return the range that the user declared for a torch symbol, or else that of the trace; None is no bound."""
         bounds = self._ranges.get(expression)
         if bounds is None:
-            bounds = next(e.var_to_range[expression] for e in self._environments if expression in e.var_to_range)
+            traced_ranges = (environment.var_to_range for environment in self._environments)
+            bounds = next(ranges[expression] for ranges in traced_ranges if expression in ranges)
         low = int(bounds.lower) if bounds.lower.is_Integer else 0
         high = int(bounds.upper) if bounds.upper.is_Integer and int(bounds.upper) < _UNBOUNDED else None
         return max(low, 0), high
@@ -232,10 +242,14 @@ def _is_implied(guard: Condition, ranges: Ranges) -> bool:
         return False
     lowest, highest = 0.0, 0.0
     for monomial, coefficient in difference.terms:
-        if not all(isinstance(atom, str) for atom in monomial):
-            return False
-        low = math.prod(ranges[str(atom)][0] for atom in monomial)
-        high = math.prod(math.inf if (top := ranges[str(atom)][1]) is None else top for atom in monomial)
+        low: float = 1
+        high: float = 1
+        for atom in monomial:
+            if not isinstance(atom, str):
+                return False  # such as s0 // 2, whose range is not known here
+            atom_low, atom_high = ranges[atom]
+            low *= atom_low
+            high *= math.inf if atom_high is None else atom_high
         lowest += coefficient * (low if coefficient > 0 else high)
         highest += coefficient * (high if coefficient > 0 else low)
     if guard.relation == "!=":

@@ -34,10 +34,12 @@ def find_updated_inputs(program: Program) -> list[Input | None]:
 
 
 def _find_by_signature(output: Output, by_name: dict[str, Input]) -> Input | None:
+    """Return the input that the signature of the graph names for an output."""
     return by_name.get(output.like) if output.like else None
 
 
 def _find_by_path(output: Output, inputs: Sequence[Input]) -> Input | None:
+    """Return the first input with a name and the shape of the output."""
     if not isinstance(output.value, fx.Node):
         return None
     candidates = (entry for name in output.names for entry in inputs if name in entry.names)
@@ -74,5 +76,6 @@ def _find_by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[
 
 
 def _shape(node: object) -> tuple[int, ...] | None:
+    """Return the shape of a node's tensor, with symbolic sizes as numbers that compare; None without a tensor."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return tuple(map(comparable_number, value.shape)) if isinstance(value, Tensor) else None

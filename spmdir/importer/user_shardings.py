@@ -100,6 +100,7 @@ def _unknown_key_error(
 
 
 def _list_first(names: Sequence[str]) -> str:
+    """Return the first `SHOWN` names, followed by `…` if there are more."""
     return ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
 
 
@@ -109,18 +110,19 @@ def _match_key(
     """Return (indices of the arguments that a key matches, whether the match is exact)."""
     position = _POSITION.fullmatch(key)
     if position:
-        return [i for i, p in enumerate(positions) if p == int(position[1])], True
+        return [index for index, found in enumerate(positions) if found == int(position[1])], True
     position_range = _POSITIONS.fullmatch(key)
     if position_range:
         first, last = (int(position_range[1]), int(position_range[2])) if position_range[1] else (0, len(positions))
-        return [i for i, p in enumerate(positions) if p is not None and first <= p <= last], False
+        return [index for index, found in enumerate(positions) if found is not None and first <= found <= last], False
+    # The preferred names of all arguments come before the second names of any.
     for level in range(max(map(len, names), default=0)):
-        indices = [i for i, entry in enumerate(names) if level < len(entry) and entry[level] == key]
+        indices = [index for index, entry in enumerate(names) if level < len(entry) and entry[level] == key]
         if indices:
             return indices, True
     if key in node_names:
         return [node_names.index(key)], True
-    return [i for i, entry in enumerate(names) if any(fnmatchcase(name, key) for name in entry)], False
+    return [index for index, entry in enumerate(names) if any(fnmatchcase(name, key) for name in entry)], False
 
 
 def _select_shardable(indices: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
@@ -137,7 +139,10 @@ def _drop_missing_dimensions(value: object, meta: TensorMeta, mesh: Mesh) -> obj
     if value is None:
         return None
     sharding = as_sharding(value, mesh)
-    return Sharding([(axis, p) for axis, p in sharding.entries if p.dim is None or p.dim < meta.rank], sharding.mesh)
+    entries = [
+        (axis, placement) for axis, placement in sharding.entries if placement.dim is None or placement.dim < meta.rank
+    ]
+    return Sharding(entries, sharding.mesh)
 
 
 def _drop_reduced_dimensions(sharding: Sharding, meta: TensorMeta, full_meta: TensorMeta) -> Sharding:
@@ -150,13 +155,17 @@ def _drop_reduced_dimensions(sharding: Sharding, meta: TensorMeta, full_meta: Te
     if meta.shape == full_meta.shape or meta.rank != full_meta.rank:
         return sharding
     is_reduced = [size == 1 and size != full for size, full in zip(meta.shape, full_meta.shape, strict=True)]
-    entries = [e for e in sharding.entries if not (isinstance(e[1], ShardPlacement) and is_reduced[e[1].dim])]
+    entries = []
+    for axis, placement in sharding.entries:
+        if not (isinstance(placement, ShardPlacement) and is_reduced[placement.dim]):
+            entries.append((axis, placement))
     return attrs.evolve(sharding, entries=tuple(entries))
 
 
 def _check_sharding(
     value: object, meta: TensorMeta, mesh: Mesh, label: str, location: Location | None = None
 ) -> Sharding | None:
+    """Return the user's `value` as a sharding that fits a tensor; None for None. Errors name the tensor by `label`."""
     if value is None:
         return None
     try:
