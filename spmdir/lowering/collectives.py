@@ -7,6 +7,7 @@ and a function that computes the result from the received tensor. Process groups
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch.fx import Node
 
@@ -16,6 +17,7 @@ from spmdir.core.placement.base import PartialPlacement
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline_code import EdgeCode, inline_all, require_kinds
 from spmdir.lowering.partition import (
+    DimPartition,
     drop_padding,
     flat_chunks,
     from_chunk_order,
@@ -53,12 +55,14 @@ _MESSAGE = instance(Message, expected="a Message, as `site.send`, `site.move` or
 
 
 def slice_message(site: Site, x: Node) -> Message:
+    """Cut this rank's chunk out of a replicated tensor; nothing is sent."""
     partition = site.partition(site.target, site.dim)
     ranges = site.own_ranges(partition)
     return Message(x, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
 
 
 def partition_message(site: Site, x: Node) -> Message:
+    """Make a replicated tensor partial: the first rank keeps it, and the others have identities; nothing is sent."""
     placement = site.target[site.named[0]]
     assert isinstance(placement, PartialPlacement)
     if placement.copies or placement.identity is None or site.mesh.index(site.rank, site.axes) == 0:
@@ -68,8 +72,10 @@ def partition_message(site: Site, x: Node) -> Message:
 
 
 def all_gather_message(site: Site, x: Node) -> Message:
+    """Gather the chunks of a dimension, padded to one length; joining them and dropping the padding finish it."""
     partition = site.partition(site.source, site.dim)
-    block = (*(shape := site.local(site.source))[: partition.dim], partition.step, *shape[partition.dim + 1 :])
+    shape = site.local(site.source)
+    block = (*shape[: partition.dim], partition.step, *shape[partition.dim + 1 :])
     x = pad_end(site.emit, x, partition.dim, site.ranks, partition.step - shape[partition.dim])
 
     is_joined = partition.dim == 0 and partition.is_in_mesh_order
@@ -85,6 +91,7 @@ def all_gather_message(site: Site, x: Node) -> Message:
 
 
 def all_reduce_message(site: Site, x: Node) -> Message:
+    """Reduce partial values on all ranks, within `before` and `after` of their placement."""
     reduction = reduction_of(site)
     x, kind = reduction.before(x, (site.local(site.source), site.torch_dtype))
     return site.send(
@@ -93,6 +100,7 @@ def all_reduce_message(site: Site, x: Node) -> Message:
 
 
 def reduce_scatter_message(site: Site, x: Node) -> Message:
+    """Reduce partial values and keep this rank's chunk. Chunks are sent in rank order, padded to one length."""
     reduction = reduction_of(site)
     partition = site.partition(site.target, site.dim)
     local_shape_after = site.local(site.target)
@@ -111,30 +119,29 @@ def reduce_scatter_message(site: Site, x: Node) -> Message:
 
 
 def all_to_all_message(site: Site, x: Node) -> Message:
+    """Move the sharding from dimension `dim` to dimension `to_dim`: send each rank its chunk of the new dimension."""
     source_partition = site.partition(site.source, site.dim)
     target_partition = site.partition(site.target, site.argument["to_dim"])
     source_shape, target_shape = site.local(site.source), site.local(site.target)
-    per_index = (
-        math.prod(source_shape) // source_shape[target_partition.dim] if source_shape[target_partition.dim] else 0
-    )
-    sends = [target_partition.chunks[chunk_number][1] * per_index for chunk_number in target_partition.by_rank]
-    per_index = (
-        math.prod(target_shape) // target_shape[source_partition.dim] if target_shape[source_partition.dim] else 0
-    )
-    receives = [source_partition.chunks[chunk_number][1] * per_index for chunk_number in source_partition.by_rank]
+    sends = _chunk_sizes(target_partition, source_shape)
+    receives = _chunk_sizes(source_partition, target_shape)
     flat = flat_chunks(site.emit, to_chunk_order(site.emit, x, target_partition), target_partition, source_shape)
-    return site.move(
-        functional.all_to_all_single.default,
-        flat,
-        receives,
-        sends,
-        finish=lambda result: from_chunk_order(
-            site.emit, from_flat_chunks(site.emit, result, source_partition, target_shape), source_partition
-        ),
-    )
+
+    def finish(result: Node) -> Node:
+        chunks = from_flat_chunks(site.emit, result, source_partition, target_shape)
+        return from_chunk_order(site.emit, chunks, source_partition)
+
+    return site.move(functional.all_to_all_single.default, flat, receives, sends, finish=finish)
+
+
+def _chunk_sizes(partition: DimPartition, shape: Sequence[int]) -> list[int]:
+    """Return the number of elements in the chunk of each rank, for a block of `shape` that `partition` cuts."""
+    per_index = math.prod(shape) // shape[partition.dim] if shape[partition.dim] else 0
+    return [partition.chunks[chunk_number][1] * per_index for chunk_number in partition.by_rank]
 
 
 def permute_message(site: Site, x: Node) -> Message:
+    """Send the whole local tensor to the one rank whose shard it is under the target."""
     axes = tuple(axis for axis in permuted_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1)
     if not axes:
         return here(x)
@@ -155,10 +162,12 @@ def permute_message(site: Site, x: Node) -> Message:
 
 
 def broadcast_message(site: Site, x: Node) -> Message:
+    """Send the tensor of the first rank of the group to all of its ranks."""
     return site.move(functional.broadcast.default, x, 0, finish=lambda result: result)
 
 
 def convert_message(site: Site, x: Node) -> Message:
+    """Emit the code of an edge that a plug-in placement declares. It contains its own collectives."""
     moved_axes = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
     source, target = site.source[moved_axes[0]], site.target[moved_axes[0]]
     axes = [axis for axis in moved_axes if site.mesh.sizes[axis] > 1]

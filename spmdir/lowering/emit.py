@@ -236,16 +236,19 @@ class _Emitter:
         return self.calls_of_state[key]
 
     def node(self, value: SSAValue) -> fx.Node:
+        """Return the node of a value that is not in flight."""
         node = self.values[value]
         assert isinstance(node, fx.Node)  # the verifier allows pending values only in spmd.wait
         return node
 
     def local_shape(self, value: SSAValue) -> tuple[int, ...]:
+        """Return the shape of this rank's shard of a tensor."""
         meta = global_type(value, self.mesh)
         assert meta is not None  # a tensor
         return self.sharding(value).local_type(meta, self.mesh, self.mesh.coordinate(self.rank)).shape
 
     def sharding(self, value: SSAValue) -> Sharding:
+        """Return the sharding of a value; replicated if it has none, and in a program for one device."""
         sharding = None if self.ignore_shardings else sharding_of(value)
         return sharding or Sharding((), self.mesh.name)
 
@@ -264,7 +267,10 @@ class _Emitter:
         """Emit the torch call of an `aten` op. For several results, add a `getitem` for each."""
         operands, results = op.operands, op.results
         # Unused by-products may differ between kernels, as in embedding_bag in bf16, so they are not checked.
-        result_types = tuple(self.local_meta(r) if r.uses or len(results) == 1 else None for r in results)
+        is_checked = [bool(result.uses) or len(results) == 1 for result in results]
+        result_types = tuple(
+            self.local_meta(result) if checked else None for result, checked in zip(results, is_checked, strict=True)
+        )
         call = self.calls.of(op, tuple(map(self.local_meta, operands)), result_types)
         nodes, name = [self.node(value) for value in operands], name_of(results[0]) if call.is_single else None
         node = self.append(call.target, fill_operands(call.args, nodes), fill_operands(call.kwargs, nodes), name)
@@ -272,11 +278,12 @@ class _Emitter:
             self.random_nodes.add(node)
         if call.is_single:
             return [node]
-        names = [f"{node.name}_{index}" if len(results) > 1 else node.name for index in range(len(results))]
-        return [
-            None if meta is None else self.append(operator.getitem, (node, index), {}, name_of(result) or name)
-            for index, (meta, name, result) in enumerate(zip(op.metas, names, results, strict=True))
-        ]
+        items: list[fx.Node | None] = []
+        for index, (meta, result) in enumerate(zip(op.metas, results, strict=True)):
+            default_name = f"{node.name}_{index}" if len(results) > 1 else node.name
+            item_name = name_of(result) or default_name
+            items.append(None if meta is None else self.append(operator.getitem, (node, index), {}, item_name))
+        return items
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
         """Return shape and element type of this rank's shard; None in local forms, where types may have no sizes."""
@@ -288,6 +295,7 @@ class _Emitter:
         return TensorMeta(self.local_shape(value), meta.dtype)
 
     def evaluate(self, local: Local) -> int:
+        """Return the value on this rank of a number that depends on the rank."""
         return local.evaluate(self.mesh, self.mesh.coordinate(self.rank))
 
     def device(self) -> Any:
@@ -365,6 +373,7 @@ class _Emitter:
         }
 
     def emit_halo(self, op: Any) -> Sequence[Any]:
+        """Emit the exchange of elements with the neighbouring chunks."""
         meta = meta_of(op.operands[0].type)
         assert meta is not None
         line = line_of(self.mesh, self.rank, op.axes, self.group_name)
@@ -372,6 +381,7 @@ class _Emitter:
         return [HALO_EMITTERS[op.name](self.call, line, x, dtype, op)]
 
     def emit_rotate(self, op: Any) -> Sequence[Any]:
+        """Emit a rotation of a ring; for a start, return the function that waits for it."""
         meta = meta_of(op.operands[0].type)
         assert meta is not None
         x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
@@ -388,10 +398,12 @@ class _Emitter:
         return [exchange_rows.exchange_rows(self.call, group, size, first, TORCH_DTYPES[meta.dtype], *counts)]
 
     def emit_host_copy(self, op: Any) -> Sequence[Any]:
+        """Emit a copy to or from host memory; for a start, return the function that waits for it."""
         end = begin_copy(self.call, self.node(op.operands[0]), self.device, op.TO_HOST)
         return [lambda: [end()]] if op.IS_START else [end()]
 
     def emit_assemble(self, op: Any) -> Sequence[Any]:
+        """Join the blocks that a ring received one after the other."""
         return [assemble(self.call, self.mesh, self.rank, [*map(self.node, op.operands)], op)]
 
     def emit_choose(self, op: ValueOp) -> Sequence[Any]:
@@ -404,6 +416,7 @@ class _Emitter:
         return [chosen]
 
     def emit_state(self, op: Any) -> Sequence[Any]:
+        """Emit an op on the states of a packed placement, such as the combination of two states."""
         nodes, operand_kinds = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
         result_kinds = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
         call_once = partial(self.call_once, (tuple(op.operands), op.argument["by"]))
@@ -417,20 +430,23 @@ class _Emitter:
         return self.shapes.of(self.node(value)) if meta is None else (meta.shape, TORCH_DTYPES[meta.dtype])
 
     def emit_shard_index(self, op: Any) -> Sequence[Any]:
+        """Emit the global positions of this rank's shard, or the local index of global positions."""
         ranges = op.shard.ranges(self.mesh, self.mesh.coordinate(self.rank))
-        if isinstance(op, LocalIndexOp):
-            index, meta = self.node(op.operands[0]), meta_of(op.operands[0].type)
-            wide = meta is not None and meta.dtype == I64
-            index = index if wide else self.call(aten._to_copy.default, index, dtype=torch.int64)
-            return [emit_local_index(self.call, index, ranges)]
-        return [emit_positions(self.call, ranges, self.device())]
+        if not isinstance(op, LocalIndexOp):
+            return [emit_positions(self.call, ranges, self.device())]
+        index, meta = self.node(op.operands[0]), meta_of(op.operands[0].type)
+        if meta is None or meta.dtype != I64:
+            index = self.call(aten._to_copy.default, index, dtype=torch.int64)
+        return [emit_local_index(self.call, index, ranges)]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
+        """Emit the wait for an op in flight, and return its values."""
         arrive = self.values[op.operands[0]]
         assert not isinstance(arrive, fx.Node)  # the verifier of spmd.wait requires a start
         return arrive()
 
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
+        """Return the node of a constant tensor."""
         meta = op.metas[0]
         assert meta is not None
         return [self.constant(torch_constant(str(op.argument["value"]), meta.shape, meta.dtype))]
@@ -444,6 +460,7 @@ class _Emitter:
         return self.graph.get_attr(self.constant_names[key])
 
     def emit_identity(self, op: ValueOp) -> Sequence[Any]:
+        """Return the operand, for an op that does nothing on one device."""
         return [self.node(op.operands[0])]
 
 
@@ -467,6 +484,7 @@ _EMITTERS = (
 
 @cache
 def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
+    """Return the emitter of an op class."""
     return next(emitter for op_class, emitter in _EMITTERS if issubclass(kind, op_class))
 
 

@@ -114,7 +114,8 @@ def _moved_placement(site: Site) -> PartialPlacement:
     """Return the placement of the partial values that are reduced or created, else of those that stay."""
     moved = {*reduced_axes(site.source, site.target), *partial_axes(site.source, site.target)}
     entries = sorted((*site.source.entries, *site.target.entries), key=lambda entry: entry[0] not in moved)
-    return next((p for _, p in entries if isinstance(p, PartialPlacement)), Partial("sum"))
+    partials = (placement for _, placement in entries if isinstance(placement, PartialPlacement))
+    return next(partials, Partial("sum"))
 
 
 @attrs.frozen
@@ -152,23 +153,23 @@ def _send_round(
     moved_parts = [part for part in parts if part.sender != part.receiver]
     axes = [axis for axis in axes if site.mesh.sizes[axis] > 1]
     group = sorted(site.mesh.group(site.rank, axes))
-    outgoing = [[p for p in moved_parts if (p.sender, p.receiver) == (site.rank, member)] for member in group]
-    incoming = [[p for p in moved_parts if (p.sender, p.receiver) == (member, site.rank)] for member in group]
-    flat_chunks = [
-        site.emit(aten.reshape.default, chunk_of(part), [-1])
-        for parts_to_member in outgoing
-        for part in parts_to_member
-    ]
+    outgoing: list[Part] = []
+    incoming: list[Part] = []
+    for member in group:
+        outgoing += [part for part in moved_parts if (part.sender, part.receiver) == (site.rank, member)]
+        incoming += [part for part in moved_parts if (part.sender, part.receiver) == (member, site.rank)]
+    flat_chunks = [site.emit(aten.reshape.default, chunk_of(part), [-1]) for part in outgoing]
     empty = [] if flat_chunks else [site.emit(aten.new_empty.default, x, [0])]
     joined = flat_chunks[0] if len(flat_chunks) == 1 else site.emit(aten.cat.default, [*flat_chunks, *empty])
-    receives, sends = ([sum(part.numel for part in parts) for parts in side] for side in (incoming, outgoing))
+    receives = [sum(part.numel for part in incoming if part.sender == member) for member in group]
+    sends = [sum(part.numel for part in outgoing if part.receiver == member) for member in group]
     message = site.move(
         functional.all_to_all_single.default, joined, receives, sends, axes=axes, finish=lambda result: result
     )
 
     def unpack(result: Node) -> list[PartNode]:
         part_nodes, offset = list(kept_parts), 0
-        for part in (part for parts in incoming for part in parts):
+        for part in incoming:
             chunk = narrow(site.emit, result, 0, offset, part.numel, sum(receives))
             part_nodes.append((part, site.emit(aten.reshape.default, chunk, [length(ranges) for ranges in part.grid])))
             offset += part.numel
@@ -188,12 +189,10 @@ def _partials_of_grid(values: _Values, grid: Grid, parts: Sequence[PartNode]) ->
     """Return the partial values of `grid`, each joined from the parts that overlap it."""
     partials: dict[int, list[PartNode]] = {}
     for part, node in parts:
-        overlap = tuple(common(a, b) for a, b in zip(part.grid, grid, strict=True))
+        overlap = tuple(map(common, part.grid, grid))
         if all(overlap):
-            clipped = attrs.evolve(part, grid=overlap)
-            partials.setdefault(part.partial, []).append(
-                (clipped, _select_grid(values.site.emit, node, overlap, part.grid))
-            )
+            clipped_node = _select_grid(values.site.emit, node, overlap, part.grid)
+            partials.setdefault(part.partial, []).append((attrs.evolve(part, grid=overlap), clipped_node))
     return [_join(values, grid, partials[partial]) for partial in sorted(partials)]
 
 
@@ -202,8 +201,11 @@ def _reduce_parts(values: _Values, parts: Sequence[PartNode]) -> Node:
     site = values.site
     target_grid = grid_of(site.target, site.shape, site.mesh, site.rank)
     # Partial values of which the rank receives no part would only add identities.
-    partials = [[(p, n) for p, n in parts if p.partial == partial] for partial in sorted({p.partial for p, _ in parts})]
-    result = _combine(values, [_join(values, target_grid, of_partial) for of_partial in partials or [[]]])
+    parts_of_partial: dict[int, list[PartNode]] = {}
+    for part, node in parts:
+        parts_of_partial.setdefault(part.partial, []).append((part, node))
+    to_join = [parts_of_partial[partial] for partial in sorted(parts_of_partial)] or [[]]
+    result = _combine(values, [_join(values, target_grid, joined_parts) for joined_parts in to_join])
     return values.brackets.after(result, (site.local(site.target), site.torch_dtype))
 
 
@@ -237,9 +239,10 @@ def _join_ascending(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> N
     for dim, ranges in enumerate(grid):
         slabs = _slabs(ranges, [part.grid[dim] for part, _ in parts])
         if len(slabs) > 1:
-            parts_of_slabs = [[(p, node) for p, node in parts if common(p.grid[dim], slab)] for slab in slabs]
-            grids = [(*grid[:dim], slab, *grid[dim + 1 :]) for slab in slabs]
-            joined = [_join_ascending(values, *pair) for pair in zip(grids, parts_of_slabs, strict=True)]
+            joined = []
+            for slab in slabs:
+                parts_of_slab = [(part, node) for part, node in parts if common(part.grid[dim], slab)]
+                joined.append(_join_ascending(values, (*grid[:dim], slab, *grid[dim + 1 :]), parts_of_slab))
             result = values.site.emit(aten.cat.default, joined, dim)
             order = tuple(itertools.chain.from_iterable(slabs))
             return take(values.site.emit, result, dim, positions(ranges, order), length(ranges))
@@ -247,7 +250,12 @@ def _join_ascending(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> N
 
 
 def _slabs(ranges: Ranges, parts: Sequence[Ranges]) -> list[Ranges]:
-    """Cut `ranges` into as many slabs as possible, such that each part is inside one slab. Slabs may have no part."""
+    """Cut `ranges` into as many slabs as possible, such that each part is inside one slab. Slabs may have no part.
+
+    Example:
+        >>> _slabs(((0, 10),), [((0, 4),), ((2, 6),), ((8, 10),)])
+        [((0, 6),), ((6, 8),), ((8, 10),)]
+    """
     slabs: list[Ranges] = []
     for part in dict.fromkeys(parts):
         overlapping = [slab for slab in slabs if common(slab, part)]

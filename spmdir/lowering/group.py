@@ -106,6 +106,7 @@ class Group:
         return self.partition
 
     def _check_slices(self, method: str, x: Tensor) -> None:
+        """Raise SpmdirError unless dimension 0 of `x` has one slice per rank."""
         if not x.dim() or x.shape[0] != self.size:
             raise SpmdirError(
                 f"group.{method} found the shape {[*x.shape]}; expected [{self.size}, …], one slice per rank"
@@ -130,6 +131,7 @@ class Group:
         return unpack(self._run(collective, sent, *arguments))  # type: ignore[arg-type, return-value]
 
     def _run(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:
+        """Run a functional collective on this group, and wait for its result."""
         return functional.wait_tensor.default(collective(x.contiguous(), *arguments, self.name))
 
 

@@ -72,10 +72,11 @@ def halo_reduce(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExc
     sent = {line.previous: _head(emit, front, op.before), line.following: _tail(emit, front, op.after)}
     received = _exchange(emit, line, front, dtype, sent, (op.before, op.after))
     front = emit(aten.slice.Tensor, front, 0, op.before, -op.after or sys.maxsize)
-    if (halo_before := received[line.previous]) is not None:
+    halo_before, halo_after = received[line.previous], received[line.following]
+    if halo_before is not None:
         head = emit(aten.add.Tensor, _head(emit, front, op.after), halo_before)
         front = emit(aten.cat.default, [head, emit(aten.slice.Tensor, front, 0, op.after, sys.maxsize)])
-    if (halo_after := received[line.following]) is not None:
+    if halo_after is not None:
         tail = emit(aten.add.Tensor, _tail(emit, front, op.before), halo_after)
         front = emit(aten.cat.default, [emit(aten.slice.Tensor, front, 0, 0, -op.before), tail])
     return emit(aten.contiguous.default, _swap(emit, front, op.dim))
@@ -91,10 +92,12 @@ def _swap(emit: Emit, x: Node, dim: int) -> Node:
 
 
 def _head(emit: Emit, front: Node, count: int) -> Node | None:
+    """Return the first `count` elements along dimension 0; None if `count` is 0."""
     return emit(aten.slice.Tensor, front, 0, 0, count) if count else None
 
 
 def _tail(emit: Emit, front: Node, count: int) -> Node | None:
+    """Return the last `count` elements along dimension 0; None if `count` is 0."""
     return emit(aten.slice.Tensor, front, 0, -count, sys.maxsize) if count else None
 
 
@@ -116,11 +119,12 @@ def _exchange(
     received_from: dict[int | None, Node | None] = {line.previous: None, line.following: None}
     if len(line.members) == 1:
         return received_from
-    sizes = dict(zip((line.previous, line.following), counts, strict=True))
-    sends = [sizes.get(member, 0) for member in line.members]
-    sizes = dict(zip((line.previous, line.following), reversed(counts), strict=True))
-    receives = [sizes.get(member, 0) for member in line.members]
-    parts = [part for member in line.members if (part := sent.get(member)) is not None]
+    to_previous, to_following = counts
+    sent_sizes = {line.previous: to_previous, line.following: to_following}
+    received_sizes = {line.previous: to_following, line.following: to_previous}
+    sends = [sent_sizes.get(member, 0) for member in line.members]
+    receives = [received_sizes.get(member, 0) for member in line.members]
+    parts = [part for part in map(sent.get, line.members) if part is not None]
     joined = emit(aten.cat.default, parts) if parts else emit(aten.slice.Tensor, front, 0, 0, 0)
     joined, unpack = view_as_sendable(emit, joined, dtype)
     contiguous = emit(aten.contiguous.default, joined)

@@ -47,6 +47,7 @@ class EdgeCode:
     group_largest: tuple[int, ...] = ()
 
     def __call__(self, x: torch.Tensor, *padded_states: torch.Tensor) -> Any:
+        """Return the local tensor after the edge, followed by the new states, padded like `padded_states`."""
         edge = edge_between(self.source, self.target)
         if edge is None:
             raise SpmdirError(
@@ -86,6 +87,7 @@ class EdgeCode:
 
     @property
     def declaring(self) -> tuple[Placement, ...]:
+        """Return the placements whose classes may declare the code."""
         return (self.source, self.target)
 
 
@@ -190,9 +192,8 @@ def inline_all(
         if node.op == "placeholder":
             operand = next(operands)
             # The code was traced on a contiguous tensor, so its views require one.
-            copies[node] = (
-                emit(aten.contiguous.default, operand) if node.users and not _is_only_returned(node) else operand
-            )
+            is_computed_with = bool(node.users) and not _is_only_returned(node)
+            copies[node] = emit(aten.contiguous.default, operand) if is_computed_with else operand
         elif node.op == "get_attr":
             copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
         elif node.target in _SAME:
@@ -208,6 +209,7 @@ def inline_all(
 
 
 def _is_only_returned(node: Node) -> bool:
+    """Return whether no op of the traced program uses `node`."""
     return all(user.op == "output" for user in node.users)
 
 
@@ -256,6 +258,7 @@ _EXPECTED: dict[type, str] = dict.fromkeys((EdgeCode, BeforeCode, AfterCode), "a
 
 
 def _kinds_text(kinds: Sequence[Kind]) -> str:
+    """Return `a tensor of shape [2] and torch.float32` for an error, or `tensors of …, of …`."""
     texts = [f"shape {[*shape]} and {dtype}" for shape, dtype in kinds]
     return f"a tensor of {texts[0]}" if len(texts) == 1 else f"tensors of {', of '.join(texts)}"
 

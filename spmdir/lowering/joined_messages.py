@@ -88,7 +88,8 @@ class Packing:
 
 def _join_flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
     """Concatenate the flattened members."""
-    return _cat(emit, [emit(aten.reshape.default, m.x, [-1]) for m in messages]), messages[0].arguments
+    flat = [emit(aten.reshape.default, message.x, [-1]) for message in messages]
+    return _cat(emit, flat), messages[0].arguments
 
 
 def _split_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
@@ -105,10 +106,10 @@ def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Seq
     """
     count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
-    received_shapes = [
-        m.received_shape or (count * shape[0], *shape[1:]) for m, shape in zip(messages, shapes, strict=True)
-    ]
-    results = [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, received_shapes, strict=True)]
+    results = []
+    for message, part, shape in zip(messages, parts, shapes, strict=True):
+        received_shape = message.received_shape or (count * shape[0], *shape[1:])
+        results.append(emit(aten.reshape.default, part, [*received_shape]))
     has_gaps = [size == 1 and sum(sizes) > 1 for size in sizes]
     return [emit(aten.contiguous.default, x) if gaps else x for x, gaps in zip(results, has_gaps, strict=True)]
 
@@ -135,15 +136,22 @@ def _join_by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Sh
     A split counts rows. A row of a member has `width` elements, so the joined message counts elements.
     """
     (receives, sends), widths = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
-    parts = [
-        _split(emit, emit(aten.reshape.default, message.x, [-1]), [size * width for size in splits])
-        for message, splits, width in zip(messages, sends, widths, strict=True)
-    ]
-    ordered = list(itertools.chain.from_iterable(zip(*parts, strict=True)))
-    total_splits = [
-        [sum(map(operator.mul, sizes, widths)) for sizes in zip(*side, strict=True)] for side in (receives, sends)
-    ]
-    return _cat(emit, ordered), tuple(total_splits)
+    parts_of_members = []
+    for message, splits, width in zip(messages, sends, widths, strict=True):
+        flat = emit(aten.reshape.default, message.x, [-1])
+        parts_of_members.append(_split(emit, flat, [size * width for size in splits]))
+    ordered = list(itertools.chain.from_iterable(zip(*parts_of_members, strict=True)))
+    return _cat(emit, ordered), (_add_splits(receives, widths), _add_splits(sends, widths))
+
+
+def _add_splits(splits_of_members: Sequence[Sequence[int]], widths: Sequence[int]) -> list[int]:
+    """Return the number of elements of all members together for each rank, from the rows of each member.
+
+    Example:
+        >>> _add_splits([[1, 2], [3, 0]], widths=[10, 100])
+        [310, 20]
+    """
+    return [sum(map(operator.mul, rows, widths)) for rows in zip(*splits_of_members, strict=True)]
 
 
 def _split_by_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
@@ -159,7 +167,7 @@ def _split_by_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: S
 
 def _splits(messages: Sequence[Message]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
     """Return, for each member, the lengths that it receives from each rank, and that it sends to each rank."""
-    return [m.arguments[0] for m in messages], [m.arguments[1] for m in messages]
+    return [message.arguments[0] for message in messages], [message.arguments[1] for message in messages]
 
 
 PACKINGS: dict[Any, Packing] = {
@@ -172,9 +180,11 @@ PACKINGS: dict[Any, Packing] = {
 
 
 def _cat(emit: Emit, parts: Sequence[Node], dim: int = 0) -> Node:
+    """Return the concatenation of `parts` along a dimension."""
     return emit(aten.cat.default, [*parts], dim)
 
 
 def _split(emit: Emit, x: Node, sizes: Sequence[int], dim: int = 0) -> list[Node]:
+    """Return consecutive parts of `x`, of these sizes along a dimension."""
     parts = emit(aten.split_with_sizes.default, x, [*sizes], dim)
     return [emit(operator.getitem, parts, index) for index in range(len(sizes))]

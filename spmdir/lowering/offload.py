@@ -38,12 +38,14 @@ def begin_copy(emit: Emit, x: Node, device: Callable[[], Any], to_host: bool) ->
 
 @torch.library.custom_op("spmdir::offload", mutates_args=(), schema="(Tensor x) -> Tensor")
 def _offload(x: Tensor) -> Tensor:
+    """Start a copy of `x` to pinned host memory."""
     host_copy = torch.empty_like(x, device="cpu", pin_memory=x.device.type != "cpu")
     return _start_copy(host_copy, x, x.device, True)
 
 
 @torch.library.custom_op("spmdir::reload", mutates_args=(), schema="(Tensor x, Device device) -> Tensor")
 def _reload(x: Tensor, device: torch.device) -> Tensor:
+    """Start a copy of `x` from host memory to a device."""
     return _start_copy(torch.empty_like(x, device=device), x, device, False)
 
 

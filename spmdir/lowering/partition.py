@@ -76,7 +76,10 @@ class DimPartition:
 
     @cached_property
     def by_rank(self) -> Shape:
-        """Return the number of the chunk of each rank of the group, in mesh order of the ranks."""
+        """Return the number of the chunk of each rank of the group, in mesh order of the ranks.
+
+        In the example of this file, it is (0, 2, 1, 3): rank 2, with a = 1 and b = 0, has chunk 1.
+        """
         chunk_numbers = []
         for coordinates in itertools.product(*(range(self.counts[axis_position]) for axis_position in self.order)):
             coordinate_of_axis = dict(zip(self.order, coordinates, strict=True))
@@ -107,7 +110,8 @@ def partition_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, m
     Args:
         size: the global length of the dimension.
     """
-    outer_sharding = Sharding([(a, p) for a, p in sharding.entries if a not in axes], sharding.mesh)
+    outer_entries = [(axis, placement) for axis, placement in sharding.entries if axis not in axes]
+    outer_sharding = Sharding(outer_entries, sharding.mesh)
     extent = length(outer_sharding.local_ranges(dim, size, mesh, mesh.coordinate(rank)))
     counts = tuple(mesh.sizes[axis] for axis in axes)
     order = tuple(axes.index(axis) for axis in mesh.axis_names if axis in axes)
@@ -236,9 +240,8 @@ def flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> N
         >>> flat = spmdir.placement.flat_chunks(site.emit, x, partition, site.local(site.source))
     """
     if partition.is_even:
-        return emit(
-            aten.reshape.default, split_even(emit, x, partition, _with_size(block, partition.dim, partition.step)), [-1]
-        )
+        joined = split_even(emit, x, partition, _with_size(block, partition.dim, partition.step))
+        return emit(aten.reshape.default, joined, [-1])
     if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return emit(aten.reshape.default, x, [-1])
     chunks = [partition.chunks[number] for number in partition.by_rank]

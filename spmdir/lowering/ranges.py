@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -92,7 +91,12 @@ def narrow(emit: Emit, x: Node, dim: int, offset: int, length: int, extent: int)
 
 @lru_cache(maxsize=4096)
 def pattern_of(ranges: Ranges) -> Pattern | None:
-    """Return the pattern of `ranges`; None if they differ in length or are not regular."""
+    """Return the pattern of `ranges`; None if they differ in length or are not regular.
+
+    Example:
+        >>> pattern_of(((0, 2), (4, 6), (8, 10)))
+        Pattern(start=0, loops=((3, 4), (2, 1)))
+    """
     size = ranges[0][1] - ranges[0][0]
     if any(end - start != size for start, end in ranges):
         return None
@@ -102,11 +106,13 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
         stride, count = starts[1] - starts[0], 2
         while count < len(starts) and starts[count] - starts[count - 1] == stride:
             count += 1
-        offsets = [start - starts[0] for start in starts[:count]]
-        if len(starts) % count or any(
-            start - starts[index - index % count] != offsets[index % count] for index, start in enumerate(starts)
-        ):
+        # The first `count` starts are one run of the loop. All following starts must be such runs, too.
+        if len(starts) % count:
             return None
+        for index, start in enumerate(starts):
+            position = index % count
+            if start - starts[index - position] != position * stride:
+                return None
         loops.insert(0, (count, stride))
         starts = starts[::count]
     return Pattern(starts[0], tuple(loops))
@@ -118,12 +124,12 @@ def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> N
     Return None unless the pattern has each position of the dimension once.
     """
     loops_by_stride = sorted(pattern.loops, key=lambda loop: -loop[1])
-    contiguous_strides = [
-        math.prod(count for count, _ in loops_by_stride[index + 1 :]) for index in range(len(loops_by_stride))
-    ]
-    if [stride for _, stride in loops_by_stride] != contiguous_strides or math.prod(
-        count for count, _ in loops_by_stride
-    ) != extent:
+    covered = 1
+    for count, stride in reversed(loops_by_stride):
+        if stride != covered:
+            return None
+        covered *= count
+    if covered != extent:
         return None
     split = emit(aten.unflatten.int, x, dim, [count for count, _ in loops_by_stride])
     source_dims = [dim + loops_by_stride.index(loop) for loop in pattern.loops]

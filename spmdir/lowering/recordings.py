@@ -57,5 +57,6 @@ class Recorder:
     nodes: list[fx.Node] = attrs.field(factory=list)
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        self.nodes.append(node := self.emit(target, *args, **kwargs))
+        node = self.emit(target, *args, **kwargs)
+        self.nodes.append(node)
         return node

@@ -62,12 +62,16 @@ class Brackets:
 
 def brackets(site: Site, axes: Sequence[str]) -> Brackets:
     """Return the steps before and after a reduction of the partial values over `axes`."""
-    placements = [p for p in dict.fromkeys(site.source[axis] for axis in axes) if isinstance(p, PartialPlacement)]
-    if all(placement.op in REDUCTIONS for placement in placements):
+    axes_of: dict[PartialPlacement, list[str]] = {}
+    for axis in axes:
+        placement = site.source[axis]
+        if isinstance(placement, PartialPlacement):
+            axes_of.setdefault(placement, []).append(axis)
+    if all(placement.op in REDUCTIONS for placement in axes_of):
         return Brackets(site, divisors=divisors_of(site, axes))
-    counts = [site.mesh.group_size(axis for axis in axes if site.source[axis] == p) for p in placements]
-    afters = tuple(AfterCode(p, count) for p, count in zip(placements, counts, strict=True))
-    return Brackets(site, tuple(map(BeforeCode, placements)), afters[::-1])
+    befores = [BeforeCode(placement) for placement in axes_of]
+    afters = [AfterCode(placement, site.mesh.group_size(reduced)) for placement, reduced in axes_of.items()]
+    return Brackets(site, tuple(befores), tuple(reversed(afters)))
 
 
 @attrs.frozen

@@ -115,13 +115,11 @@ def _results(
 
 def _types(outputs: Any) -> Results:
     """Return the type of each output of a torch op; None for an output that is not a tensor of a known type."""
-    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-    return tuple(
-        TensorMeta(tuple(output.shape), DTYPES_OF_TORCH[output.dtype])
-        if isinstance(output, torch.Tensor) and output.dtype in DTYPES_OF_TORCH
-        else None
-        for output in outputs
-    )
+    types: list[TensorMeta | None] = []
+    for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        is_known = isinstance(output, torch.Tensor) and output.dtype in DTYPES_OF_TORCH
+        types.append(TensorMeta(tuple(output.shape), DTYPES_OF_TORCH[output.dtype]) if is_known else None)
+    return tuple(types)
 
 
 def _computed_types(
@@ -132,29 +130,26 @@ def _computed_types(
     Fake tensors may have another element type, as for `pow` of booleans by 1. The kernel runs on tensors of at most one
     element. The types are unknown if it rejects these, or returns more elements.
     """
-    small_arguments = (
-        tuple(map(_with_one_element, args)),
-        tuple((name, _with_one_element(value)) for name, value in kwargs),
-    )
+    small_args = tuple(map(_with_one_element, args))
+    small_kwargs = tuple((name, _with_one_element(value)) for name, value in kwargs)
     try:
-        results = _results(target, *small_arguments, "cpu", repr(small_arguments))
+        results = _results(target, small_args, small_kwargs, "cpu", repr((small_args, small_kwargs)))
         if results is None or any(meta is None or math.prod(meta.shape) > 1 for meta in results):
             return []
         with torch.random.fork_rng(devices=()):
             outputs = target(
-                *_tensors(small_arguments[0], "cpu"),
-                **{name: _tensors(value, "cpu") for name, value in small_arguments[1]},
+                *_tensors(small_args, "cpu"), **{name: _tensors(value, "cpu") for name, value in small_kwargs}
             )
     except Exception:
         # torch ops may raise anything, and errors on these tensors do not concern the user.
         return []
-    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-    return [
-        tuple(
-            TensorMeta(meta.shape, DTYPES_OF_TORCH[output.dtype]) if meta and output.dtype in DTYPES_OF_TORCH else None
-            for meta, output in zip(types, outputs, strict=True)
-        )
-    ]
+    computed_types: list[TensorMeta | None] = []
+    for meta, output in zip(types, outputs if isinstance(outputs, (tuple, list)) else (outputs,), strict=True):
+        if meta is not None and output.dtype in DTYPES_OF_TORCH:
+            computed_types.append(TensorMeta(meta.shape, DTYPES_OF_TORCH[output.dtype]))
+        else:
+            computed_types.append(None)
+    return [tuple(computed_types)]
 
 
 def _with_one_element(value: Any) -> Any:

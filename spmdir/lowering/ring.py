@@ -68,11 +68,10 @@ def emit_state(
     results = inline_all(emit, code, values, operand_kinds)
     kinds = [kind for _, kind in results]
     default_kinds = kinds if op.METHOD in ("finish", "pack") else operand_kinds
-    require_kinds(
-        code,
-        kinds,
-        [kind or like for kind, like in itertools.zip_longest(result_kinds, default_kinds[: len(result_kinds)])],
-    )
+    expected_kinds = [
+        kind or default for kind, default in itertools.zip_longest(result_kinds, default_kinds[: len(result_kinds)])
+    ]
+    require_kinds(code, kinds, expected_kinds)
     return [node for node, _ in results]
 
 
@@ -93,4 +92,5 @@ def erase_unused(graph: Graph, nodes: Iterable[Node], protected: Container[Node]
 
 
 def _is_collective(node: Node) -> bool:
+    """Return whether a node calls a functional collective, or waits for one."""
     return getattr(node.target, "namespace", None) == functional.name

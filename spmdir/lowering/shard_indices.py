@@ -34,6 +34,9 @@ def emit_local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
 
     With several ranges, a table has the shift from global to local positions for each range and each gap. The shift of
     a gap is so low that the result is clamped to -1.
+
+    For the ranges (0, 2) and (4, 6), the shifts are 0 in the first range and -2 in the second: the index [1, 3, 5] has
+    the local index [1, -1, 3].
     """
     if not ranges:
         return emit(aten.full_like.default, index, -1)

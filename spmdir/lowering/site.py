@@ -71,9 +71,9 @@ class Message:
         """
         if self.call is None:
             return lambda: self.x
-        x, unpack = (
-            (self.x, _identity) if self.moved_dtype is None else view_as_sendable(emit, self.x, self.moved_dtype)
-        )
+        x, unpack = self.x, _identity
+        if self.moved_dtype is not None:
+            x, unpack = view_as_sendable(emit, self.x, self.moved_dtype)
         sent = emit(self.call, emit(aten.contiguous.default, x), *self.arguments, self.group)
         return lambda: unpack(emit(WAIT, sent))
 
@@ -123,12 +123,12 @@ class Site:
     @cached_property
     def named(self) -> tuple[str, ...]:
         """Return the axes that the op names, without axes of one rank on which the local tensor is the global one."""
-        return tuple(
-            axis
-            for axis in self.argument.get("axes", ())
-            if self.mesh.sizes[axis] > 1
-            or not (self._is_whole(self.source[axis]) and self._is_whole(self.target[axis]))
-        )
+        named_axes = []
+        for axis in self.argument.get("axes", ()):
+            is_trivial = self._is_whole(self.source[axis]) and self._is_whole(self.target[axis])
+            if self.mesh.sizes[axis] > 1 or not is_trivial:
+                named_axes.append(axis)
+        return tuple(named_axes)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
@@ -159,10 +159,12 @@ class Site:
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """Return the torch element type of the operand on this rank."""
         return TORCH_DTYPES[self.dtype]
 
     @property
     def ranks(self) -> int:
+        """Return the number of dimensions of the tensor."""
         return len(self.shape)
 
     def local_type(self, sharding: Sharding) -> TensorMeta:
@@ -205,15 +207,8 @@ class Site:
         axes = self.axes if axes is None else axes
         if not axes:
             return Message(x, finish)
-        return Message(
-            x,
-            finish,
-            op,
-            arguments,
-            self.group(axes),
-            moved_dtype,
-            None if received_shape is None else tuple(received_shape),
-        )
+        received_shape = None if received_shape is None else tuple(received_shape)
+        return Message(x, finish, op, arguments, self.group(axes), moved_dtype, received_shape)
 
     def move(
         self,

@@ -76,13 +76,10 @@ class TorchCalls:
         if key not in self._calls:
             self._calls[key] = call = self._read(op)
             if None not in operand_types:
-                args, kwargs = fill_operands(call.args, operand_types), fill_operands(call.kwargs, operand_types)
-                check_results(
-                    call.target,
-                    _without_nodes(args),
-                    tuple((name, _without_nodes(v)) for name, v in kwargs.items()),
-                    result_types,
-                )
+                args = _without_nodes(fill_operands(call.args, operand_types))
+                kwargs = fill_operands(call.kwargs, operand_types)
+                kwarg_pairs = tuple((name, _without_nodes(value)) for name, value in kwargs.items())
+                check_results(call.target, args, kwarg_pairs, result_types)
         return self._calls[key]
 
     def _read(self, op: ValueOp) -> TorchCall:
@@ -116,9 +113,8 @@ class TorchCalls:
             elif not keyword_only:
                 positional.append((is_given, value))
         if literals:
-            raise UnsupportedError(
-                f"the op has no argument '{next(iter(literals))}'; expected {', '.join(n for n, _, _ in parameters)}"
-            )
+            names = ", ".join(name for name, _, _ in parameters)
+            raise UnsupportedError(f"the op has no argument '{next(iter(literals))}'; expected {names}")
         positions = schema_of(target).arguments
         while positional and not positional[-1][0] and positions[len(positional) - 1].has_default_value():
             positional.pop()

@@ -17,6 +17,7 @@ Unpack = Callable[[Node], Node]
 
 
 def _view_as_bytes(emit: Emit, x: Node) -> tuple[Node, Unpack]:
+    """Return `x` as bytes, with the bytes of an element in a new last dimension, and the function that undoes it."""
     # A program may run with another floating type than in its IR, so the type is read at run time.
     dtype = emit(getattr, x, "dtype")
     sent = emit(aten.view.dtype, emit(aten.unsqueeze.default, x, -1), torch.uint8)
@@ -24,6 +25,7 @@ def _view_as_bytes(emit: Emit, x: Node) -> tuple[Node, Unpack]:
 
 
 def _view_as_real(emit: Emit, x: Node) -> tuple[Node, Unpack]:
+    """Return complex `x` as pairs of real numbers in a new last dimension, and the function that undoes it."""
     # A lazy conjugate has no parts to view.
     sent = emit(aten.view_as_real.default, emit(aten.resolve_conj.default, x))
     return sent, lambda came: emit(aten.view_as_complex.default, came)
