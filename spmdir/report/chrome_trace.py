@@ -41,13 +41,14 @@ def _slices(execution: Execution, tracks: dict[str, int]) -> Iterator[dict[str, 
 def _arrows(execution: Execution, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Yield the two ends of each arrow: it leaves at the start of a transfer and arrives where the wait for it ends."""
     for index, task in enumerate(execution.program.tasks):
-        transfer = None if task.waits_for is None else execution.program.tasks[task.waits_for].transfer
-        if task.waits_for is not None and transfer is not None:
+        if task.waits_for is None:
+            continue
+        transfer = execution.program.tasks[task.waits_for].transfer
+        if transfer is not None:
             fields = {"cat": "transfer", "id": task.waits_for}
-            yield _event(
-                "s", task.name, tracks[transfer.stream], ts=execution.transfers[task.waits_for].begin * 1e6, **fields
-            )
-            yield _event("f", task.name, 0, ts=execution.busy_times(index)[0] * 1e6, bp="e", **fields)
+            departure, arrival = execution.transfers[task.waits_for].begin, execution.busy_times(index)[0]
+            yield _event("s", task.name, tracks[transfer.stream], ts=departure * 1e6, **fields)
+            yield _event("f", task.name, 0, ts=arrival * 1e6, bp="e", **fields)
 
 
 def _memory(execution: Execution) -> Iterator[dict[str, Any]]:

@@ -69,7 +69,7 @@ class CommReport(ShownAsText):
     ops: tuple[OpCost, ...] = attrs.field(default=(), eq=False)
 
     def __str__(self) -> str:
-        rows = [("collective", "axes", "count", "sent", "ms", "price of")]
+        rows = [("collective", "axes", "count", "sent", "ms", "time from")]
         rows += [(kind, "", *share.cells) for kind, share in self.by_kind.items()]
         rows += [("", ", ".join(axes), *share.cells) for axes, share in self.by_axis.items()]
         prices = dict.fromkeys(price for share in self.by_kind.values() for price in share.prices)
@@ -111,7 +111,7 @@ class CommReport(ShownAsText):
         total = sum(self.compute.values(), Share())
         listed = dict(list(self.compute.items())[:MAX_KINDS])
         remaining = sum(list(self.compute.values())[MAX_KINDS:], Share())
-        rows = [("compute", "count", "ms", "share", "price of")]
+        rows = [("compute", "count", "ms", "share", "time from")]
         for kind, share in (*listed.items(), *([("others", remaining)] if remaining.count else []), ("total", total)):
             count, _, ms, prices = share.cells
             rows.append((kind, count, ms, f"{share.seconds / self._total_seconds:.1%}", prices))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.analysis.op_seconds import op_work
+from spmdir.analysis.op_seconds import ShardedType, op_work
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
@@ -102,15 +102,19 @@ class _Program:
                 yield op, work
 
     def _add_torch(self, op: TorchOp) -> None:
-        operands, results = (
-            tuple(self._number(value, meta) for value, (meta, _) in zip(values, types, strict=True))
-            for values, types in ((op.operands, op.needed), (op.results, op.produced))
-        )
+        """Append the step of a torch op."""
+        operands = self._numbers_of(op.operands, op.needed)
+        results = self._numbers_of(op.results, op.produced)
         self._add(Step(op.rule, op.kind, operands, results), op)
 
     def _add(self, step: Step, op: TorchOp | None = None) -> None:
+        """Append a step, and the torch op that it belongs to."""
         self._steps.append(step)
         self._ops.append(op)
+
+    def _numbers_of(self, values: Sequence[SSAValue | None], types: Sequence[ShardedType]) -> tuple[int, ...]:
+        """Return the numbers of the operands or results of an op, whose types are `types`."""
+        return tuple(self._number(value, meta) for value, (meta, _) in zip(values, types, strict=True))
 
     def _number(self, value: SSAValue | None, meta: TensorMeta | None = None) -> int:
         """Return the number of a value, a new one for None; `meta` is its type, else that of the value."""

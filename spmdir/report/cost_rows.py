@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from typing import Any
 
 import attrs
 
@@ -127,14 +128,17 @@ def checked_keys(by: str | Iterable[str]) -> tuple[str, ...]:
     Raises:
         UnsupportedError: a key is unknown or repeated.
     """
-    keys = tuple(by.split(",")) if isinstance(by, str) else tuple(by) if isinstance(by, (list, tuple)) else (by,)
+    if isinstance(by, str):
+        keys: tuple[Any, ...] = tuple(by.split(","))
+    else:
+        keys = tuple(by) if isinstance(by, (list, tuple)) else (by,)
     for key in keys:
         if not isinstance(key, str) or key not in KEYS:
             hint = did_you_mean(key, KEYS) if isinstance(key, str) else ""
             raise UnsupportedError(f"unknown key {shown(key)} of a cost table; expected one of {', '.join(KEYS)}{hint}")
     if len({*keys}) < len(keys) or not keys:
         raise UnsupportedError(f"invalid keys {shown(by)} of a cost table; expected at least one key, each once")
-    return keys  # type: ignore  # known keys are strings
+    return keys
 
 
 def check_rows(most: int | None) -> None:
@@ -183,17 +187,17 @@ def equal_modules(ops: Iterable[OpCost]) -> list[list[str]]:
         for path in numbered_modules(op.module):
             ops_of_module.setdefault(path, []).append(op)
     rows = [CostRow((path,), tuple(members)) for path, members in ops_of_module.items()]
-    return [
-        [row.labels[0] for row in equal] for _, equal in equal_layers(rows, lambda row: row.labels, _equality_key, (0,))
-    ]
+    groups = equal_layers(rows, lambda row: row.labels, _equality_key, (0,))
+    return [[row.labels[0] for row in equal_rows] for _, equal_rows in groups]
 
 
 def _merge_equal_layers(rows: Sequence[CostRow], paths: Container[int]) -> list[CostRow]:
     """Merge the rows of equal layers; `paths` are the indices of the labels that are module paths."""
-    return [
-        CostRow(labels, tuple(op for row in equal for op in row.ops), len(equal))
-        for labels, equal in equal_layers(rows, lambda row: row.labels, _equality_key, paths)
-    ]
+    merged_rows = []
+    for labels, equal_rows in equal_layers(rows, lambda row: row.labels, _equality_key, paths):
+        ops = tuple(op for row in equal_rows for op in row.ops)
+        merged_rows.append(CostRow(labels, ops, len(equal_rows)))
+    return merged_rows
 
 
 def _equality_key(row: CostRow) -> Hashable:
@@ -216,17 +220,14 @@ def table_cells(
     check_rows(most)
     labels = [label for key in by for label in LABELS.get(key, (key,))]
     shown = list(rows if most is None else rows[:most])
-    if remaining := [op for row in rows[len(shown) :] for op in row.ops]:
+    remaining = [op for row in rows[len(shown) :] for op in row.ops]
+    if remaining:
         shown.append(CostRow(("others", *[""] * (len(labels) - 1)), tuple(remaining)))
     layers_column = [""] if any(row.layers > 1 for row in shown) else []
-    cells = [
-        (
-            row.labels[0] or "-",
-            *row.labels[1:],
-            *(f"x {row.layers}" if row.layers > 1 else "" for _ in layers_column),
-            *(column(row, total) for column in COLUMNS.values()),
-        )
-        for row in shown
-    ]
+    cells = []
+    for row in shown:
+        layers = [f"x {row.layers}" if row.layers > 1 else ""] if layers_column else []
+        numbers = [column(row, total) for column in COLUMNS.values()]
+        cells.append((row.labels[0] or "-", *row.labels[1:], *layers, *numbers))
     first_number = len(labels) + len(layers_column)
     return [(*labels, *layers_column, *COLUMNS), *cells], range(first_number, first_number + len(COLUMNS) - 1)

@@ -96,8 +96,11 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     peak_bytes, peak_index, live_buffers = find_peak(program)
     live = sorted((program.buffers[buffer] for buffer in sorted(live_buffers)), key=lambda buffer: -buffer.bytes)
     live = [buffer for buffer in live if buffer.bytes]
-    by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in MEMORY_CLASSES}
-    by_class = {kind: size for kind, size in by_class.items() if size}
+    by_class: dict[str, float] = {}
+    for kind in MEMORY_CLASSES:
+        size = math.fsum(buffer.bytes for buffer in live if buffer.kind == kind)
+        if size:
+            by_class[kind] = size
     return MemoryReport(
         peak_bytes,
         "" if peak_index is None else program.tasks[peak_index].name,

@@ -46,8 +46,10 @@ def table(rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
-    def line(row: tuple[str, ...]) -> str:
-        cells = enumerate(zip(row, widths, strict=True))
-        return "  ".join(c.rjust(w) if index in numbers else c.ljust(w) for index, (c, w) in cells).rstrip()
-
-    return list(map(line, rows))
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (text, width) in enumerate(zip(row, widths, strict=True)):
+            cells.append(text.rjust(width) if index in numbers else text.ljust(width))
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -145,9 +145,9 @@ class OutputError:
     def __str__(self) -> str:
         if self.unknown is not None:
             return f"result {self.result}: error unknown: {self.unknown}"
-        terms = [
-            f"{step.text(growth)}, from {step.before} to {step.after} at {where}" for step, where, growth in self.bounds
-        ]
+        terms = []
+        for step, where, growth in self.bounds:
+            terms.append(f"{step.text(growth)}, from {step.before} to {step.after} at {where}")
         return f"result {self.result}: error {' + '.join(terms)}"
 
 
@@ -159,6 +159,7 @@ class _AccumulatedError:
     unknown: str | None = None
 
     def scale(self, factor: float) -> _AccumulatedError:
+        """Return the error `factor` times as large."""
         return attrs.evolve(self, bounds=tuple((step, where, growth * factor) for step, where, growth in self.bounds))
 
     def __add__(self, error: _AccumulatedError) -> _AccumulatedError:
@@ -177,20 +178,20 @@ def output_errors(function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[OutputE
         if isinstance(op, SpmdOp) and len(op.pairs) > 1:  # buckets and their waits are exact
             errors.update((result, errors[value]) for value, result in op.pairs if value in errors)
             continue
-        error = _propagate(
-            op, [errors.get(value, _AccumulatedError()) for value in op.operands], rules, is_local(function)
-        )
+        operand_errors = [errors.get(value, _AccumulatedError()) for value in op.operands]
+        error = _propagate(op, operand_errors, rules, is_local(function))
         if isinstance(op, Collective):
             error = sum(_step_contributions(op, mesh), error)
         errors.update((result, error) for result in op.results if error)
-    results = enumerate(ir.terminator(function).operands)
-    inexact_outputs = [
-        (index, errors[value]) for index, value in results if value in errors and _is_output(function, index)
-    ]
-    return tuple(OutputError(index, error.bounds, error.unknown) for index, error in inexact_outputs)
+    inexact_outputs = []
+    for index, value in enumerate(ir.terminator(function).operands):
+        if value in errors and _is_output(function, index):
+            inexact_outputs.append(OutputError(index, errors[value].bounds, errors[value].unknown))
+    return tuple(inexact_outputs)
 
 
 def _is_output(function: FuncOp, index: int) -> bool:
+    """Return whether a result of the function is one of the program, and not the new value of an edge state."""
     return signature_kind(function, "res_attrs", index) != "state"
 
 
@@ -207,21 +208,24 @@ def _propagate(op: ValueOp, operands: list[_AccumulatedError], rules: RuleSet, l
         before = op.call().operands[index].dtype
         result_dtypes = tuple(meta.dtype for meta in op.metas if meta is not None)
         if math.isnan(growth):
-            unknown = f"the growth of the error in {op_text} depends on the values of operands"
+            reason = "depends on the values of operands"
             if local:
-                unknown = (
-                    f"the growth of the error in {op_text} is not known on shards; report the program before localize"
-                )
-            total += _AccumulatedError(unknown=unknown)
-        elif unbounded_dtype := next((after for after in result_dtypes if not _is_bounded(before, after)), None):
-            total += _AccumulatedError(
-                unknown=f"the growth of the error in {op_text} from {before} to {unbounded_dtype} has no bound"
-            )
-        else:
-            coarser_dtype = next((after for after in result_dtypes if _is_rounded(before, after)), None)
-            total += error.scale(growth * (1 + EPSILON[coarser_dtype.real] if coarser_dtype else 1))
-            if coarser_dtype:
-                total += _AccumulatedError(((Rounding(before, coarser_dtype), _place_text(op), 1.0),))
+                reason = "is not known on shards; report the program before localize"
+            total += _AccumulatedError(unknown=f"the growth of the error in {op_text} {reason}")
+            continue
+        unbounded_dtypes = [after for after in result_dtypes if not _is_bounded(before, after)]
+        if unbounded_dtypes:
+            conversion = f"from {before} to {unbounded_dtypes[0]}"
+            total += _AccumulatedError(unknown=f"the growth of the error in {op_text} {conversion} has no bound")
+            continue
+        coarser_dtypes = [after for after in result_dtypes if _is_rounded(before, after)]
+        if not coarser_dtypes:
+            total += error.scale(growth)
+            continue
+        # The conversion rounds the element with its error, so the error grows by the rounding, too.
+        coarser_dtype = coarser_dtypes[0]
+        total += error.scale(growth * (1 + EPSILON[coarser_dtype.real]))
+        total += _AccumulatedError(((Rounding(before, coarser_dtype), _place_text(op), 1.0),))
     return total
 
 

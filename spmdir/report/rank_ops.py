@@ -93,16 +93,22 @@ def _needed_bytes(
 ) -> dict[int, float]:
     """Return task → the lower bound of the bytes that it sends.
 
-    The bound of a value is divided among the collectives that reshard it, in proportion to the bytes that they send.
+    The bound of a value is divided among the collectives that reshard it, in proportion to the bytes that they send. A
+    bound of 30 MB for two collectives that send 10 MB and 50 MB counts as 5 MB and 25 MB.
     """
     bytes_of_task: dict[int, float] = {}
     for ops, bound in send_bounds(function, mesh):
-        sent = {task_of[op]: task.transfer.wire_bytes for op in ops if (task := tasks[task_of[op]]).transfer}
+        sent: dict[int, float] = {}
+        for op in ops:
+            transfer = tasks[task_of[op]].transfer
+            if transfer is not None:
+                sent[task_of[op]] = transfer.wire_bytes
         total = sum(sent.values())
-        for task_index, wire in sent.items() if total else ():
-            bytes_of_task[task_index] = bytes_of_task.get(task_index, 0.0) + (
-                wire if bound is None else bound * wire / total
-            )
+        if not total:
+            continue
+        for task_index, wire_bytes in sent.items():
+            needed = wire_bytes if bound is None else bound * wire_bytes / total
+            bytes_of_task[task_index] = bytes_of_task.get(task_index, 0.0) + needed
     return bytes_of_task
 
 

@@ -108,11 +108,10 @@ class ScheduleReport(ShownAsText):
             f"exposed communication {milliseconds(self.exposed_seconds)} ms of {milliseconds(transfer_seconds)} ms"
         ]
         rows = [("collective", "axes", "count", "sent", "ms", "exposed", "hidden by")]
-        rows += [
-            (share.kind, ", ".join(share.axes), str(share.count), size_text(share.wire_bytes),
-             milliseconds(share.seconds), milliseconds(share.exposed), _list_hiding_kinds(share.hidden_by))
-            for share in self.collectives
-        ]  # fmt: skip
+        for share in self.collectives:
+            amounts = (str(share.count), size_text(share.wire_bytes))
+            times = (milliseconds(share.seconds), milliseconds(share.exposed), _list_hiding_kinds(share.hidden_by))
+            rows.append((share.kind, ", ".join(share.axes), *amounts, *times))
         lines += table(rows, range(2, 6)) if self.collectives else []
         if self.buckets:
             rows = [("bucket", "collective", "axes", "tensors", "sent")]
@@ -203,7 +202,8 @@ def _share(execution: Execution, kind: str, axes: tuple[str, ...], members: Sequ
         for hiding_task, seconds in execution.hidden_by(index):
             op = execution.program.tasks[hiding_task].op
             hidden[op] = hidden.get(op, 0.0) + seconds
-    transfers = [transfer for index in members if (transfer := execution.program.tasks[index].transfer) is not None]
+    transfers_or_none = [execution.program.tasks[index].transfer for index in members]
+    transfers = [transfer for transfer in transfers_or_none if transfer is not None]
     return CollectiveShare(
         kind,
         axes,
@@ -226,4 +226,5 @@ def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
 
 
 def _list_hiding_kinds(hidden_by: dict[str, float]) -> str:
+    """Return `aten.mm 0.3, aten.add.Tensor 0.1`: the ops that hide most, with their milliseconds."""
     return ", ".join(f"{op} {milliseconds(seconds)}" for op, seconds in list(hidden_by.items())[:MAX_HIDERS])

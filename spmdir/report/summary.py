@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.equal_layers import of_any_layer
@@ -74,6 +73,7 @@ class Summary(ShownAsText):
         return "\n".join([*lines, "", self._totals()])
 
     def _totals(self) -> str:
+        """Return the last line: what a rank sends and computes."""
         if not self.report.decided:
             return "not decided: some values have no sharding; run propagate"
         computing = sum(share.seconds for share in self.report.compute.values())
@@ -91,12 +91,12 @@ def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
     function = ir.main_function(whole)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     groups = layers_of(function, pipeline.rules, in_flight=True)
-    layer_of_value = {
-        text_name(op.results[0]): group.name
-        for group in groups
-        for segment in group.segments
-        for op in _ops_with_results(segment.ops)
-    }
+    layer_of_value: dict[str, str] = {}
+    for group in groups:
+        for segment in group.segments:
+            for op in segment.ops:
+                if op.results:
+                    layer_of_value[text_name(op.results[0])] = group.name
     report = comm_report(whole, pipeline=pipeline)
     sent = (op for op in report.ops if op.axes)
     collectives = shares_by(sent, lambda op: (layer_of_value.get(op.name, ""), op.kind, f"[{', '.join(op.axes)}]"))
@@ -110,10 +110,6 @@ def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
         collectives,
         report,
     )
-
-
-def _ops_with_results(ops: Sequence[Operation]) -> Iterable[Operation]:
-    return (op for op in ops if op.results)
 
 
 def _patterns(function: FuncOp) -> Iterable[tuple[str, str, str]]:

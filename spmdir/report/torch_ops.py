@@ -58,6 +58,7 @@ def sharded_type(value: SSAValue) -> ShardedType:
 
 
 def _sharded_type(meta: TensorMeta | None, sharding: Sharding | None) -> ShardedType:
+    """Return the pair of a type and a sharding; `ABSENT` for no type, and replicated for no sharding."""
     return (ABSENT, Sharding()) if meta is None else (meta, sharding or Sharding())
 
 
@@ -101,14 +102,15 @@ def _is_complete(members: Sequence[AtenOp], note: Note) -> bool:
     if len(members) != note.places.op_count:
         return False
     operands, results = _values(members, note)
-    typed_values = zip((*operands, *results), (*note.operands, *note.results), strict=True)
-    shardings = zip(results, note.result_shardings, strict=True)
-    if any(value is not None and (sharding_of(value) or Sharding()) != sharding for value, sharding in shardings):
-        return False
+    for value, sharding in zip(results, note.result_shardings, strict=True):
+        if value is not None and (sharding_of(value) or Sharding()) != sharding:
+            return False
+    for value, type_ in zip((*operands, *results), (*note.operands, *note.results), strict=True):
+        if value is not None and value.type != type_:
+            return False
+    # A value inside of the expansion must not be used outside of it.
     inner_values = {value for op in members for value in op.results} - set(results)
-    return all(value is None or value.type == type_ for value, type_ in typed_values) and all(
-        user in members for value in inner_values for user in _users(value)
-    )
+    return all(user in members for value in inner_values for user in _users(value))
 
 
 def _values(members: Sequence[AtenOp], note: Note) -> tuple[tuple[SSAValue | None, ...], tuple[SSAValue | None, ...]]:

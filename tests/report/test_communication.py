@@ -66,7 +66,7 @@ func.func @main(%x: tensor<10xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 
 def test_the_text_is_a_table() -> None:
     assert str(comm_report(ir.parse(PROGRAM), "cpu-gloo")).splitlines() == [
-        "collective  axes  count      sent      ms  price of",
+        "collective  axes  count      sent      ms  time from",
         "all_gather            1     384 B   1.601  cpu-gloo",
         "all_reduce            1     512 B   1.101  cpu-gloo",
         "all_to_all            1     128 B  0.6102  cpu-gloo",
@@ -74,7 +74,7 @@ def test_the_text_is_a_table() -> None:
         "            tp        1     384 B   1.601  cpu-gloo",
         "total                 3  1.024 kB   3.312  cpu-gloo",
         "lower bound for these reshards 640 B, 1.60x",
-        "compute    count        ms  share  price of",
+        "compute    count        ms  share  time from",
         "aten.relu      1    0.0101   0.3%  cpu-gloo",
         "inputs         1  2.56e-05   0.0%  cpu-gloo",
         "total          2   0.01013   0.3%  cpu-gloo",
