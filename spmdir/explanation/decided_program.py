@@ -160,7 +160,9 @@ class DecidedProgram:
     def op(self, node: int) -> str:
         """Return the name of the op of a node, `argument` or `result`."""
         producer = self.search.makers[node]
-        return "result" if isinstance(producer, int) else producer.name if isinstance(producer, ValueOp) else "argument"
+        if isinstance(producer, int):
+            return "result"
+        return producer.name if isinstance(producer, ValueOp) else "argument"
 
     def phase(self, node: int) -> int:
         """Return the index in `PHASES` of a node: 0 for arguments, the phase of the producer for results."""
@@ -172,14 +174,17 @@ class DecidedProgram:
 
     @cached_property
     def _phases(self) -> dict[Operation, str]:
+        """Op → forward, backward or optimizer."""
         return phases(self.function, self._kinds)
 
     @cached_property
     def _kinds(self) -> dict[SSAValue, str]:
+        """Value → its kind of memory, such as gradients."""
         return memory_classes(self.function, self._rules)
 
     @cached_property
     def _arguments(self) -> set[str]:
+        """The names of the arguments of the function."""
         return {signature_name(self.function, "arg_attrs", index) for index in range(len(self.function.args))}
 
     @cached_property
@@ -247,16 +252,16 @@ class DecidedProgram:
 
     def decide_with_sharded_result(self, node: int, axis: str, position: int) -> Alternative | None:
         """Require a node and its equal nodes to shard a result on an axis, and decide again; None if they cannot."""
-        return self._decide_changed(
-            node, self._exclude(axis, lambda strategy: strategy.results[position].trait != "shard")
-        )
+        change = self._exclude(axis, lambda strategy: strategy.results[position].trait != "shard")
+        return self._decide_changed(node, change)
 
     def decide_without_annotation(self, node: int, axis: str) -> Alternative | None:
         """Open an axis in the annotations of a node and its equal nodes, and decide again."""
 
         def open_axis(source: StrategySource) -> StrategySource:
             if isinstance(source, OpStrategies):
-                return attrs.evolve(source, results=tuple(s and s.replace(axis, _OPEN) for s in source.results))
+                results = tuple(sharding and sharding.replace(axis, _OPEN) for sharding in source.results)
+                return attrs.evolve(source, results=results)
             assert isinstance(source, Annotation) and source.sharding is not None
             return attrs.evolve(source, sharding=source.sharding.replace(axis, _OPEN))
 
@@ -298,9 +303,8 @@ class DecidedProgram:
 
         def restrict(source: StrategySource) -> StrategySource:
             candidates = source.candidates(axis, self.mesh.sizes[axis])
-            return Restricted(
-                source, axis, frozenset([ends_of(strategy) for strategy in candidates if is_excluded(strategy)])
-            )
+            excluded = frozenset([ends_of(strategy) for strategy in candidates if is_excluded(strategy)])
+            return Restricted(source, axis, excluded)
 
         return restrict
 
@@ -313,10 +317,8 @@ class DecidedProgram:
 
         Decisions are cached.
         """
-        nodes, source = (
-            self.equal_nodes(node),
-            change(self.problem.nodes[node].source),
-        )  # equal nodes share their source
+        nodes = self.equal_nodes(node)
+        source = change(self.problem.nodes[node].source)  # equal nodes share their source
         key = nodes[0], source
         if key not in self._alternatives:
             say("explain: deciding again with a change of {}", self.name(nodes[0]))
@@ -324,8 +326,10 @@ class DecidedProgram:
         return self._alternatives[key]
 
     def _decide_with_sources(self, sources: Mapping[int, StrategySource]) -> Alternative | None:
-        if not all(source.candidates(*axis) for source in dict.fromkeys(sources.values()) for axis in self.mesh.axes):
-            return None
+        """Decide again with other strategies for some nodes; None if a node has none left."""
+        for source in dict.fromkeys(sources.values()):
+            if not all(source.candidates(axis, size) for axis, size in self.mesh.axes):
+                return None
         try:
             with collector_paused():
                 _, solution = self.search.again(sources, self.solution)

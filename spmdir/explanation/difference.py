@@ -118,6 +118,7 @@ class Difference(ShownAsText):
         return "\n\n".join("\n".join(part) for part in (self._totals(), *parts) if part)
 
     def _totals(self) -> list[str]:
+        """Return the table of the totals of both programs."""
         before, after = self.before, self.after
         rows = [
             ("step of a rank", before.seconds, after.seconds, time_text),
@@ -131,6 +132,7 @@ class Difference(ShownAsText):
         return table([("", "before", "after", ""), *texts], range(1, 4))
 
     def _layers(self) -> list[str]:
+        """Return the table of the layers whose costs differ, the largest difference first; equal layers share a row."""
         if any(self.before.modules.values()) != any(self.after.modules.values()):
             return []  # one of the programs has no module paths
         before, after = self.before.layers, self.after.layers
@@ -140,15 +142,18 @@ class Difference(ShownAsText):
         groups = equal_layers(costs, lambda row: (row[0],), lambda row: rounded(row[1]), (0,))
         rows: list[tuple[float, tuple[str, ...]]] = []
         for (label,), equal in groups:
-            sums = [math.fsum(numbers) for numbers in zip(*(numbers for _, numbers in equal), strict=True)]
-            old, new = ((milliseconds(ms), *map(size_text, sizes)) for ms, *sizes in (sums[:3], sums[3:]))
+            columns = zip(*(numbers for _, numbers in equal), strict=True)
+            old_seconds, old_sent, old_held, new_seconds, new_sent, new_held = map(math.fsum, columns)
+            old = milliseconds(old_seconds), size_text(old_sent), size_text(old_held)
+            new = milliseconds(new_seconds), size_text(new_sent), size_text(new_held)
             if old != new:
                 times = f"x {len(equal)}" if len(equal) > 1 else ""
-                rows.append((-abs(sums[3] - sums[0]), (label or "-", times, *old, *new)))
+                rows.append((-abs(new_seconds - old_seconds), (label or "-", times, *old, *new)))
         header = ("layers", "", "ms before", "sent", "held", "ms after", "sent", "held")
         return table([header, *(cells for _, cells in sorted(rows))], range(2, 8)) if rows else []
 
     def _collectives(self) -> list[str]:
+        """Return the table of the collectives whose share differs, by module, kind and axes."""
         shares_of: dict[tuple[str, str, str], list[Share]] = {}
         for side, figures in enumerate((self.before, self.after)):
             for (name, kind, axes), share in figures.collectives.items():
@@ -156,23 +161,27 @@ class Difference(ShownAsText):
                 shares[side] += share
         changed = [(key, old, new) for key, (old, new) in shares_of.items() if old != new]
         changed.sort(key=lambda row: -abs(row[2].seconds - row[1].seconds))
-        rows = [(*key, *share_before.cells[:3], *share_after.cells[:3]) for key, share_before, share_after in changed]
+        rows = [(*key, *old.cells[:3], *new.cells[:3]) for key, old, new in changed]
         header = ("collectives", "", "", "before", "sent", "ms", "after", "sent", "ms")
         return table([header, *rows], range(3, 9)) if rows else []
 
     def _constraints(self) -> list[str]:
+        """Return the table of the added and changed constraints; equal ones share a row."""
         groups: dict[tuple[object, ...], list[Constrained]] = {}
         for constraint in self.constraints:
             key = self._module(constraint.name), constraint.produced, constraint.for_users, constraint.steps
             groups.setdefault(key, []).append(constraint)
         rows = [("constraints", "produced", "for users", "reshard", "ms")]
         for equal in groups.values():
-            constraint, milli = equal[0], milliseconds(math.fsum(constraint.seconds for constraint in equal))
-            name, steps = _group_text([constraint.name for constraint in equal]), ", ".join(constraint.steps) or "none"
-            rows.append((name, f"<{constraint.produced}>", f"<{constraint.for_users}>", steps, milli))
+            first = equal[0]
+            name = _group_text([constraint.name for constraint in equal])
+            time = milliseconds(math.fsum(constraint.seconds for constraint in equal))
+            steps = ", ".join(first.steps) or "none"
+            rows.append((name, f"<{first.produced}>", f"<{first.for_users}>", steps, time))
         return table(rows, range(4, 5)) if self.constraints else []
 
     def _values(self) -> list[str]:
+        """Return the table of the values whose sharding differs, and of the meshes if they differ."""
         rows = [("values", "before", "after")]
         for (_, old, new), names in self.changed.items():
             rows.append((_group_text(names), old or "none", new or "none"))
@@ -182,6 +191,7 @@ class Difference(ShownAsText):
         return table(rows, range(0)) if len(rows) > 1 else []
 
     def _module(self, name: str) -> str:
+        """Return the module of a value, as in the function of this name."""
         return _module(name, self.before, self.after)
 
 
@@ -208,15 +218,10 @@ def diff(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None = No
     )
     partitioned_before, partitioned_after = (with_collectives(module, pipeline)[0] for module in (before, after))
     function_before, function_after = map(ir.main_function, (partitioned_before, partitioned_after))
-    figures_before = _figures(
-        partitioned_before,
-        pipeline,
-        machine.topology,
-        {value: text_name(value) for value in program_values(function_before)},
-    )
-    figures_after = _figures(
-        partitioned_after, pipeline, machine.topology, match_names(function_before, function_after)
-    )
+    names_before = {value: text_name(value) for value in program_values(function_before)}
+    names_after = match_names(function_before, function_after)
+    figures_before = _figures(partitioned_before, pipeline, machine.topology, names_before)
+    figures_after = _figures(partitioned_after, pipeline, machine.topology, names_after)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for name in {**figures_before.shardings, **figures_after.shardings}:
         shardings = [figures.shardings.get(name) for figures in (figures_before, figures_after)]
@@ -250,10 +255,9 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
         name = f"result {label.data}" if isinstance(label, StringAttr) else ""
         name = f"result {index}" if not name or name in shardings else name
         shardings[name] = wanted.data if isinstance(wanted, ShardingAttr) else None
+    objective = report.seconds + sum(cost.seconds for cost in report.compute.values())
     return Figures(
-        objective=None
-        if is_local(function)
-        else report.seconds + sum(cost.seconds for cost in report.compute.values()),
+        objective=None if is_local(function) else objective,
         seconds=step.total.seconds,
         wire_bytes=report.wire_bytes,
         count=report.count,
@@ -267,6 +271,7 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
 
 
 def _module_of(value: SSAValue) -> str:
+    """Return the path of the module that produces a value, with `*` for numbers of layers; empty if unknown."""
     paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()
     return of_any_layer(paths[0] if paths else "", is_path=True)
 
@@ -277,8 +282,10 @@ def _module(name: str, before: Figures, after: Figures) -> str:
 
 
 def _group_text(names: Sequence[str]) -> str:
+    """Return `%a and 3 equal` for the names of four equal values."""
     return f"{names[0]} and {len(names) - 1} equal" if len(names) > 1 else names[0]
 
 
 def _percent(before: float, after: float) -> str:
+    """Return the change in percent; empty if it starts from 0."""
     return percent_text(before, after) if before else ""

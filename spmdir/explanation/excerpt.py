@@ -38,9 +38,8 @@ def excerpt(module: ModuleOp, selectors: Sequence[str]) -> ModuleOp:
     selectors = list(resolve_names(module, selectors, all_names).values())
     for selector in selectors:
         if not any(_matches_op(op, names_of[op], selector) for op in ops):
-            raise no_match_error(
-                selector, {name: places_of(op.location) for op, names in names_of.items() for name in names}
-            )
+            places = {name: places_of(op.location) for op, names in names_of.items() for name in names}
+            raise no_match_error(selector, places)
     selected = [op for op in ops if any(_matches_op(op, names_of[op], selector) for selector in selectors)]
     segment = Segment(selected, (), None)
     declared = [op.clone() for op in whole.body.block.ops if not isinstance(op, FuncOp)]
@@ -48,6 +47,7 @@ def excerpt(module: ModuleOp, selectors: Sequence[str]) -> ModuleOp:
 
 
 def _names(op: Operation) -> list[str]:
+    """Return the names of the results of an op and of the arguments of the function that it uses."""
     arguments = (operand for operand in op.operands if isinstance(operand, BlockArgument))
     return [text_name(value) for value in (*op.results, *arguments)]
 
@@ -55,6 +55,4 @@ def _names(op: Operation) -> list[str]:
 def _matches_op(op: Operation, names: Sequence[str], selector: str) -> bool:
     """Return whether a selector matches an op. `h.3.*` selects the ops of `h.3` itself too."""
     places = places_of(op.location)
-    return any(
-        matches(places, names, alternative) for alternative in dict.fromkeys((selector, selector.removesuffix(".*")))
-    )
+    return matches(places, names, selector) or matches(places, names, selector.removesuffix(".*"))

@@ -152,38 +152,43 @@ def explain_equal_values(program: DecidedProgram, values: Sequence[int]) -> Expl
 
 
 def _explain_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
+    """Explain the placement of a value on an axis: the annotations that it follows from, and an alternative.
+
+    For a sharded value, the alternative is another strategy of its producer; else one that shards the value.
+    """
     node = program.producer[value]
     position = program.problem.nodes[node].results.index(value)
     sources = []
     for origin in origins(program, value, axis):
         name, alternative = program.name(origin.node), program.decide_without_annotation(origin.node, axis)
         if alternative is not None:
-            through = [program.names[between] for between in reversed(origin.path) if between != value]
+            values_between = [program.names[between] for between in reversed(origin.path) if between != value]
+            through = tuple([between for between in values_between if between != name])
             placement_without = str(alternative.strategies[axis][node].results[position])
-            without = tuple([step for step in through if step != name]), placement_without, alternative.seconds
-            sources.append(Source(name, f"{axis}: {origin.placement}", *without))
+            annotated = f"{axis}: {origin.placement}"
+            sources.append(Source(name, annotated, through, placement_without, alternative.seconds))
     placement = program.strategies[axis][node].results[position]
     if placement.trait == "shard":
         return AxisReason(str(placement), _choice(program, node, axis), tuple(sources))
     alternative = program.decide_with_sharded_result(node, axis, position)
-    return AxisReason(
-        str(placement), _compare_alternative(program, node, axis, alternative, " that shards it"), tuple(sources)
-    )
+    choice = _compare_alternative(program, node, axis, alternative, " that shards it")
+    return AxisReason(str(placement), choice, tuple(sources))
 
 
 def _choice(program: DecidedProgram, node: int, axis: str) -> Choice:
+    """Compare the strategy of a node on an axis with the decision without this strategy."""
     return _compare_alternative(program, node, axis, program.decide_without_strategy(node, axis))
 
 
 def _compare_alternative(
     program: DecidedProgram, node: int, axis: str, alternative: Alternative | None, requirement: str = ""
 ) -> Choice:
+    """Return the strategy of a node on an axis with that of an alternative, or with the reasons why there is none."""
     chosen = _strategy_text(program.strategies[axis][node])
     if alternative is None:
         return Choice(axis, chosen, reasons=_reasons(program, node, axis), requirement=requirement)
-    return Choice(
-        axis, chosen, _strategy_text(alternative.strategies[axis][node]), alternative.seconds, requirement=requirement
-    )
+    other = _strategy_text(alternative.strategies[axis][node])
+    return Choice(axis, chosen, other, alternative.seconds, requirement=requirement)
 
 
 def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
@@ -194,14 +199,13 @@ def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
     rule = program.rule(node)
     if rule is None:
         return ("the op has no rule",)
-    return tuple(
-        [str(candidate) for candidate in rule.considered(program.mesh.sizes[axis]) if isinstance(candidate, Dropped)][
-            :MAX_REASONS
-        ]
-    )
+    considered = rule.considered(program.mesh.sizes[axis])
+    dropped = [str(candidate) for candidate in considered if isinstance(candidate, Dropped)]
+    return tuple(dropped[:MAX_REASONS])
 
 
 def _deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
+    """Return the shardings that users need of a value, each with its reshard; equal users of equal layers are one."""
     produced = program.nested.produced[value]
     by_sharding: dict[Sharding, dict[object, dict[int, int]]] = {}
     for node, slot in program.users[value]:
@@ -209,18 +213,19 @@ def _deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
         users_by_key.setdefault(_node_key(program, node), {}).setdefault(node, slot)
     deliveries = []
     for needed, users_by_key in by_sharding.items():
-        users = tuple(
-            [_explain_user(program, value, *next(iter(nodes.items())), len(nodes)) for nodes in users_by_key.values()]
-        )
+        users = []
+        for equal_users in users_by_key.values():
+            node, slot = next(iter(equal_users.items()))
+            users.append(_explain_user(program, value, node, slot, len(equal_users)))
         if needed == produced:
-            deliveries.append(Delivery(str(needed), (), 0.0, 0.0, users))
+            deliveries.append(Delivery(str(needed), (), 0.0, 0.0, tuple(users)))
             continue
-        problem, meta = program.problem, program.problem.values[value]
-        root, tree = program.mesh.root or program.mesh, program.plan_reshard(value, (needed,))
-        machine = root, problem.topology
-        costs = [step_cost(step, meta.shape, meta.dtype.itemsize, *machine) for step in tree.steps.values()]
-        steps, wire_bytes = tuple(map(str, tree.steps.values())), sum(cost.wire_bytes for cost in costs)
-        deliveries.append(Delivery(str(needed), steps, wire_bytes, tree.seconds, users))
+        meta, root = program.problem.values[value], program.mesh.root or program.mesh
+        tree, wire_bytes = program.plan_reshard(value, (needed,)), 0.0
+        for step in tree.steps.values():
+            wire_bytes += step_cost(step, meta.shape, meta.dtype.itemsize, root, program.problem.topology).wire_bytes
+        steps = tuple(map(str, tree.steps.values()))
+        deliveries.append(Delivery(str(needed), steps, wire_bytes, tree.seconds, tuple(users)))
     return tuple(deliveries)
 
 
@@ -238,4 +243,5 @@ def _explain_user(program: DecidedProgram, value: int, node: int, slot: int, tim
 
 
 def _strategy_text(strategy: Strategy) -> str:
+    """Return `(S(0), R) -> (S(0))`: the placements of the operands and the results."""
     return f"({', '.join(map(str, strategy.operands))}) -> ({', '.join(map(str, strategy.results))})"

@@ -208,7 +208,9 @@ def percent_text(before: float, after: float) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:MAX_LISTED])}{f' and {len(names) - MAX_LISTED} more' if len(names) > MAX_LISTED else ''}"
+    """Return `%a, %b, %c, %d and 2 more`."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"{', '.join(names[:MAX_LISTED])}{more}"
 
 
 def _chain(names: Sequence[str]) -> str:
@@ -220,8 +222,10 @@ def _chain(names: Sequence[str]) -> str:
 
 
 def _location_text(location: Location | None) -> str:
+    """Return the file and line after two spaces; empty for no location."""
     return f"  {printable(location.file)}:{location.line}" if location is not None else ""
 
 
 def _objective_text(seconds: float, decided_seconds: float) -> str:
+    """Return the objective of an alternative, and its change from that of the decision in percent."""
     return f"objective {time_text(seconds)}, {percent_text(decided_seconds, seconds)}"

@@ -41,13 +41,14 @@ def origins(program: DecidedProgram, value: int, axis: str) -> list[Origin]:
     of equal length, those that stay in the earliest phase come first: forward, backward, optimizer. An annotated value
     has only its own annotation.
     """
-    if (placement := _produced_placement(program, value, axis)) == R:
+    placement, producer = _produced_placement(program, value, axis), program.producer[value]
+    if placement == R:
         return []
-    if program.annotation(producer := program.producer[value], axis) == placement:
+    if program.annotation(producer, axis) == placement:
         return [Origin(producer, placement, (value,))]
     origin_of_node: dict[int, Origin] = {}
     path_to: dict[int, tuple[int, ...]] = {value: ()}
-    latest_phase, frontier = {value: program.phase(producer)}, [value]
+    latest_phase, frontier = {value: program.phase(producer)}, [value]  # the latest phase on the path to a value
     while frontier and len(origin_of_node) < MAX_ORIGINS:
         annotated: list[tuple[int, Origin]] = []
         next_frontier: dict[int, None] = {}
@@ -67,6 +68,7 @@ def origins(program: DecidedProgram, value: int, axis: str) -> list[Origin]:
 
 
 def _produced_placement(program: DecidedProgram, value: int, axis: str) -> Placement:
+    """Return the placement on an axis in which the producer of a value makes it."""
     node = program.producer[value]
     return program.strategies[axis][node].results[program.problem.nodes[node].results.index(value)]
 
@@ -81,15 +83,12 @@ def _values_sharded_alike(program: DecidedProgram, value: int, axis: str) -> Ite
     """Yield the values that an op shards together with `value` on an axis, without resharding either of them."""
     for index in (program.producer[value], *_matching_users(program, value, axis)):
         node, strategy = program.problem.nodes[index], program.strategies[axis][index]
-        operands = [
-            operand
-            for operand, placement in zip(node.operands, strategy.operands, strict=True)
-            if operand not in program.problem.ties
-            and placement != R
-            and _produced_placement(program, operand, axis) == placement
-        ]
-        results = [result for result, placement in zip(node.results, strategy.results, strict=True) if placement != R]
-        if value in operands or value in results:
-            yield from (
-                sharded for sharded in (*operands, *results) if sharded != value and sharded not in program.problem.ties
-            )
+        sharded = []
+        for operand, placement in zip(node.operands, strategy.operands, strict=True):
+            if operand in program.problem.ties or placement == R:
+                continue
+            if _produced_placement(program, operand, axis) == placement:
+                sharded.append(operand)
+        sharded += [result for result, placement in zip(node.results, strategy.results, strict=True) if placement != R]
+        if value in sharded:
+            yield from (other for other in sharded if other != value and other not in program.problem.ties)

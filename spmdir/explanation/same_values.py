@@ -32,15 +32,17 @@ def match_names(before: FuncOp, after: FuncOp) -> dict[SSAValue, str]:
     producers_before: dict[Hashable, dict[str, ValueOp]] = {}
     for op in _producers(before):
         producers_before.setdefault(_op_key(op, {}), {})[text_name(op.results[0])] = op
-    match_of: dict[SSAValue, SSAValue] = {
-        value: values_before[text_name(value)] for value in after.args if text_name(value) in values_before
-    }
+    match_of: dict[SSAValue, SSAValue] = {}
+    for argument in after.args:
+        if text_name(argument) in values_before:
+            match_of[argument] = values_before[text_name(argument)]
     matched: set[ValueOp] = set()
     for op in _producers(after):
         name, candidates = text_name(op.results[0]), producers_before.get(_op_key(op, match_of), {})
-        match = candidates.pop(name, None) or (
-            candidates.pop(next(iter(candidates))) if candidates else _producer_of_kind(op, values_before.get(name))
-        )
+        if candidates:
+            match = candidates.pop(name if name in candidates else next(iter(candidates)))
+        else:
+            match = _producer_of_kind(op, values_before.get(name))
         if match is not None and match not in matched:
             matched.add(match)
             match_of.update(zip(op.results, match.results, strict=False))
@@ -48,9 +50,10 @@ def match_names(before: FuncOp, after: FuncOp) -> dict[SSAValue, str]:
 
 
 def _producers(function: FuncOp) -> Iterator[ValueOp]:
-    return (
-        op for op in function.body.block.ops if isinstance(op, ValueOp) and op.results and not isinstance(op, FORMS)
-    )
+    """Yield the ops with results, except reshards, constraints, collectives and waits."""
+    for op in function.body.block.ops:
+        if isinstance(op, ValueOp) and op.results and not isinstance(op, FORMS):
+            yield op
 
 
 def _op_key(op: ValueOp, match_of: Mapping[SSAValue, SSAValue]) -> Hashable:
@@ -67,6 +70,7 @@ def _producer_of_kind(op: ValueOp, value: SSAValue | None) -> ValueOp | None:
 
 
 def _matched_name(value: SSAValue, match_of: Mapping[SSAValue, SSAValue], values_before: Mapping[str, SSAValue]) -> str:
+    """Return the name of the match of a value, else its own; `%a (after)` if another value before has this name."""
     if value in match_of:
         return text_name(match_of[value])
     return f"{text_name(value)} (after)" if text_name(value) in values_before else text_name(value)

@@ -55,11 +55,10 @@ def no_match_error(selector: str, values: Mapping[str, SourcePlaces]) -> SpmdirE
             f"them with --print-debuginfo of spmd-translate or spmd-opt, or print_ir(module, debuginfo=True){hint}"
         )
     line = _LINE.fullmatch(selector)
-    hint = (
-        _nearest_line_hint(line, values.values())
-        if line
-        else did_you_mean(selector, values if selector.startswith("%") else paths)
-    )
+    if line:
+        hint = _nearest_line_hint(line, values.values())
+    else:
+        hint = did_you_mean(selector, values if selector.startswith("%") else paths)
     return SpmdirError(
         f"no value matches {shown(selector)}; expected the name of a value before propagate, such as %mm, a line "
         f"such as model.py:12, the path of a module, or a glob{hint}"
@@ -77,4 +76,5 @@ def _nearest_line_hint(selected_line: re.Match[str], places: Iterable[SourcePlac
 
 
 def _is_file(file: str, text: str) -> bool:
+    """Return whether two paths name one file; either may lack outer folders."""
     return file == text or file.endswith(f"/{text}") or text.endswith(f"/{file}")

@@ -48,12 +48,9 @@ def changed_constraints(before: DecidedProgram, after: DecidedProgram) -> Iterat
     planner = Planner(root, problem.topology, problem.collectives)
     for op in _constraints(after):
         produced, for_users, meta = op.source, op.target, meta_of(op.results[0].type)
-        if (
-            produced is None
-            or for_users is None
-            or meta is None
-            or targets_before.get(text_name(op.results[0])) == for_users
-        ):
+        if produced is None or for_users is None or meta is None:
+            continue
+        if targets_before.get(text_name(op.results[0])) == for_users:
             continue
         name = text_name(unresharded(op.operands[0]))
         if produced == for_users:
@@ -64,6 +61,7 @@ def changed_constraints(before: DecidedProgram, after: DecidedProgram) -> Iterat
 
 
 def _constraints(program: DecidedProgram) -> Iterator[ConstraintOp]:
+    """Yield the constraints of a decided program."""
     return (op for op in ir.main_function(program.module).body.block.ops if isinstance(op, ConstraintOp))
 
 
@@ -107,9 +105,8 @@ def what_if(
     all_names = {text_name(value) for value, _ in _values(function)}
     names = resolve_names(original, [*drop_annotations, *(shardings or {}), *(forbid or {})], all_names)
     for selector in drop_annotations:
-        annotated = [
-            value for value in _select_values(function, names[selector]) if _is_annotated(value, mesh.axis_names)
-        ]
+        selected = _select_values(function, names[selector])
+        annotated = [value for value in selected if _is_annotated(value, mesh.axis_names)]
         if not annotated:
             raise SpmdirError(
                 f"{shown(selector)} has no annotation to drop; expected an annotated argument, op or constraint"
@@ -121,15 +118,13 @@ def what_if(
         for value in _last_values(function, names[selector], pipeline):
             _annotate(value, _override(sharding_of(value), placements, mesh.axis_names), mesh.axis_names)
     after = DecidedProgram(changed, pipeline)
-    if forbid:
-        after.forbid(
-            [
-                (text_name(value), axis, placement)
-                for selector, sharding in forbid.items()
-                for value in _last_values(function, names[selector], pipeline)
-                for axis, placement in _placements(sharding, mesh).items()
-            ]
-        )
+    forbidden: list[tuple[str, str, Placement]] = []
+    for selector, sharding in (forbid or {}).items():
+        for value in _last_values(function, names[selector], pipeline):
+            for axis, placement in _placements(sharding, mesh).items():
+                forbidden.append((text_name(value), axis, placement))
+    if forbidden:
+        after.forbid(forbidden)
     if not any(step.name == "localize" for step in pipeline.steps):
         pipeline = pipeline.with_steps((*pipeline.through("propagate").steps, *parse_steps(PARTITIONING)))
     constraints = tuple(changed_constraints(before, after))
@@ -137,6 +132,7 @@ def what_if(
 
 
 def _select_values(function: FuncOp, selector: str) -> list[SSAValue]:
+    """Return the values that a selector matches; raise SpmdirError if there are none."""
     selected = [value for value, places in _values(function) if matches(places, [text_name(value)], selector)]
     if not selected:
         raise no_match_error(selector, {text_name(value): places for value, places in _values(function)})
@@ -144,6 +140,7 @@ def _select_values(function: FuncOp, selector: str) -> list[SSAValue]:
 
 
 def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
+    """Yield each argument and each tensor result, with the places in the source of the model that produce it."""
     for argument in function.args:
         yield argument, SourcePlaces()
     for op in function.body.block.ops:
@@ -164,7 +161,7 @@ def _last_values(function: FuncOp, selector: str, pipeline: Pipeline) -> list[SS
         return values
     phase_of = phases(function, memory_classes(function, pipeline.rules))
     last_of_module: dict[object, SSAValue] = {}
-    for is_forward in (False, True):
+    for is_forward in (False, True):  # values of the forward replace those of other phases
         for value in values:
             if not isinstance(value, OpResult):
                 last_of_module[value] = value
@@ -186,12 +183,12 @@ def _placements(sharding_text: ShardingLike, mesh: Mesh) -> dict[str, Placement]
 def _override(annotation: Sharding | None, placements: Mapping[str, Placement], axes: Sequence[str]) -> Sharding:
     """Return an annotation with the given placements; all other axes keep theirs, or are open."""
     current = dict(annotation.entries) if annotation is not None else dict.fromkeys(axes, _OPEN)
-    return Sharding(
-        [*placements.items(), *((axis, placement) for axis, placement in current.items() if axis not in placements)]
-    )
+    others = [(axis, placement) for axis, placement in current.items() if axis not in placements]
+    return Sharding([*placements.items(), *others])
 
 
 def _is_annotated(value: SSAValue, axes: Sequence[str]) -> bool:
+    """Return whether a value has a sharding that is not open on all axes."""
     sharding = sharding_of(value)
     return sharding is not None and not set(axes) <= set(sharding.open_axes)
 
@@ -209,9 +206,8 @@ def _annotate(value: SSAValue, sharding: Sharding | None, axes: Sequence[str]) -
     if isinstance(op, ConstraintOp):
         op.set_shardings([sharding or everywhere_open])
     elif sharding is None:
-        op.set_shardings(
-            [None if result is value else existing for result, existing in zip(op.results, op.shardings, strict=True)]
-        )
+        results_with_shardings = zip(op.results, op.shardings, strict=True)
+        op.set_shardings([None if result is value else existing for result, existing in results_with_shardings])
     else:
         constraint = ConstraintOp.build(value, sharding, op.location)
         Rewriter.insert_op(constraint, InsertPoint.after(op))

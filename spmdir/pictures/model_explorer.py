@@ -57,6 +57,7 @@ def _node(index: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, 
     }
     shown = [key for key in ("type", "sharding") if attributes[key]]
     tag = {"key": "__tensor_tag", "value": node.name}
+    output = {"id": "0", "attrs": [tag, *({"key": key, "value": attributes[key]} for key in shown)]}
     return {
         "id": str(index),
         "label": node.op,
@@ -66,15 +67,7 @@ def _node(index: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, 
             {"sourceNodeId": str(source), "sourceNodeOutputId": "0", "targetNodeInputId": str(place)}
             for place, source in enumerate(node.operands)
         ],
-        "outputsMetadata": [
-            {
-                "id": "0",
-                "attrs": [
-                    tag,
-                    *({"key": key, "value": attributes[key]} for key in shown),
-                ],
-            }
-        ],
+        "outputsMetadata": [output],
     }
 
 

@@ -42,9 +42,8 @@ def partition(
     module = inline_calls(bind_examples(module, pipeline)).clone()
     remaining = remaining_passes(pipeline, ir.main_function(module))
     partitioning = remaining.before("localize")
-    return run_passes(module, partitioning, after=after), remaining.with_steps(
-        remaining.steps[len(partitioning.steps) :]
-    )
+    later_steps = remaining.steps[len(partitioning.steps) :]
+    return run_passes(module, partitioning, after=after), remaining.with_steps(later_steps)
 
 
 @attrs.frozen
@@ -99,4 +98,5 @@ def _node(
     location: Location | None,
     operands: tuple[int, ...],
 ) -> GraphNode:
+    """Return the node of an op or argument, described by its first value."""
     return GraphNode(text_name(value), op, global_type(value, mesh), sharding_of(value), axes, path, location, operands)

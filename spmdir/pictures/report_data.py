@@ -147,10 +147,12 @@ def _costliest_ops(ops: Sequence[OpCost], paths: Mapping[str, str]) -> list[list
     """
     rows: dict[tuple[Any, ...], list[Any]] = {}
     for op in ops:
-        module = ".".join("*" if part.isdecimal() else part for part in paths.get(op.name, "").split("."))
-        costs = op.kind, op.seconds, op.share.wire_bytes, op.bound, op.axes
-        row = [op.name, op.kind, op.line, op.seconds, op.share.wire_bytes, op.bound, op.axes, 0]
-        rows.setdefault((module if "*" in module else op.name, *costs), row)[-1] += 1
+        parts = paths.get(op.name, "").split(".")
+        module = ".".join("*" if part.isdecimal() else part for part in parts)
+        key = module if "*" in module else op.name, op.kind, op.seconds, op.share.wire_bytes, op.bound, op.axes
+        new_row = [op.name, op.kind, op.line, op.seconds, op.share.wire_bytes, op.bound, op.axes, 0]
+        row = rows.setdefault(key, new_row)
+        row[-1] += 1
     return list(rows.values())
 
 
@@ -247,14 +249,17 @@ def _sent(transfer: Transfer | None) -> list[Any]:
 
 def _lifetimes(execution: Execution) -> tuple[dict[int, int], dict[int, int]]:
     """Return buffer → its first live position in the order of execution, and buffer → its last."""
-    memory, begins, ends = Memory(execution.program), dict[int, int](), dict[int, int]()
+    memory = Memory(execution.program)
+    begins: dict[int, int] = {}
+    ends: dict[int, int] = {}
     live_before = dict.fromkeys(memory.live)
     for position, task in enumerate(execution.order):
         allocated = {buffer for stage in execution.program.tasks[task].memory_changes for buffer in stage[0]}
         begins.update(dict.fromkeys(allocated, position))
-        freed = allocated | set(execution.program.tasks[task].reads)
+        # A buffer is freed after the last task that reads it, or after its own task if none reads it.
+        may_end = allocated | set(execution.program.tasks[task].reads)
         memory.run(task)
-        ends.update((buffer, position) for buffer in freed if buffer not in memory.live)
+        ends.update((buffer, position) for buffer in may_end if buffer not in memory.live)
     end = len(execution.order) - 1
     ends.update(dict.fromkeys(memory.live, end))
     begins.update(dict.fromkeys(live_before, 0))
@@ -302,7 +307,7 @@ class PassChanges:
         """Add the changes of a pass."""
         module = current()
         lines, ops = _text(module), _counts(module)
-        removed, added = (list(difference.elements()) for difference in (self._lines - lines, lines - self._lines))
+        removed, added = list((self._lines - lines).elements()), list((lines - self._lines).elements())
         kinds = [[kind, self._ops[kind], ops[kind]] for kind in self._ops | ops if self._ops[kind] != ops[kind]]
         self.passes.append({
             "name": name,

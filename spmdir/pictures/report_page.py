@@ -46,4 +46,5 @@ def page_of(data: dict[str, Any], title: str) -> str:
 
 
 def _file(name: str) -> str:
+    """Return the text of a file of this package."""
     return (Path(__file__).parent / name).read_text(encoding="utf-8")

@@ -82,4 +82,5 @@ def _positions(pieces: Sequence[Range], places: Sequence[tuple[float, float]], a
 
 
 def _line(text: str, x: float, y: float, attributes: str) -> str:
+    """Return a text element at a position in pixels, with further attributes such as `opacity='0.75'`."""
     return f"<text x='{x:.1f}' y='{y:.1f}' fill='currentColor' {attributes}>{escape(text)}</text>"

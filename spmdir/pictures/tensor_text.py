@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 from spmdir.core.axis_colors import AXIS_COLORS
 from spmdir.core.intervals import Range
@@ -16,7 +18,9 @@ HEIGHT = 12
 """The height of a picture in lines, unless it has more rows, or only one."""
 
 _LINES = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"
-"""Box-drawing characters, indexed by the lines that meet: 1 above, 2 below, 4 left, 8 right."""
+"""Box-drawing characters, indexed by the sum of the directions of the lines that meet."""
+_ABOVE, _BELOW, _LEFT, _RIGHT = 1, 2, 4, 8
+_VERTICAL, _HORIZONTAL = _ABOVE + _BELOW, _LEFT + _RIGHT
 
 
 def terminal_text(tiling: Tiling, color: bool) -> str:
@@ -41,13 +45,14 @@ def terminal_text(tiling: Tiling, color: bool) -> str:
     lines = [_heading(tiling.columns, rights)] if tiling.dims else []
     for row in range(bottoms[-1] + 1):
         cells = [_cell(owner, text, row, column) for column in range(rights[-1] + 1)]
-        runs = itertools.groupby(
-            cells, key=lambda cell: tiling.tiles[cell[1]].holder if color and cell[1] is not None else None
-        )
-        lines.append("".join(_filled("".join(character for character, _ in run), holder) for holder, run in runs))
-    starts = (
-        {bottoms[row] + 1: str(start) for row, (start, _) in enumerate(tiling.rows)} if len(tiling.dims) == 2 else {}
-    )
+        holders = [tiling.tiles[tile].holder if color and tile is not None else None for _, tile in cells]
+        line = ""
+        for holder, run in itertools.groupby(zip(cells, holders, strict=True), key=itemgetter(1)):
+            line += _filled("".join(character for (character, _), _ in run), holder)
+        lines.append(line)
+    starts: dict[int, str] = {}
+    if len(tiling.dims) == 2:
+        starts = {bottoms[row] + 1: str(start) for row, (start, _) in enumerate(tiling.rows)}
     margin = max(map(len, starts.values()), default=0) + bool(starts)
     first_row = len(lines) - bottoms[-1] - 1
     lines = [f"{starts.get(row - first_row, ''):<{margin}}{line}" for row, line in enumerate(lines)]
@@ -58,10 +63,12 @@ def _widths(tiling: Tiling, labels: Sequence[str]) -> list[int]:
     """Return the inner width of each column."""
     needed = [1] * len(tiling.columns)
     for tile in tiling.tiles:
+        # The label and a space at each side must fit into the columns of the tile and the lines between them.
         start, end = tile.columns
-        share = -(-(len(labels[tile.holder]) + 3 - (end - start)) // (end - start))
+        needed_together = len(labels[tile.holder]) + 2 - (end - start - 1)
+        needed_each = math.ceil(needed_together / (end - start))
         for index in range(start, end):
-            needed[index] = max(needed[index], share)
+            needed[index] = max(needed[index], needed_each)
     if tiling.dims:
         for index, (start, _) in enumerate(tiling.columns):
             needed[index] = max(needed[index], len(str(start)))
@@ -71,9 +78,10 @@ def _widths(tiling: Tiling, labels: Sequence[str]) -> list[int]:
 def _spread(pieces: Sequence[Range], needed: Sequence[int], room: int) -> list[int]:
     """Return a size for each piece: its part of the `room` by its length, but at least the size that it needs."""
     total = sum(end - start for start, end in pieces) or 1
-    return [
-        max(minimum, (end - start) * room // total - 1) for (start, end), minimum in zip(pieces, needed, strict=True)
-    ]
+    sizes = []
+    for (start, end), minimum in zip(pieces, needed, strict=True):
+        sizes.append(max(minimum, (end - start) * room // total - 1))
+    return sizes
 
 
 def _heading(columns: Sequence[Range], rights: Sequence[int]) -> str:
@@ -90,21 +98,22 @@ def _cell(
     """Return the character of a cell, and its tile; None on lines."""
     if (row, column) in owner:
         return text.get((row, column), " "), owner[row, column]
-    above, below, left, right = (owner.get((row + down, column + across)) for down, across in _NEIGHBOURS)
+    above, below = owner.get((row - 1, column)), owner.get((row + 1, column))
+    left, right = owner.get((row, column - 1)), owner.get((row, column + 1))
     if above is not None or below is not None:
-        lines = 0 if above == below else 12
+        lines = 0 if above == below else _HORIZONTAL
+        tile = above
     elif left is not None or right is not None:
-        lines = 0 if left == right else 3
+        lines = 0 if left == right else _VERTICAL
+        tile = left
     else:
-        corners = [owner.get((row + down, column + across)) for down, across in _CORNERS]
-        pairs = (corners[:2], corners[2:], corners[::2], corners[1::2])
-        lines = sum(1 << bit for bit, (first_owner, second_owner) in enumerate(pairs) if first_owner != second_owner)
-        left = corners[0]
-    return _LINES[lines], None if lines else above if above is not None else left
-
-
-_NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-_CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+        # A line leaves this corner in each direction in which it separates two tiles.
+        above_left, above_right = owner.get((row - 1, column - 1)), owner.get((row - 1, column + 1))
+        below_left, below_right = owner.get((row + 1, column - 1)), owner.get((row + 1, column + 1))
+        lines = _ABOVE * (above_left != above_right) + _BELOW * (below_left != below_right)
+        lines += _LEFT * (above_left != below_left) + _RIGHT * (above_right != below_right)
+        tile = above_left
+    return _LINES[lines], None if lines else tile
 
 
 def _filled(text: str, holder: int | None) -> str:

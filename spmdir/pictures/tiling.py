@@ -122,20 +122,18 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
             ranks.setdefault(cell, []).append(rank)
     shown = rows[:max_pieces], columns[:max_pieces]
     holders: dict[tuple[int, ...], int] = {}
-    grid = [
-        [
-            holders.setdefault(tuple(ranks[row, column]), len(holders)) if (row, column) in ranks else None
-            for column in range(len(shown[1]))
-        ]
-        for row in range(len(shown[0]))
-    ]
-    mixed = tuple(
-        dict.fromkeys(mixed for rank_holding in held_by_rank.values() for mixed in rank_holding.other_placements)
-    )
+    grid: list[list[int | None]] = []
+    for row in range(len(shown[0])):
+        grid.append([])
+        for column in range(len(shown[1])):
+            holder = tuple(ranks.get((row, column), ()))
+            grid[-1].append(holders.setdefault(holder, len(holders)) if holder else None)
+    mixed: dict[tuple[tuple[str, ...], Placement], None] = {}
+    for rank_holding in held_by_rank.values():
+        mixed |= dict.fromkeys(rank_holding.other_placements)
     cropped = tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], max_pieces))
-    return Tiling(
-        meta, sharding, mesh, dims, position, *shown, tuple(_merge_cells(grid)), tuple(holders), mixed, cropped
-    )
+    tiles = tuple(_merge_cells(grid))
+    return Tiling(meta, sharding, mesh, dims, position, *shown, tiles, tuple(holders), tuple(mixed), cropped)
 
 
 def _drawn_dims(
@@ -175,12 +173,14 @@ def _elements_by_rank(
         if coordinates not in elements_by_coordinates:
             elements_by_coordinates[coordinates] = rank_elements(sharding, shape, mesh, rank)
         elements = elements_by_coordinates[coordinates]
-        if all(
-            any(start <= position < end for start, end in elements.ranges[dim])
-            for dim, position in slice_positions.items()
-        ):
+        if all(_contains(elements.ranges[dim], position) for dim, position in slice_positions.items()):
             elements_by_rank[rank] = elements
     return elements_by_rank
+
+
+def _contains(ranges: Iterable[Range], position: int) -> bool:
+    """Return whether a position is in one of the ranges."""
+    return any(start <= position < end for start, end in ranges)
 
 
 def _pieces(holdings: Iterable[RankElements], dim: int, size: int) -> tuple[Range, ...]:
@@ -231,14 +231,20 @@ def _cropped(dims: Sequence[int], pieces: Sequence[Sequence[Range]], max_pieces:
 
 
 def ranks_text(ranks: Sequence[int], max_ranges: int = 3) -> str:
-    """Return ranks as ranges, `0-3, 8`. After `max_ranges` ranges, return the first two and the number of ranks."""
+    """Return ranks as ranges; of more than `max_ranges` ranges, the first two and the number of ranks.
+
+    Example:
+        >>> ranks_text([0, 1, 2, 3, 8, 9]), ranks_text([0, 2, 4, 6])
+        ('0-3, 8, 9', '0, 2, … (4)')
+    """
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    texts = [
-        str(first) if first == last else f"{first}{'-' if last > first + 1 else ', '}{last}" for first, last in runs
-    ]
+    texts = []
+    for first, last in runs:
+        separator = ", " if last == first + 1 else "-"
+        texts.append(str(first) if first == last else f"{first}{separator}{last}")
     return ", ".join(texts) if len(runs) <= max_ranges else f"{', '.join(texts[:2])}, … ({len(ranks)})"

@@ -26,6 +26,7 @@ _TEXT = re.compile(r"\s*(?:tensor<)?(?P<shape>(?:[0-9]+x)*)(?P<dtype>[a-z]\w*)>?
 
 
 def _are_slices(value: Any) -> bool:
+    """Return whether a value is a mapping of ints to ints."""
     return isinstance(value, Mapping) and all(type(number) is int for number in (*value.keys(), *value.values()))
 
 
@@ -113,7 +114,8 @@ def _read(what: Any) -> tuple[TensorMeta | None, ShardingLike | None]:
     """Return the type and the sharding in `what`; None for each that it does not contain."""
     if isinstance(what, TensorMeta):
         return what, None
-    if isinstance(what, str) and (match := _TEXT.fullmatch(what)) and ":" not in what.partition("<")[0]:
+    match = _TEXT.fullmatch(what) if isinstance(what, str) else None
+    if match and ":" not in what.partition("<")[0]:
         sizes = tuple(integer(size) for size in match["shape"].split("x") if size)
         return TensorMeta(sizes, match["dtype"]), match["sharding"]
     if isinstance(what, (str, Sharding, Mapping)):
@@ -144,7 +146,7 @@ def _mesh_of(value: Any) -> Mesh:
 def _smallest(sharding: Sharding, mesh: Mesh) -> TensorMeta:
     """Return the type of the smallest tensor that a sharding with standard placements shards evenly."""
     dims = [placement.dim for _, placement in sharding.entries if placement.dim is not None]
-    shape = tuple(
-        math.prod(mesh.sizes[axis] for axis in sharding.dim_axes(dim)) for dim in range(max(dims, default=-1) + 1)
-    )
-    return TensorMeta(shape, "f32")
+    shape = []
+    for dim in range(max(dims, default=-1) + 1):
+        shape.append(math.prod(mesh.sizes[axis] for axis in sharding.dim_axes(dim)))
+    return TensorMeta(tuple(shape), "f32")
