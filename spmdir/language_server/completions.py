@@ -66,21 +66,14 @@ def completions(document: Document, offset: int) -> tuple[TextSpan, list[Complet
     word = document.text[start:offset]
     if document.scan.is_in(offset - 1, document.scan.comments):
         return span, []
-    complete = (
-        _complete_program
-        if document.language == "program"
-        else _complete_rules
-        if document.language == "rules"
-        else _complete_rewrites
-    )
     with document.pipeline.rules:
-        candidates = [
-            completion for completion in complete(document, offset, before, word) if completion.text.startswith(word)
-        ]
+        every = _COMPLETE[document.language](document, offset, before, word)
+        candidates = [completion for completion in every if completion.text.startswith(word)]
     return span, list(dict.fromkeys(candidates))[:MAX_COMPLETIONS]
 
 
 def _complete_program(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+    """Yield the completions in a program: by the first letter of the word, else by what precedes it on its line."""
     scope = document.scan.scope_at(offset)
     rules = document.pipeline.rules
     if word.startswith("%"):
@@ -105,6 +98,7 @@ def _complete_program(document: Document, offset: int, before: str, word: str) -
 
 
 def _values(document: Document, scope: NameScope, offset: int) -> Iterator[Completion]:
+    """Yield the values of a scope that are defined before the line of `offset`, with their types."""
     line = document.scan.line_span(document.scan.line(offset))
     for name, places in document.scan.values[scope].items():
         if places[0].end < line.start:
@@ -113,18 +107,22 @@ def _values(document: Document, scope: NameScope, offset: int) -> Iterator[Compl
 
 
 def _ops(rules: RuleSet) -> set[str]:
+    """Return the names of all ops that a program may contain."""
     spmd_ops = {op.name for op in Spmd.operations} | {f"spmd.{spec.name}" for spec in collectives()}
     return spmd_ops | set(rules.names) | set(_torch_ops())
 
 
 @cache
 def _torch_ops() -> tuple[str, ...]:
+    """Return the names of the torch ops that the IR can express."""
     return tuple(name for name in listed("aten") if why_not(name) is None)
 
 
 def _arguments(rules: RuleSet, op: str) -> Iterable[Completion]:
-    tensors = {p.name for rule in rules.alternatives(op) for p in rule.parameters if p.is_tensor}
-    names = dict.fromkeys(p.name for rule in rules.alternatives(op) for p in rule.parameters)
+    """Return the names of the literal arguments of an op, those of its rules."""
+    parameters = [parameter for rule in rules.alternatives(op) for parameter in rule.parameters]
+    tensors = {parameter.name for parameter in parameters if parameter.is_tensor}
+    names = dict.fromkeys(parameter.name for parameter in parameters)
     return (Completion(name, "argument") for name in names if name not in tensors)
 
 
@@ -134,14 +132,16 @@ def _placements() -> Iterator[tuple[str, str]]:
         yield name, (placement_class.__doc__ or "").strip().partition("\n")[0]
 
 
-def _clauses(op: str) -> Iterable[str]:
+def _clauses(op: str) -> list[str]:
+    """Return the keywords of the clauses of an `spmd` op, such as `dim` and `on`."""
     op_class = find_spmd_op(op)
-    return (
-        (keyword for keyword, _ in op_class.CLAUSES) if op_class is not None and issubclass(op_class, ValueOp) else ()
-    )
+    if op_class is None or not issubclass(op_class, ValueOp):
+        return []
+    return [keyword for keyword, _ in op_class.CLAUSES]
 
 
 def _complete_rules(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+    """Yield the completions in rules: names of ops at the start of a line, else keywords, functions and placements."""
     rules = document.pipeline.rules
     if not before.strip(word + " \t") and (before == word):
         yield from (Completion(name, "op") for name in sorted(_ops(rules)) if not name.startswith("spmd."))
@@ -155,5 +155,10 @@ def _complete_rules(document: Document, offset: int, before: str, word: str) -> 
 
 
 def _complete_rewrites(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+    """Yield the completions in rewrites: collectives and keywords."""
     yield from (Completion(spec.name, "op") for spec in collectives())
     yield from (Completion(name, "keyword") for name in REWRITE_WORDS)
+
+
+_COMPLETE = {"program": _complete_program, "rules": _complete_rules, "rewrites": _complete_rewrites}
+"""Language → its completions, from (document, offset, line before the word's end, word)."""

@@ -56,6 +56,7 @@ def symbols(document: Document) -> Iterator[DeclaredName]:
 def _declared(
     document: Document, part: int, whole: TextSpan, sort: Literal["mesh", "function"]
 ) -> Iterator[DeclaredName]:
+    """Yield the mesh or function whose text is `whole`: its name is the first `@name` before any parenthesis."""
     for name, places in document.scan.symbols.get(part, {}).items():
         for place in places:
             if place.start in whole and not document.text[whole.start : place.start].count("("):
@@ -70,7 +71,8 @@ def shard_hints(document: Document, start: int, end: int) -> Iterator[tuple[int,
         if mesh is None or not document.parts[scope.part].is_current:
             continue
         for name, places in values.items():
-            if not start <= places[0].start <= end or (value := document.value(scope, name)) is None:
+            value = document.value(scope, name)
+            if value is None or not start <= places[0].start <= end:
                 continue
             shards, sharding = shards_of(value, mesh), sharding_of(value)
             if shards is not None and sharding is not None and sharding.entries:

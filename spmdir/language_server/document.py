@@ -112,22 +112,24 @@ def read_document(text: str, file: str, pipeline: Pipeline, previous: Document |
     with pipeline.rules:
         if language != "program":
             errors = [(None, error) for error in _ERRORS[language](text, file, pipeline)]
-            return Document(
-                text, file, language, pipeline, scanned, (), tuple(_locate_mistakes(errors, scanned, 0, file))
-            )
+            located = tuple(_locate_mistakes(errors, scanned, 0, file))
+            return Document(text, file, language, pipeline, scanned, (), located)
         previous_parts = previous.parts if previous is not None and previous.pipeline is pipeline else ()
         parts: list[TextPart] = []
         mistakes: list[Mistake] = []
-        for number, (first_line, part) in enumerate(parts_of(text)):
-            parts.append(
-                _read_part(part, file, first_line, previous_parts[number] if number < len(previous_parts) else None)
-            )
-            mistakes += _locate_mistakes(parts[-1].errors, scanned, number, file, parts[-1])
+        for number, (first_line, part_text) in enumerate(parts_of(text)):
+            previous_part = previous_parts[number] if number < len(previous_parts) else None
+            part = _read_part(part_text, file, first_line, previous_part)
+            parts.append(part)
+            mistakes += _locate_mistakes(part.errors, scanned, number, file, part)
     return Document(text, file, language, pipeline, scanned, tuple(parts), tuple(mistakes[: MISTAKES.most]))
 
 
 def _language(file: str) -> Language:
-    return "rules" if file.endswith(".rules") else "rewrites" if file.endswith(".rewrites") else "program"
+    """Return the language of a file by the end of its name."""
+    if file.endswith(".rules"):
+        return "rules"
+    return "rewrites" if file.endswith(".rewrites") else "program"
 
 
 def _read_part(text: str, file: str, first_line: int, previous: TextPart | None) -> TextPart:
@@ -140,14 +142,11 @@ def _read_part(text: str, file: str, first_line: int, previous: TextPart | None)
     try:
         module = ir.parse(text, file, first_line, verify_module=False)
     except SpmdirError as error:
-        syntax = [each for group in syntax_errors(text, file, first_line, error) for each in flat(group)]
-        return TextPart(
-            text,
-            previous and previous.module,
-            False,
-            previous is not None and previous.is_verified,
-            tuple((None, each) for each in syntax),
-        )
+        syntax: list[tuple[Operation | None, SpmdirError]] = []
+        for group in syntax_errors(text, file, first_line, error):
+            syntax += [(None, syntax_error) for syntax_error in flat(group)]
+        is_verified = previous is not None and previous.is_verified
+        return TextPart(text, previous and previous.module, False, is_verified, tuple(syntax))
     errors: list[tuple[Operation | None, SpmdirError]] = []
     for op, error in mistakes(module):
         errors += [(op, error) for error in flat(error)]
@@ -157,11 +156,13 @@ def _read_part(text: str, file: str, first_line: int, previous: TextPart | None)
 
 
 def _rule_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirError]:
+    """Return the errors of a text of rules."""
     rules, strategies = read(text, file), read_strategies(text, file)
     return pipeline.rules.extended(rules, strategies).errors(rules, strategies)
 
 
 def _rewrite_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirError]:
+    """Return the errors of a text of rewrites."""
     from spmdir.rewrites.rewrite_text import parse_rewrites  # imports lark, which only rewrites need
 
     try:
@@ -181,6 +182,12 @@ def _locate_mistakes(
     file: str,
     part: TextPart | None = None,
 ) -> Iterator[Mistake]:
+    """Yield the errors with their spans: the line of the op, else the place that the error names, else the start.
+
+    Args:
+        number: the index of the part of the text.
+        part: the part, if it parsed.
+    """
     for op, error in errors[: MISTAKES.most]:
         span = _span_of_op(op, scanned, number, part) if op is not None and part is not None else None
         if span is None and error.location is not None and error.location.file == file:
@@ -204,13 +211,13 @@ def _span_of_op(op: Operation, scanned: Scan, number: int, part: TextPart) -> Te
         return None
     scope = NameScope(number, part.functions.index(function))
     definition = scanned.definition(scope, text_name(op.results[0])[1:])
-    return (
-        None
-        if definition is None
-        else TextSpan(definition.start, max(scanned.code_end(definition.start), definition.end))
-    )
+    if definition is None:
+        return None
+    return TextSpan(definition.start, max(scanned.code_end(definition.start), definition.end))
 
 
 def _values(function: FuncOp) -> dict[str, SSAValue]:
+    """Return name without `%` → argument or result of an op; a declaration without a body has none."""
+    arguments = function.args if function.body.blocks else ()
     results = [result for op in function.walk() for result in op.results]
-    return {text_name(value)[1:]: value for value in (*(function.args if function.body.blocks else ()), *results)}
+    return {text_name(value)[1:]: value for value in (*arguments, *results)}

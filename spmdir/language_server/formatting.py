@@ -65,7 +65,10 @@ def _spaced(code: str) -> Iterator[str]:
             continue
         if token == '"':
             raise SpmdirError("a string has no end on its line; expected a closing quote")
-        yield gap if len(gap) > 1 else _blank(before, token, gap, nesting) if before else ""
+        if len(gap) > 1:
+            yield gap
+        elif before:
+            yield _blank(before, token, gap, nesting)
         yield token
         nesting += (token in "([") - (token in ")]")
         before, gap = token, ""
@@ -148,14 +151,16 @@ def _merge_comments(source: Scan, printed: Scan) -> str:
 
 
 def _comment_texts(scanned: Scan) -> Iterator[str]:
+    """Yield the comments of a text, with their slashes."""
     return (scanned.text[span.start : span.end].rstrip() for span in scanned.comments)
 
 
 def _is_blank(source: Scan, line: int) -> bool:
-    return (
-        line < len(source.lines) - 1
-        and not source.text[source.line_span(line).start : source.line_span(line).end].strip()
-    )
+    """Return whether a line, not the last one, is blank."""
+    if line >= len(source.lines) - 1:
+        return False
+    span = source.line_span(line)
+    return not source.text[span.start : span.end].strip()
 
 
 def _anchors(scanned: Scan) -> Iterator[tuple[tuple[int, str, str], int]]:
@@ -180,6 +185,7 @@ def _anchors(scanned: Scan) -> Iterator[tuple[tuple[int, str, str], int]]:
 
 
 def _ends_function(scanned: Scan, start: int) -> bool:
+    """Return whether the brace at `start` is the first character of its line, as at the end of a function."""
     line = scanned.line_span(scanned.line(start))
     return not scanned.text[line.start : start].strip()
 
@@ -196,6 +202,5 @@ def edit_of(old: str, new: str) -> tuple[TextSpan, str] | None:
     while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
         end += 1
     start_offset = sum(map(len, before[:start]))
-    return TextSpan(start_offset, len(old) - sum(map(len, before[len(before) - end :]))), "".join(
-        after[start : len(after) - end]
-    )
+    end_offset = len(old) - sum(map(len, before[len(before) - end :]))
+    return TextSpan(start_offset, end_offset), "".join(after[start : len(after) - end])

@@ -47,22 +47,12 @@ def meaning(document: Document, offset: int) -> tuple[str, TextSpan] | None:
 
 
 def _texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
+    """Yield the paragraphs of the meaning of a word."""
     if document.language == "program":
         scope = document.scan.scope_at(span.start)
-        module = document.module(scope)
         mesh = mesh_at(document, scope)
-        if word.startswith("%"):
-            value = document.value(scope, word[1:])
-            if value is not None:
-                yield from _value_texts(document, scope, word, value, mesh)
-            return
-        if word.startswith("@"):
-            if module is not None and mesh is not None and word[1:] == mesh.name:
-                yield f"mesh `@{mesh.name} {mesh}`: {mesh.world_size} ranks"
-            return
-        if mesh is not None and word in mesh.axis_names:
-            nodes = " inside a node" if mesh.intra_node is None or word in mesh.intra_node else " across nodes"
-            yield f"axis `{word}` of mesh `@{mesh.name}`: {mesh.sizes[word]} ranks{nodes}"
+        if word.startswith(("%", "@")) or (mesh is not None and word in mesh.axis_names):
+            yield from _name_texts(document, scope, word, mesh)
             return
         if "." in word:
             yield from _op_texts(document, scope, word, span)
@@ -85,7 +75,23 @@ def _texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
         yield f"`{word}`: {_first_lines(MAPS[word].build.__doc__)}"
 
 
+def _name_texts(document: Document, scope: NameScope, word: str, mesh: Mesh | None) -> Iterator[str]:
+    """Yield the meaning of a name in a program: of a value, the mesh, or one of its axes."""
+    if word.startswith("%"):
+        value = document.value(scope, word[1:])
+        if value is not None:
+            yield from _value_texts(document, scope, word, value, mesh)
+    elif mesh is None:
+        return
+    elif word == f"@{mesh.name}":
+        yield f"mesh `@{mesh.name} {mesh}`: {mesh.world_size} ranks"
+    elif word in mesh.axis_names:
+        nodes = " inside a node" if mesh.intra_node is None or word in mesh.intra_node else " across nodes"
+        yield f"axis `{word}` of mesh `@{mesh.name}`: {mesh.sizes[word]} ranks{nodes}"
+
+
 def _value_texts(document: Document, scope: NameScope, name: str, value: SSAValue, mesh: Mesh | None) -> Iterator[str]:
+    """Yield the type and sharding of a value, its shards, the cost of its collective, and its source."""
     sharding = sharding_of(value)
     suffix = f" <{sharding_text(sharding)}>" if sharding is not None else ""
     yield f"```spmdir\n{name} : {print_type(value.type)}{suffix}\n```"
@@ -105,6 +111,7 @@ def sharding_text(sharding: Sharding) -> str:
 
 
 def _shard_texts(value: SSAValue, mesh: Mesh) -> Iterator[str]:
+    """Yield the local type of a value, and the smallest one if ranks differ."""
     types = shards_of(value, mesh)
     if types is not None:
         meta, shards = types
@@ -131,16 +138,17 @@ def _price_texts(document: Document, scope: NameScope, name: str) -> Iterator[st
 
 
 def _op_texts(document: Document, scope: NameScope, word: str, span: TextSpan) -> Iterator[str]:
+    """Yield the meaning of the name of an op: of a collective with its cost, of a torch op with its rule here."""
+    line = document.scan.line_span(document.scan.line(span.start))
+    results = _RESULT.match(document.text, line.start, line.end)
+    first_result = results[1].partition(",")[0].strip() if results else None
     if word.startswith("spmd."):
         yield from _collective_texts(word)
-        line = document.scan.line_span(document.scan.line(span.start))
-        if result := _RESULT.match(document.text, line.start, line.end):
-            yield from _price_texts(document, scope, result[1].partition(",")[0].strip())
+        if first_result is not None:
+            yield from _price_texts(document, scope, first_result)
         return
     yield from rule_texts(document.pipeline.rules, word)
-    line = document.scan.line_span(document.scan.line(span.start))
-    result = _RESULT.match(document.text, line.start, line.end)
-    value = document.value(scope, result[1].partition(",")[0].strip()[1:]) if result else None
+    value = document.value(scope, first_result[1:]) if first_result is not None else None
     is_verified = document.parts[scope.part].is_verified
     if is_verified and value is not None and isinstance(value.owner, ValueOp) and value.owner.name == word:
         try:
@@ -161,10 +169,12 @@ def rule_texts(rules: RuleSet, name: str) -> Iterator[str]:
 
 
 def _collective_texts(name: str) -> Iterator[str]:
+    """Yield the documentation of an `spmd` op."""
     kind = find_spmd_op(name)
     if kind is not None and kind.__doc__:
         yield _first_lines(kind.__doc__)
 
 
 def _first_lines(doc: str | None) -> str:
+    """Return the first paragraph of a docstring."""
     return inspect.cleandoc(doc or "").partition("\n\n")[0]

@@ -50,10 +50,10 @@ def cost_text(op: OpCost) -> str:
 
 
 def _part_costs(document: Document, number: int) -> Iterator[LineCost]:
+    """Yield the costs of the lines of one part of a text; equal costs of a line are counted."""
     module = document.parts[number].module
-    if module is None or not (functions := ir.functions(module)):
-        return
-    if len(functions) == 1 and is_undecided(functions[0]):
+    functions = [] if module is None else ir.functions(module)
+    if module is None or not functions or (len(functions) == 1 and is_undecided(functions[0])):
         return
     try:
         report = comm_report(module, pipeline=document.pipeline)
@@ -63,12 +63,10 @@ def _part_costs(document: Document, number: int) -> Iterator[LineCost]:
         return
     texts: dict[TextSpan, Counter[str]] = {}
     for op in sorted(report.ops, key=lambda op: op.share.wire_bytes != 0):
-        # The report inlines calls, so with several functions its names differ from those of the text.
-        span = (
-            _defining_span(document, NameScope(number, 0), op.name[1:])
-            if len(functions) == 1
-            else _span_at_location(document, op)
-        )
+        if len(functions) == 1:
+            span = _defining_span(document, NameScope(number, 0), op.name[1:])
+        else:  # the report inlines calls, so its names differ from those of the text
+            span = _span_at_location(document, op)
         if span is not None and op.kind != INPUTS and op.seconds >= MIN_SECONDS:
             texts.setdefault(span, Counter())[cost_text(op)] += 1
     for span, counts in sorted(texts.items(), key=lambda entry: entry[0].start):
@@ -86,8 +84,11 @@ def _span_at_location(document: Document, op: OpCost) -> TextSpan | None:
 
 def _defining_span(document: Document, scope: NameScope, name: str) -> TextSpan | None:
     """Return the span that defines a value, or the value it was lowered from: `%2` for `%_2.all_gather`."""
-    while (span := document.scan.definition(scope, name)) is None and "." in name:
+    span = document.scan.definition(scope, name)
+    while span is None and "." in name:
         name = name.rpartition(".")[0]
-        if (match := _NUMBERED_NAME.fullmatch(name)) and document.scan.definition(scope, name) is None:
-            name = match[1]
+        span = document.scan.definition(scope, name)
+        match = _NUMBERED_NAME.fullmatch(name)
+        if span is None and match:
+            span = document.scan.definition(scope, match[1])
     return span

@@ -37,8 +37,6 @@ def shards_of(value: SSAValue, mesh: Mesh) -> tuple[TensorMeta, list[TensorMeta]
         local_types = sharding.local_types(meta, mesh) if meta is not None else ()
     except SpmdirError:  # invalid sharding, or unknown sizes
         return None
-    return (
-        (meta, sorted(local_types, key=lambda local_type: -local_type.bytes))
-        if meta is not None and local_types
-        else None
-    )
+    if meta is None or not local_types:
+        return None
+    return meta, sorted(local_types, key=lambda local_type: -local_type.bytes)

@@ -70,6 +70,7 @@ def name_at(document: Document, offset: int) -> NameUses | None:
 
 
 def _name_uses(name: str, kind: Kind, places: Iterable[TextSpan], names: Iterable[str]) -> NameUses | None:
+    """Return a name with its sorted uses and the other `names` of its kind; None if it has no uses."""
     spans = tuple(sorted(places, key=lambda place: place.start))
     return NameUses(name, kind, spans, frozenset(names) - {name}) if spans else None
 
@@ -81,9 +82,9 @@ def axes_of(document: Document, part: int) -> tuple[str, ...]:
 
 
 def _part_span(document: Document, part: int) -> TextSpan:
-    starts = [start for start, scope in document.scan.scopes if scope == NameScope(part, None)]
-    next_starts = [start for start, scope in document.scan.scopes if scope == NameScope(part + 1, None)]
-    return TextSpan(starts[0], next_starts[0] if next_starts else len(document.text))
+    """Return the span of a part of the text."""
+    starts = {scope.part: start for start, scope in document.scan.scopes if scope.function is None}
+    return TextSpan(starts[part], starts.get(part + 1, len(document.text)))
 
 
 def _axis_places(document: Document, part: int, name: str) -> list[TextSpan]:
@@ -109,19 +110,20 @@ def _like_places(document: Document, scope: NameScope, name: str) -> list[TextSp
     starts = [start for start, _ in document.scan.scopes]
     start = next(start for start, start_scope in document.scan.scopes if start_scope == scope)
     end = next((next_start for next_start in starts if next_start > start), len(document.text))
-    return [TextSpan(*m.span(1)) for m in _LIKE.finditer(document.text, start, end) if m[1] == name]
+    matches = _LIKE.finditer(document.text, start, end)
+    return [TextSpan(*match.span(1)) for match in matches if match[1] == name]
 
 
 def _name_in_record(document: Document, word: str, span: TextSpan) -> NameUses | None:
     """Return the uses of a name: of an op in the whole file, of another name in its rule or rewrite."""
     text = document.text
-    record = TextSpan(0, len(text)) if "." in word else _record(document, span.start)
-    start, end = record.start, record.end
-    pattern = re.compile(
-        rf"(?<![\w.]){re.escape(word)}(?![\w.]|\()" if "." not in word else re.escape(word) + r"(?![\w.])"
-    )
-    places = [TextSpan(*match.span()) for match in pattern.finditer(text, start, end)]
-    names = re.findall(r"[A-Za-z_]\w*", text[start:end])
+    if "." in word:
+        searched, pattern = TextSpan(0, len(text)), re.escape(word) + r"(?![\w.])"
+    else:
+        searched, pattern = _record(document, span.start), rf"(?<![\w.]){re.escape(word)}(?![\w.]|\()"
+    matches = re.compile(pattern).finditer(text, searched.start, searched.end)
+    places = [TextSpan(*match.span()) for match in matches]
+    names = re.findall(r"[A-Za-z_]\w*", text[searched.start : searched.end])
     return _name_uses(word, "word", places, names)
 
 
@@ -158,7 +160,7 @@ def rename(
     named = name_at(document, offset)
     if named is None or (named.kind == "word" and "." in named.name):
         raise SpmdirError("cannot rename this; expected the name of a value, a function, a mesh or an axis")
-    name = name.removeprefix("%" if named.kind == "value" else "@" if named.kind == "symbol" else "")
+    name = name.removeprefix({"value": "%", "symbol": "@"}.get(named.kind, ""))
     valid, expected = _VALID[named.kind]
     if valid.fullmatch(name) is None:
         raise SpmdirError(f"invalid {named.kind} name '{name}'; expected {expected}")
@@ -173,6 +175,7 @@ def rename(
 
 
 def _bare(text: str, place: TextSpan) -> TextSpan:
+    """Return a span without the `%` or `@` at its start."""
     return TextSpan(place.start + (text[place.start] in "%@"), place.end)
 
 

@@ -128,6 +128,7 @@ def scan(text: str) -> Scan:
 
 
 def _scan_part(scanned: Scan, part: int, start: int, end: int) -> None:
+    """Add the names, comments and scopes of one part of the text, between two offsets."""
     scope = NameScope(part, None)
     scanned.scopes.append((start, scope))
     functions = 0

@@ -79,19 +79,19 @@ class OpenDocuments:
         timer.start()
 
     def cancel_timer(self, uri: str) -> None:
-        if (timer := self.timers.pop(uri, None)) is not None:
+        """Cancel the scheduled publication of the errors of a text."""
+        timer = self.timers.pop(uri, None)
+        if timer is not None:
             timer.cancel()
 
     def publish(self, uri: str) -> None:
         """Publish the errors of a text to the editor."""
         text_document = self.server.workspace.get_text_document(uri)
         version, document = text_document.version, self.document(uri)
-        diagnostics = [
-            lsp.Diagnostic(
-                self.range(document, mistake.span), mistake.message, lsp.DiagnosticSeverity.Error, source="spmdir"
-            )
-            for mistake in document.mistakes
-        ]
+        diagnostics = []
+        for mistake in document.mistakes:
+            span, severity = self.range(document, mistake.span), lsp.DiagnosticSeverity.Error
+            diagnostics.append(lsp.Diagnostic(span, mistake.message, severity, source="spmdir"))
         self.server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, diagnostics, version))
 
     def line_costs(self, uri: str) -> tuple[Document, list[LineCost]]:
@@ -171,16 +171,14 @@ def language_server(pipeline: Pipeline, version: str) -> LanguageServer:
 
 
 def _follow_texts(server: LanguageServer, texts: OpenDocuments) -> None:
+    """Register the handlers that follow the open texts: initialisation, opening, changes and closing."""
+
     @server.feature(lsp.INITIALIZE)
     def initialise(params: lsp.InitializeParams) -> None:
         options: Any = params.initialization_options or {}
         read_option = options.get if isinstance(options, dict) else lambda _: None
-        changes = {
-            "topology": read_option("topology"),
-            "costs": read_option("costs"),
-            "plugins": read_option("plugins"),
-        }
-        changes = {name: value for name, value in changes.items() if value}
+        given = {name: read_option(name) for name in ("topology", "costs", "plugins")}
+        changes = {name: value for name, value in given.items() if value}
         if changes:
             evolved = lambda: attrs.evolve(texts.pipeline, **changes)  # noqa: E731
             texts.pipeline = run_guarded(server, evolved, texts.pipeline)
@@ -204,6 +202,7 @@ def _follow_texts(server: LanguageServer, texts: OpenDocuments) -> None:
 
 
 def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
+    """Register the handlers of requests that read a text, such as hovers and completions."""
     answers = request_handlers(server)
 
     @answers(lsp.TEXT_DOCUMENT_HOVER, None)
@@ -219,11 +218,11 @@ def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
     def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
         document, offset = texts.document_and_offset(params)
         if document.language == "program" and (places := rule_places(document, offset)):
-            starts = [lsp.Position(place.line - 1, 0) for place in places]
-            files = [from_fs_path(place.file) or place.file for place in places]
-            return [
-                lsp.Location(file, lsp.Range(position, position)) for file, position in zip(files, starts, strict=True)
-            ]
+            locations = []
+            for place in places:
+                start = lsp.Position(place.line - 1, 0)
+                locations.append(lsp.Location(from_fs_path(place.file) or place.file, lsp.Range(start, start)))
+            return locations
         named = name_at(document, offset)
         places = named.places[:1] if named is not None else ()
         return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in places]
@@ -276,11 +275,11 @@ def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
     def hints(params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         document = texts.document(params.text_document.uri)
         start, end = (texts.offset(document, position) for position in (params.range.start, params.range.end))
-        hints_in_range = shard_hints(document, start, end)
-        starts = [
-            (texts.range(document, TextSpan(position, position)).start, text) for position, text in hints_in_range
-        ]
-        return [lsp.InlayHint(start, text, padding_left=True) for start, text in starts]
+        inlay_hints = []
+        for offset, text in shard_hints(document, start, end):
+            position = texts.range(document, TextSpan(offset, offset)).start
+            inlay_hints.append(lsp.InlayHint(position, text, padding_left=True))
+        return inlay_hints
 
     @answers(lsp.TEXT_DOCUMENT_CODE_LENS, [], threaded=True)
     def lenses(params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
@@ -289,6 +288,7 @@ def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
 
 
 def _edit(server: LanguageServer, texts: OpenDocuments) -> None:
+    """Register the handlers of requests that change a text: formatting and renaming."""
     answers = request_handlers(server)
 
     @answers(lsp.TEXT_DOCUMENT_FORMATTING, [])
@@ -307,7 +307,6 @@ def _edit(server: LanguageServer, texts: OpenDocuments) -> None:
     @answers(lsp.TEXT_DOCUMENT_RENAME, None, lsp.RenameOptions(prepare_provider=True))
     def rename_all(params: lsp.RenameParams) -> lsp.WorkspaceEdit | None:
         document, offset = texts.document_and_offset(params)
-        changes = [
-            lsp.TextEdit(texts.range(document, span), new) for span, new in rename(document, offset, params.new_name)
-        ]
+        edits = rename(document, offset, params.new_name)
+        changes = [lsp.TextEdit(texts.range(document, span), new) for span, new in edits]
         return lsp.WorkspaceEdit(changes={params.text_document.uri: changes})
