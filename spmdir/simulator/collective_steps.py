@@ -28,6 +28,7 @@ def all_steps(extra_steps: Steps | None = None) -> Steps:
 
 
 def _torch_op(spec: CollectiveSpec, name: str) -> Any:
+    """Return the torch op that a plug-in collective names, as `mine.swap.default`."""
     try:
         return operator.attrgetter(name)(torch.ops)
     except AttributeError:
@@ -42,26 +43,26 @@ def _operands(calls: Sequence[Issued]) -> list[Tensor]:
     """Return the operands of a group; raises if shapes, types or arguments differ between ranks."""
     tensors = [call.arguments[0] for call in calls]
     for call, tensor in zip(calls, tensors, strict=True):
-        if (
-            tensor.dtype != tensors[0].dtype
-            or tensor.shape != tensors[0].shape
-            or call.arguments[1:] != calls[0].arguments[1:]
-        ):
+        has_equal_type = tensor.dtype == tensors[0].dtype and tensor.shape == tensors[0].shape
+        if not has_equal_type or call.arguments[1:] != calls[0].arguments[1:]:
             raise calls[0].error(f"has ranks of a group that disagree: {calls[0]} against {call}")
     return tensors
 
 
 def _check_group_size(calls: Sequence[Issued], size: int) -> None:
+    """Raise DivergenceError unless the argument `size` of a collective is the number of its ranks."""
     if size != len(calls):
         raise calls[0].error(f"has a group size of {size}, but its group has {len(calls)} ranks")
 
 
 def _reduce(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
+    """Return the reduction of the tensors by `op`, in rank order."""
     if op not in REDUCTIONS or (op == "avg" and not (tensors[0].is_floating_point() or tensors[0].is_complex())):
         raise calls[0].error(f"cannot reduce {tensors[0].dtype} by {op}")
     if tensors[0].is_complex() and op in ("sum", "avg"):
         # As process groups do: torch's complex sum differs for infinite parts and negative zeros.
-        return torch.view_as_complex(_reduce(calls, [torch.view_as_real(t.resolve_conj()) for t in tensors], op))
+        parts = [torch.view_as_real(tensor.resolve_conj()) for tensor in tensors]
+        return torch.view_as_complex(_reduce(calls, parts, op))
     total = tensors[0]
     for tensor in tensors[1:]:
         total = REDUCTIONS[op].combine(total, tensor)
@@ -69,11 +70,13 @@ def _reduce(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tens
 
 
 def _all_reduce(calls: Sequence[Issued]) -> list[Tensor]:
+    """Reduce the tensors of all ranks; each rank gets the result."""
     total = _reduce(calls, _operands(calls), calls[0].arguments[1])
     return [total.clone() for _ in calls]
 
 
 def _all_gather(calls: Sequence[Issued]) -> list[Tensor]:
+    """Concatenate the tensors of all ranks along dimension 0; each rank gets the result."""
     tensors = _operands(calls)
     _check_group_size(calls, calls[0].arguments[1])
     if not tensors[0].dim():
@@ -83,14 +86,18 @@ def _all_gather(calls: Sequence[Issued]) -> list[Tensor]:
 
 
 def _reduce_scatter(calls: Sequence[Issued]) -> list[Tensor]:
+    """Reduce the tensors of all ranks, and give each rank one chunk of dimension 0 of the result."""
     tensors, (_, op, size, _) = _operands(calls), calls[0].arguments
     _check_group_size(calls, size)
     if not tensors[0].dim() or tensors[0].shape[0] % size:
         raise calls[0].error(f"scatters {list(tensors[0].shape)} over {size} ranks; dimension 0 must divide evenly")
-    return [piece.clone() for piece in _reduce(calls, tensors, op).chunk(size)] if tensors[0].shape[0] else tensors
+    if not tensors[0].shape[0]:
+        return tensors
+    return [chunk.clone() for chunk in _reduce(calls, tensors, op).chunk(size)]
 
 
 def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
+    """Send each rank its block of every rank; blocks are cut along dimension 0 by the lengths in the calls."""
     receives, sends = [list(call.arguments[1]) for call in calls], [list(call.arguments[2]) for call in calls]
     blocks = []
     for source, call in enumerate(calls):
@@ -108,6 +115,7 @@ def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
 
 
 def _broadcast(calls: Sequence[Issued]) -> list[Tensor]:
+    """Give each rank the tensor of one rank of the group."""
     tensors, root = _operands(calls), calls[0].arguments[1]
     if not 0 <= root < len(calls):
         raise calls[0].error(f"is from rank {root} of a group of {len(calls)}; expected one from 0 to {len(calls) - 1}")

@@ -76,12 +76,11 @@ def distribute(
     layers = _layers(sharding, mesh)
     local_tensors: dict[tuple[int, ...], torch.Tensor] = {(): tensor}
     for axes, placement in layers:
-        count = mesh.group_size(axes)
-        local_tensors = {
-            (*indices, index): shard
-            for indices, outer_tensor in local_tensors.items()
-            for index, shard in enumerate(_distribute(placement, outer_tensor, count, noise))
-        }
+        inner_tensors: dict[tuple[int, ...], torch.Tensor] = {}
+        for indices, outer_tensor in local_tensors.items():
+            shards = _distribute(placement, outer_tensor, mesh.group_size(axes), noise)
+            inner_tensors.update(((*indices, index), shard) for index, shard in enumerate(shards))
+        local_tensors = inner_tensors
     return [local_tensors[_layer_indices(layers, mesh, rank)] for rank in range(mesh.world_size)]
 
 
@@ -144,10 +143,10 @@ def collect(
             groups.setdefault(indices[:-1], []).append(tensors[indices])
         for group in groups.values():
             _check_copies(group, axes[0], placement)
-        tensors = {
-            indices: _call_placement(placement, placement.collect_as, group, types[indices].shape, types[indices].dtype)
-            for indices, group in groups.items()
-        }
+        tensors = {}
+        for indices, group in groups.items():
+            shape, element_type = types[indices].shape, types[indices].dtype
+            tensors[indices] = _call_placement(placement, placement.collect_as, group, shape, element_type)
     return tensors[()]
 
 
@@ -158,7 +157,8 @@ Layers = list[tuple[tuple[str, ...], Placement]]
 def _layers(sharding: Sharding, mesh: Mesh) -> Layers:
     """Return the layers of a sharding; all other axes of the mesh replicate."""
     placed = dict(sharding.entries)
-    return [*sharding.layers, *(((axis,), sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
+    other_axes = [axis for axis in mesh.axis_names if axis not in placed]
+    return [*sharding.layers, *(((axis,), sharding[axis]) for axis in other_axes)]
 
 
 def _layer_indices(layers: Layers, mesh: Mesh, rank: int) -> tuple[int, ...]:
@@ -172,15 +172,11 @@ def _outer_types(meta: TensorMeta, layers: Layers, mesh: Mesh) -> dict[tuple[int
     outer: list[tuple[int, ...]] = [()]
     for axes, placement in layers:
         count = mesh.group_size(axes)
-        inner: dict[tuple[int, ...], TensorMeta] = {
-            (*indices, index): TensorMeta(
-                *own_type(placement, types[indices].shape, types[indices].dtype, count, index)
-            )
-            for indices in outer
-            for index in range(count)
-        }
-        types.update(inner)
-        outer = [*inner]
+        inner = [(*indices, index) for indices in outer for index in range(count)]
+        for indices in inner:
+            outer_type = types[indices[:-1]]
+            types[indices] = TensorMeta(*own_type(placement, outer_type.shape, outer_type.dtype, count, indices[-1]))
+        outer = inner
     return types
 
 
@@ -213,6 +209,7 @@ def _call_placement(placement: Placement, method: Callable[..., Any], *arguments
 
 
 def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement) -> None:
+    """Raise SpmdirError if ranks along an axis have different copies of a value that is replicated there."""
     if placement.trait != "replicated":
         return
     for copy in group[1:]:
@@ -223,16 +220,19 @@ def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement
             )
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if torch.equal(a, b) or not a.numel():
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two tensors of one type are equal up to rounding, relative to the largest element."""
+    if torch.equal(first, second) or not first.numel():
         return True
-    if not (a.is_floating_point() or a.is_complex()):
+    if not (first.is_floating_point() or first.is_complex()):
         return False
-    limit = 64 * torch.finfo(a.dtype).eps
-    finite = a.abs()[torch.isfinite(a)]
-    return torch.allclose(a, b, limit, limit * float(finite.max()) if finite.numel() else 0.0, equal_nan=True)
+    limit = 64 * torch.finfo(first.dtype).eps
+    finite = first.abs()[torch.isfinite(first)]
+    absolute_limit = limit * float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(first, second, limit, absolute_limit, equal_nan=True)
 
 
 def _summary(tensor: torch.Tensor) -> str:
+    """Return the shape and the first elements of a tensor, for errors."""
     values = ", ".join(f"{value}" for value in tensor.flatten()[:3].tolist())
     return f"{list(tensor.shape)} [{values}{', …' if tensor.numel() > 3 else ''}]"

@@ -58,6 +58,7 @@ class _Rank:
 
     @property
     def is_ready(self) -> bool:
+        """Return whether the rank can run on: it has not ended, and does not wait."""
         return not self.output and (self.awaited is None or self.awaited.result is not None)
 
     def head(self, communicator: _Communicator, one_at_a_time: bool) -> _Queued | None:
@@ -110,7 +111,10 @@ def run_interleaved(
     while True:
         ready = [rank for rank in ranks if rank.is_ready]
         communicators = dict.fromkeys(queued.communicator for rank in ranks for queued in rank.queue)
-        runnable = [c for c in communicators if all(ranks[number].head(c, one_at_a_time) for number in c.ranks)]
+        runnable = []
+        for communicator in communicators:
+            if all(ranks[number].head(communicator, one_at_a_time) for number in communicator.ranks):
+                runnable.append(communicator)
         if ready and (not runnable or draw.random() < advance_probability):
             (rank,) = draw.choices(ready, [weights[rank.number] + 1e-3 for rank in ready])
             rank.advance(mesh)
@@ -137,8 +141,8 @@ def check_orders(
     for order in range(count):
         outputs = run_interleaved(programs, inputs, mesh, seed, order=order, one_at_a_time=order % 2 > 0)
         for rank, results in enumerate(zip(expected, outputs, strict=True)):
-            for index, (a, b) in enumerate(zip(*results, strict=True)):
-                if not torch.equal(flat_bytes(a), flat_bytes(b)):
+            for index, (expected_value, value) in enumerate(zip(*results, strict=True)):
+                if not torch.equal(flat_bytes(expected_value), flat_bytes(value)):
                     raise DivergenceError(
                         f"result {index} of rank {rank} differs if ranks run in order {order}; expected the same "
                         "result in every order: an op reads or writes a tensor that a collective in flight uses"
@@ -185,4 +189,5 @@ def _reason(rank: _Rank, communicator: _Communicator) -> str:
 
 
 def _collective_text(in_flight: InFlight) -> str:
+    """Return the name of a collective and of its communicator, for errors."""
     return f"'{in_flight.issued.node.name}' in {in_flight.issued.arguments[-1]}"

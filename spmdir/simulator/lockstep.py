@@ -57,9 +57,8 @@ def run_lockstep(
             return [outputs[rank] for rank in range(len(runs))]
         if outputs:
             raise in_flight[0].issued.error(f"is never reached by rank {min(outputs)}, which has ended")
-        for started, result in zip(
-            in_flight, _exchange([rank_run.issued for rank_run in in_flight], mesh, steps), strict=True
-        ):
+        results = _exchange([started.issued for started in in_flight], mesh, steps)
+        for started, result in zip(in_flight, results, strict=True):
             started.result = result
 
 

@@ -32,10 +32,10 @@ class MeasuredError:
 
     Attributes:
         step: the placements and the location of the step.
-        found: the norm of the difference from the exact value, relative to the norm of the value or of its shards.
+        value: the norm of the difference from the exact value, relative to the norm of the value or of its shards.
         bound: the bound that its placement declares; None if no bound is known.
-        rounding: the largest `found` that rounding explains.
         norm: "max" or "l2".
+        rounding: the largest `value` that rounding explains.
     """
 
     step: str
@@ -98,7 +98,8 @@ class Measuring:
         number, member = calls[0].arguments[2:4]
         op, mesh = self.ops[number], self.mesh
         assert isinstance(op, Collective)
-        (operand, result), step, meta = op.pairs[member], op.steps(mesh)[member], global_type(op.operands[member], mesh)
+        operand, result = op.pairs[member]
+        step, meta = op.steps(mesh)[member], global_type(op.operands[member], mesh)
         assert meta is not None  # the program is localized
         operand = started_value(operand)
         if not step.is_lossy(mesh):  # the step changes other axes of a value in a lossy placement
@@ -106,8 +107,9 @@ class Measuring:
                 self.exact[result] = self.exact[operand]
             return [call.arguments[1] for call in calls]
         source, target = step.source, step.target
-        self.used.update(placement for pair in step.placement_changes(mesh) for placement in pair if placement.error)
-        values_before, values_after = ([call.arguments[index] for call in calls] for index in (0, 1))
+        for changed in step.placement_changes(mesh):
+            self.used.update(placement for placement in changed if placement.error)
+        values_before, values_after = [call.arguments[0] for call in calls], [call.arguments[1] for call in calls]
         # Local tensors may have a different element type; otherwise, the inputs define the precision.
         dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else values_before[0].dtype
         actual = collect(values_after, target, mesh, meta.shape, dtype)
@@ -120,7 +122,10 @@ class Measuring:
         difference = tensor_norm(error.norm, actual - exact)
         rounding = 64 * torch.finfo(exact.dtype).eps if exact.is_floating_point() or exact.is_complex() else 0.0
         bound = error.bound(local_shape(source, meta.shape, mesh), mesh.group_size(step.axes))
-        relative_error = difference / size if size else math.inf if difference else 0.0
+        if size:
+            relative_error = difference / size
+        else:
+            relative_error = math.inf if difference else 0.0
         if not before.error and relative_error <= rounding:
             return values_after  # the value enters the placement without an error
         place = location_of(op) or name_of(result)

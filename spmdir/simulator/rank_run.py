@@ -30,6 +30,7 @@ class Issued:
 
     @property
     def axes(self) -> tuple[str, ...]:
+        """Return the mesh axes of its group; raise DivergenceError if the group has no symbolic name."""
         name = self.arguments[-1]
         axes = symbolic_axes(name) if isinstance(name, str) else None
         if axes is None:
@@ -45,6 +46,7 @@ class Issued:
                 raise self.error(f"names axis '{axis}', which is not in mesh {mesh}") from None
 
     def error(self, message: str) -> DivergenceError:
+        """Return the error of the collective; `message` continues after its name."""
         return DivergenceError(f"'{self.node.name}' ({self.node.target}) {message}", self.node.meta.get("location"))
 
     def __str__(self) -> str:
@@ -75,9 +77,9 @@ class Random:
     @contextmanager
     def drawn(self, devices: set[torch.device]) -> Iterator[None]:
         """Let random ops on `devices` continue the stream of this rank."""
-        sources = {
-            device: torch.random if device.type == "cpu" else torch.get_device_module(device) for device in devices
-        }
+        sources: dict[torch.device, Any] = {}
+        for device in devices:
+            sources[device] = torch.random if device.type == "cpu" else torch.get_device_module(device)
         before = {device: source.get_rng_state() for device, source in sources.items()}
         try:
             for device, source in sources.items():
@@ -144,6 +146,8 @@ def run(
 
 
 def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
+    """Return the arguments of a node with the value of each operand; raise DivergenceError for one in flight."""
+
     def value_of(operand: fx.Node) -> Any:
         value = values[operand]
         if isinstance(value, InFlight) and node.target is not WAIT:
@@ -154,9 +158,11 @@ def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any, rank: int, random: Random) -> Any:
+    """Run the op of a node; a random op draws from the stream of the rank on the devices of its arguments."""
     try:
         if is_random(node.target):
-            devices = [a.device if isinstance(a, Tensor) else a for a in tree_leaves((args, kwargs))]
+            leaves = tree_leaves((args, kwargs))
+            devices = [leaf.device if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             with random.drawn({device for device in devices if isinstance(device, torch.device)}):
                 return node.target(*args, **kwargs)  # type: ignore
         return node.target(*args, **kwargs)  # type: ignore

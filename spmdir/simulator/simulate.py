@@ -213,17 +213,14 @@ def bind_symbolic_sizes(
         return module
     require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
     bound_sizes = dict(sizes or {})
-    named_shapes = [
-        (name, sizes_of(value.type), tensor)
-        for value, name, tensor in match_inputs(ir.main_function(module), inputs, state_dict)
-    ]
+    named_shapes = []
+    for value, name, tensor in match_inputs(ir.main_function(module), inputs, state_dict):
+        named_shapes.append((name, sizes_of(value.type), tensor))
     solve_shapes(bound_sizes, named_shapes)
     if not sizes:
-        places_in_arguments = size_places((name, shape) for name, shape, _ in named_shapes)
-        places_of_sizes = {
-            size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places_in_arguments.items()
-        }
-        declared.check(bound_sizes, places_of_sizes)
+        places = size_places((name, shape) for name, shape, _ in named_shapes)
+        texts = {size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places.items()}
+        declared.check(bound_sizes, texts)
     return bind_sizes(module, bound_sizes, pipeline)
 
 
@@ -242,6 +239,7 @@ def solve_shapes(bound_sizes: dict[str, int], named_shapes: Sequence[tuple[str, 
 
 
 def _kind(value: Any) -> str:
+    """Return the number of dimensions of a tensor, or the type of another value, for errors."""
     return f"of {value.dim()} dimensions" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
@@ -267,9 +265,11 @@ def bind_inputs(
         check_tensor(name, tensor, meta.shape, meta.dtype)
         bound.append((value, tensor))
         tensors[name] = tensor
-    results = range(len(function.function_type.outputs.data))
-    mutated = [i for i in results if signature_kind(function, "res_attrs", i) == "mutation"]
-    check_memory(tensors, (signature_name(function, "res_attrs", index) for index in mutated))
+    mutated = []
+    for index in range(len(function.function_type.outputs.data)):
+        if signature_kind(function, "res_attrs", index) == "mutation":
+            mutated.append(signature_name(function, "res_attrs", index))
+    check_memory(tensors, mutated)
     return bound
 
 
@@ -298,6 +298,7 @@ def initial_states(function: FuncOp, mesh: Mesh) -> dict[str, torch.Tensor]:
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return normal random numbers with a fixed seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
 
 
@@ -355,10 +356,14 @@ def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[A
     kinds = [signature_kind(function, "res_attrs", index) for index in range(len(results))]
     spec = function.attributes.get("spmd.outputs")
     mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
+    outputs: list[Any] = []
     if not isinstance(spec, ArgumentsAttr):
-        return [*(r for r, kind in zip(results, kinds, strict=True) if kind not in ("mutation", "state")), *mutations]
+        outputs = [result for result, kind in zip(results, kinds, strict=True) if kind not in ("mutation", "state")]
+        return [*outputs, *mutations]
     entries: Any = dict(spec.data)["outputs"]
-    outputs = [results[int(e[1:])] if isinstance(e, str) and e.startswith("#") else e for e in entries]
+    for entry in entries:  # `#N` is result N, and other entries are literals
+        is_result = isinstance(entry, str) and entry.startswith("#")
+        outputs.append(results[int(entry[1:])] if is_result else entry)
     return [*outputs, *mutations]
 
 
@@ -407,14 +412,17 @@ def _move_constants(program: torch.nn.Module, tensors: Sequence[Sequence[torch.T
 
 
 def _sharding(value: SSAValue, mesh: Mesh) -> Sharding:
+    """Return the sharding of a value; replicated if it has none."""
     return sharding_of(value) or Sharding((), mesh.name)
 
 
 def _location(value: SSAValue) -> Any:
+    """Return the location of the op that produces a value; None for an argument."""
     owner = value.owner
     return location_of(owner) if hasattr(owner, "location") else None  # type: ignore
 
 
 def _listed(names: Any) -> str:
+    """Return the first eight names, or `nothing` if there are none."""
     names = list(names)
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "nothing"

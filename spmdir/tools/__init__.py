@@ -14,6 +14,7 @@ from types import TracebackType
 
 
 def _exit_on_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Exit with one line for Ctrl-C; print any other exception as Python does."""
     if issubclass(kind, KeyboardInterrupt):
         print("interrupted", file=sys.stderr, flush=True)
         os._exit(130)

@@ -56,7 +56,8 @@ def mismatches(expected: Sequence[Expectation], issued: Sequence[SpmdirError | S
     for diagnostic in issued:
         severity = "error" if isinstance(diagnostic, SpmdirError) else "warning"
         line = diagnostic.location.line if diagnostic.location else None
-        matches = [e for e in unmatched if e.severity == severity and e.line == line and e.text in diagnostic.message]
+        at_line = [entry for entry in unmatched if (entry.severity, entry.line) == (severity, line)]
+        matches = [entry for entry in at_line if entry.text in diagnostic.message]
         if matches:
             unmatched.remove(matches[0])
         else:
@@ -69,16 +70,22 @@ def mismatches(expected: Sequence[Expectation], issued: Sequence[SpmdirError | S
 
 
 def _expected_line(where: str | None, number: int, plain_lines: Sequence[int], comment: Location) -> int | None:
+    """Return the line that the text after `@` names in a comment on line `number`; None for `@unknown`.
+
+    Args:
+        plain_lines: the lines without an expectation, in order.
+        comment: the location of errors.
+    """
     if where is None:
         return number
     if where[0] in "+-":
         return number + int(where)
     if where == "unknown":
         return None
-    candidates = {
-        "above": [n for n in reversed(plain_lines) if n < number],
-        "below": [n for n in plain_lines if n > number],
-    }
-    if not candidates.get(where):
-        raise ParseError(f"'@{where}' names no line; expected @+N, @-N, @above, @below or @unknown", comment)
-    return candidates[where][0]
+    lines_above = [plain_line for plain_line in plain_lines if plain_line < number]
+    lines_below = [plain_line for plain_line in plain_lines if plain_line > number]
+    if where == "above" and lines_above:
+        return lines_above[-1]
+    if where == "below" and lines_below:
+        return lines_below[0]
+    raise ParseError(f"'@{where}' names no line; expected @+N, @-N, @above, @below or @unknown", comment)

@@ -43,13 +43,14 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
         )
 
         def plans(shape: Sequence[int], source: Sharding, target: Sharding) -> Plans:
-            if foreign := plugins(p for _, p in (*source.entries, *target.entries)):
+            foreign = plugins(placement for _, placement in (*source.entries, *target.entries))
+            if foreign:
                 return dict.fromkeys(PLANNERS, f"has no {foreign[0]}")
             before, after = (_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target))
-            return {
-                name: _plan_reshard(before, after, graph, source, mesh, tuple(shape))
-                for name, graph in PLANNERS.items()
-            }
+            plans_by_name: Plans = {}
+            for name, uses_graph in PLANNERS.items():
+                plans_by_name[name] = _plan_reshard(before, after, uses_graph, source, mesh, tuple(shape))
+            return plans_by_name
 
         yield plans
     finally:
@@ -57,6 +58,7 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
 
 
 def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Mesh) -> Any:
+    """Return a sharding as DTensor's specification of a tensor of this shape."""
     from torch.distributed import tensor
 
     from spmdir.torch_interop.dtensor_planner import spec
@@ -66,15 +68,26 @@ def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Me
             return tensor.Shard(own_placement.dim)
         return tensor.Partial(own_placement.op) if own_placement.op else tensor.Replicate()
 
-    number = {axis: index for index, axis in enumerate(mesh.axis_names)}
-    axes_of = {dim: axes for dim in range(len(shape)) if (axes := sharding.dim_axes(dim))}
-    order = [(dim, tuple(number[axis] for axis in axes)) for dim, axes in axes_of.items()]
+    # The axes that shard one dimension, outermost first: DTensor's order otherwise is that of the mesh.
+    order = []
+    for dim in range(len(shape)):
+        axes = sharding.dim_axes(dim)
+        if axes:
+            order.append((dim, tuple(mesh.axis_names.index(axis) for axis in axes)))
     return spec(device_mesh, [placement(sharding[axis]) for axis in mesh.axis_names], shape, order)
 
 
 def _plan_reshard(
     source: Any, target: Any, uses_graph: bool, sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]
 ) -> list[Step] | str:
+    """Return the plan of one of DTensor's planners as steps, or the reason why it has none.
+
+    Args:
+        source: DTensor's specification before the reshard.
+        target: the specification after it.
+        uses_graph: the value of `use_graph_based_transform`.
+        sharding: the sharding before the reshard.
+    """
     from spmdir.torch_interop.dtensor_planner import transitions
 
     try:
@@ -103,6 +116,7 @@ def _plan_reshard(
 
 
 def _to_placement(placement: Any) -> Placement:
+    """Return the placement that equals one of DTensor."""
     if placement.is_partial():
         return Partial(placement.reduce_op)
     return R if placement.is_replicate() else Shard(placement.dim)

@@ -79,7 +79,8 @@ def update_golden(text: str, file: str, run: Run) -> str:
         SpmdirError: the first line is not a RUN line, or the exit status is not the expected one.
     """
     golden, start = read_golden(text, file), Location(file, 1, 1)
-    tool, written, has_failed, messages = golden.commands[0][0], "", False, ""
+    tool = golden.commands[0][0]
+    written, has_failed, messages = "", False, ""
     for index, (source, expected) in enumerate(golden.parts):
         # Blank lines before the part keep its line numbers.
         ir = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source)
@@ -174,4 +175,5 @@ def _split_expectation(part: str) -> tuple[str, str]:
 
 
 def _prefix_lines(mark: str, text: str) -> str:
+    """Return a text with `mark` and a space before each line."""
     return "".join(f"{mark} {line}".rstrip() + "\n" for line in text.splitlines())

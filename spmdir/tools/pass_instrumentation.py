@@ -48,7 +48,7 @@ class Instrumentation:
 
     Attributes:
         steps: the passes of the run.
-        done: how many of them have.
+        finished_count: the number of passes that have ended.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Instrumentation:
             print(f"note: a reproducer is in '{path}'", file=sys.stderr)
 
     def _after(self, name: str, current: Callable[[], ModuleOp]) -> None:
+        """Print the time of a pass that has ended, and the IR if it is requested."""
         self._watch.lap(name)
         for steps, (count, seconds) in total_by_steps(self._trials).items():
             self._watch.print_part(seconds, f"{count} trial runs of {steps}")
@@ -110,6 +111,7 @@ class Instrumentation:
         self._watch.restart()
 
     def _print(self, when: str, current: Callable[[], ModuleOp], text: str | None) -> None:
+        """Print the IR with a heading as in MLIR; `text` is its text if it was printed before."""
         print(f"// -----// IR Dump {when} //----- //", text or self._text(current()), sep="\n", file=sys.stderr)
 
 

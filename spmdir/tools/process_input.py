@@ -36,6 +36,7 @@ def process(text: str, file: str, pipeline: Pipeline, options: argparse.Namespac
 
 
 def _check_expectations(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    """Run the pipeline on one part of the input, and compare the errors and warnings with its comments."""
     expected = list(expectations(text, file, first_line))
     issued: list[SpmdirError | SpmdirWarning] = []
     try:
@@ -43,12 +44,14 @@ def _check_expectations(text: str, file: str, first_line: int, pipeline: Pipelin
             _transform(text, file, first_line, pipeline, options)
     except SpmdirError as error:
         issued += flat(error)
-    if errors := mismatches(expected, issued):
+    errors = mismatches(expected, issued)
+    if errors:
         raise SpmdirErrors(errors)
     return ""
 
 
 def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    """Run the pipeline on one part of the input, and return the IR."""
     from spmdir.dialects import ir
 
     def print_ir(module: ModuleOp) -> str:

@@ -47,11 +47,22 @@ _ENTRY = re.compile(r"(?:[^,{}]|\{[^{}]*\})+")
 
 
 class _Timeout(Exception):
-    pass
+    """The time for the search is over."""
 
 
 @attrs.define
 class _Search:
+    """The state of a reduction.
+
+    Attributes:
+        current: the smallest program so far that shows the failure.
+        is_interesting: whether a program shows the failure.
+        verifies: whether candidates must pass verification.
+        deadline: the time at which the search stops, as of `time.monotonic`.
+        seen: the candidates that were tried.
+        probes: the number of candidates that were tested.
+    """
+
     current: TrialProgram
     is_interesting: Callable[[TrialProgram], bool]
     verifies: bool
@@ -77,23 +88,26 @@ class _Search:
         return True
 
     def accept_text(self, text: str) -> bool:
+        """Call `accept` for another text with the current arguments."""
         return self.accept(attrs.evolve(self.current, text=text))
 
     def delete(self, step: Callable[[ModuleOp], list[Deletion]]) -> None:
         """Apply the deletions that `step` lists, in large chunks first."""
-        size = len(step(self.module()))
-        while size:
+        chunk_size = len(step(self.module()))
+        while chunk_size:
             start = 0
             while True:
                 module = self.module()
-                deletions = step(module)[start : start + size]
+                deletions = step(module)[start : start + chunk_size]
                 if not deletions:
                     break
+                # After a deletion, other parts are at the same positions.
                 if not self.accept_text(_text_without(module, deletions)):
-                    start += size
-            size //= 2
+                    start += chunk_size
+            chunk_size //= 2
 
     def module(self) -> ModuleOp:
+        """Return the current program, parsed again, so that deletions cannot change it."""
         return ir.parse(self.current.text, verify_module=self.verifies)
 
     def shorten_arguments(self) -> None:
@@ -110,6 +124,7 @@ class _Search:
                     entries = fewer
 
     def run(self) -> None:
+        """Repeat all steps until none changes the program."""
         previous = None
         while previous != self.current:
             previous = self.current

@@ -52,9 +52,8 @@ def ops(module: ModuleOp) -> list[Deletion]:
 
 def arguments(module: ModuleOp) -> list[Deletion]:
     """List the unused arguments, the last one first."""
-    unused = [
-        (function, value.index) for function in _functions(module) for value in function.args if not any(value.uses)
-    ]
+    all_arguments = [(function, value) for function in _functions(module) for value in function.args]
+    unused = [(function, value.index) for function, value in all_arguments if not any(value.uses)]
     return [partial(_drop_argument, function, index) for function, index in reversed(unused)]
 
 
@@ -68,11 +67,10 @@ def shardings(module: ModuleOp) -> list[Deletion]:
     """List the entries of the shardings of arguments and results, one axis each."""
     deletions: list[Deletion] = []
     for function in _functions(module):
-        for attribute_name, count in (("arg_attrs", len(function.args)), ("res_attrs", _result_count(function))):
-            for index in range(count):
-                sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
-                for axis, _ in sharding.data.entries if isinstance(sharding, ShardingAttr) else ():
-                    deletions.append(partial(_drop_entry, function, attribute_name, index, axis))
+        for attribute_name, index in _signature(function):
+            sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
+            for axis, _ in sharding.data.entries if isinstance(sharding, ShardingAttr) else ():
+                deletions.append(partial(_drop_entry, function, attribute_name, index, axis))
     return deletions
 
 
@@ -81,10 +79,9 @@ def attributes(module: ModuleOp) -> list[Deletion]:
     deletions: list[Deletion] = []
     for function in _functions(module):
         deletions += [partial(_pop, function.attributes, name) for name in function.attributes]
-        for attribute_name, count in (("arg_attrs", len(function.args)), ("res_attrs", _result_count(function))):
-            for index in range(count):
-                for name in function_attrs(function, attribute_name, index):
-                    deletions.append(partial(_drop_attribute, function, attribute_name, index, name))
+        for attribute_name, index in _signature(function):
+            for name in function_attrs(function, attribute_name, index):
+                deletions.append(partial(_drop_attribute, function, attribute_name, index, name))
         for op in function.body.block.ops:
             deletions += [partial(_pop, op.attributes, name) for name in op.attributes]
             deletions += [partial(_pop, op.properties, name) for name in ("needs", "sharding") if name in op.properties]
@@ -100,18 +97,18 @@ def size_replacements(text: str) -> list[Callable[[], Iterator[str]]]:
     mesh = re.search(r"^spmd\.mesh.*$", text, re.MULTILINE)
     axes = re.compile(r"(?<== )[0-9]+").finditer(text, mesh.start(), mesh.end()) if mesh else ()
     dims = {int(dim) for shape in _SHAPE.findall(text) for dim in shape.split("x") if dim.isdecimal()}
-    return [
-        *(partial(_with_axis_sizes, text, *axis.span()) for axis in axes),
-        *(partial(_with_sizes, text, size) for size in sorted(dims, reverse=True)),
-    ]
+    replacements = [partial(_with_axis_sizes, text, *axis.span()) for axis in axes]
+    return [*replacements, *(partial(_with_sizes, text, size) for size in sorted(dims, reverse=True))]
 
 
 def _with_axis_sizes(text: str, start: int, end: int) -> Iterator[str]:
+    """Yield the text with smaller sizes of the mesh axis whose size is between two offsets."""
     for new in _powers_of_two_below(int(text[start:end]), 2):
         yield f"{text[:start]}{new}{text[end:]}"
 
 
 def _with_sizes(text: str, size: int) -> Iterator[str]:
+    """Yield the text with smaller numbers in place of one size of tensors."""
     for new in _powers_of_two_below(size, 1):
         yield _with_size(text, size, new)
 
@@ -145,28 +142,45 @@ def count_ops(module: ModuleOp) -> int:
 
 def _functions(module: ModuleOp) -> list[FuncOp]:
     """Return the functions with one block that ends in a return. An invalid program may have others."""
-    bodies = ((function, function.body.blocks) for function in ir.functions(module))
-    return [f for f, blocks in bodies if len(blocks) == 1 and isinstance(blocks[0].last_op, ReturnOp)]
+    functions = []
+    for function in ir.functions(module):
+        blocks = function.body.blocks
+        if len(blocks) == 1 and isinstance(blocks[0].last_op, ReturnOp):
+            functions.append(function)
+    return functions
+
+
+def _signature(function: FuncOp) -> Iterator[tuple[str, int]]:
+    """Yield the place of the attributes of each argument and result: (`arg_attrs`, 0), …, (`res_attrs`, 0), …"""
+    for index in range(len(function.args)):
+        yield "arg_attrs", index
+    for index in range(_result_count(function)):
+        yield "res_attrs", index
 
 
 def _pop(entries: MutableMapping[str, Attribute], name: str) -> None:
+    """Delete an attribute, as a function."""
     del entries[name]
 
 
 def _result_count(function: FuncOp) -> int:
+    """Return the number of results of a function."""
     return len(function.function_type.outputs.data)
 
 
 def _without(entries: ArrayAttr[DictionaryAttr] | None, index: int) -> ArrayAttr[DictionaryAttr] | None:
+    """Return the attributes of arguments or results without those at `index`."""
     return entries and ArrayAttr([*entries.data[:index], *entries.data[index + 1 :]])
 
 
 def _retype(function: FuncOp) -> None:
+    """Set the type of a function to that of its arguments and returned values."""
     outputs = [value.type for value in ir.terminator(function).operands]
     function.function_type = FunctionType.from_lists([value.type for value in function.args], outputs)
 
 
 def _drop_result(function: FuncOp, index: int) -> None:
+    """Delete a result of a function."""
     returned = ir.terminator(function)
     returned.operands = [value for position, value in enumerate(returned.operands) if position != index]
     function.res_attrs = _without(function.res_attrs, index)
@@ -174,18 +188,19 @@ def _drop_result(function: FuncOp, index: int) -> None:
 
 
 def _drop_argument(function: FuncOp, index: int) -> None:
+    """Delete an unused argument of a function."""
     function.body.block.erase_arg(function.args[index])
     function.arg_attrs = _without(function.arg_attrs, index)
     _retype(function)
 
 
 def _drop_op(function: FuncOp, op: Operation) -> None:
+    """Delete an op. A new argument of the function, with the same sharding, replaces each result that is used."""
     for result in op.results:
         if not any(result.uses):
             continue
-        arg_attrs = [
-            DictionaryAttr(function_attrs(function, "arg_attrs", index)) for index in range(len(function.args))
-        ]
+        arguments = range(len(function.args))
+        arg_attrs = [DictionaryAttr(function_attrs(function, "arg_attrs", index)) for index in arguments]
         sharding = sharding_of(result)
         arg_attrs.append(DictionaryAttr({} if sharding is None else {"spmd.sharding": ShardingAttr(sharding)}))
         argument = function.body.block.insert_arg(result.type, len(function.args))
@@ -197,6 +212,7 @@ def _drop_op(function: FuncOp, op: Operation) -> None:
 
 
 def _set_attribute(function: FuncOp, attribute_name: str, index: int, name: str, value: Attribute | None) -> None:
+    """Set the attribute `name` of an argument (`arg_attrs`) or a result (`res_attrs`); None deletes it."""
     count = len(function.args) if attribute_name == "arg_attrs" else _result_count(function)
     entries = [function_attrs(function, attribute_name, position) for position in range(count)]
     entries[index].pop(name, None)
@@ -206,37 +222,41 @@ def _set_attribute(function: FuncOp, attribute_name: str, index: int, name: str,
 
 
 def _drop_attribute(function: FuncOp, attribute_name: str, index: int, name: str) -> None:
+    """Delete the attribute `name` of an argument or a result."""
     _set_attribute(function, attribute_name, index, name, None)
 
 
 def _drop_entry(function: FuncOp, attribute_name: str, index: int, axis: str) -> None:
+    """Delete an axis from the sharding of an argument or a result."""
     sharding = function_attrs(function, attribute_name, index)["spmd.sharding"].data
     remaining = Sharding([entry for entry in sharding.entries if entry[0] != axis], sharding.mesh)
     _set_attribute(function, attribute_name, index, "spmd.sharding", ShardingAttr(remaining))
 
 
 def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
+    """Delete an axis from the mesh, from all shardings, and from all collectives."""
     mesh = mesh_op.mesh
     axes = tuple(entry for entry in mesh.axes if entry[0] != axis)
     intra_node = mesh.intra_node and tuple(name for name in mesh.intra_node if name != axis)
     mesh_op.declared = MeshAttr(attrs.evolve(mesh, axes=axes, intra_node=intra_node))
     for function in _functions(module):
-        for attribute_name, count in (("arg_attrs", len(function.args)), ("res_attrs", _result_count(function))):
-            for index in range(count):
-                sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
-                if isinstance(sharding, ShardingAttr):
-                    value = ShardingAttr(_without_axis(sharding.data, axis))
-                    _set_attribute(function, attribute_name, index, "spmd.sharding", value)
+        for attribute_name, index in _signature(function):
+            sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
+            if isinstance(sharding, ShardingAttr):
+                value = ShardingAttr(_without_axis(sharding.data, axis))
+                _set_attribute(function, attribute_name, index, "spmd.sharding", value)
         for op in list(function.body.block.ops):
             if isinstance(op, ValueOp):
                 _drop_axis_of_op(op, axis)
 
 
 def _drop_axis_of_op(op: ValueOp, axis: str) -> None:
+    """Delete an axis from the shardings of an op. A collective over no other axis is deleted."""
     for name in DECIDED:
         shardings = op.properties.get(name)
         if isinstance(shardings, ShardingsAttr):
-            op.properties[name] = ShardingsAttr(tuple(s and _without_axis(s, axis) for s in shardings.data))
+            remaining = [sharding and _without_axis(sharding, axis) for sharding in shardings.data]
+            op.properties[name] = ShardingsAttr(tuple(remaining))
     if not isinstance(op, Collective) or not op.spec.names_axes:
         return
     axes = tuple(name for name in op.axes if _root_axis(name) != axis)
@@ -248,6 +268,7 @@ def _drop_axis_of_op(op: ValueOp, axis: str) -> None:
 
 
 def _without_axis(sharding: Sharding, axis: str) -> Sharding:
+    """Return a sharding without an axis and its sub-axes."""
     return Sharding([entry for entry in sharding.entries if _root_axis(entry[0]) != axis], sharding.mesh)
 
 

@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    """Run the subcommand that the first argument names, and return its exit status."""
     name = argv[0] if argv else ""
     if name in SUBCOMMANDS:
         return module_of(name).run(argument_parser(name).parse(argv[1:]))
@@ -65,6 +66,8 @@ def argument_parser(name: str = "") -> ArgumentParser:
 
 
 class _CommandParser(ArgumentParser):
+    """The parser of the command itself. Subcommands have separate parsers, so that only the used one is imported."""
+
     def with_subcommands(self) -> ArgumentParser:
         subparsers = self.add_subparsers()
         for name, sentence in SUBCOMMANDS.items():
@@ -73,6 +76,7 @@ class _CommandParser(ArgumentParser):
 
 
 def _epilog() -> str:
+    """Return the list of subcommands at the end of the help."""
     lines = [f"  {name:<17}{sentence}" for name, sentence in SUBCOMMANDS.items()]
     return "\n".join(["subcommands:", *lines, "", _EPILOG])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
 from spmdir.core.errors import SpmdirError, raise_all
 from spmdir.tools.argument_parser import ArgumentParser
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         raise SpmdirError(f"no file was named; {expected}; see spmd check-placement --help")
     effort = Effort(options.quick, tuple(options.law))
     errors: list[SpmdirError] = []
-    for verdict in (verdict for path in options.files for verdict in verdicts_of(path, effort)):
+    for verdict in itertools.chain.from_iterable(verdicts_of(path, effort) for path in options.files):
         errors += verdict.errors
         if not verdict.broken:
             print(verdict.summary, flush=True)

@@ -74,10 +74,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(line: str) -> None:
+    """Print a line of progress."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _counts(text: str) -> tuple[int, ...]:
+    """Parse numbers of ranks such as `2,3,4`, for argparse."""
     try:
         counts = tuple(int(part) for part in text.split(","))
     except ValueError:

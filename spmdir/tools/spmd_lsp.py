@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    """Serve an editor until it ends the session."""
     options = argument_parser().parse(argv)
     if find_spec("pygls") is None:
         raise SpmdirError("the language server requires the package pygls; run pip install 'spmdir[lsp]'")

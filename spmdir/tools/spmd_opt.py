@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    """Print the help or the passes, check golden files, or run passes on the input; return the exit status."""
     plugins, unparsed = plugin_parser().parse_known_args(argv)
     passes = _passes(plugins.load_plugin)
     texts, unparsed = split_pass_flags(unparsed, passes)
@@ -82,6 +83,12 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _run(texts: Sequence[str], plugins: Sequence[str], options: argparse.Namespace) -> str:
+    """Run the passes on the input, and return the output.
+
+    Args:
+        texts: the pipelines on the command line, in order.
+        plugins: the plug-ins to load.
+    """
     # These imports load xDSL, which --help and --version do not need.
     from spmdir.pipeline.options import load_pass
     from spmdir.pipeline.pipeline import Pipeline, parse_steps
@@ -90,19 +97,20 @@ def _run(texts: Sequence[str], plugins: Sequence[str], options: argparse.Namespa
 
     steps = tuple(step for text in texts for step in parse_steps(text))
     pipeline = Pipeline(steps, plugins=plugins, topology=options.topology, costs=options.costs)
-    for name in (name for names in (*options.print_ir_before, *options.print_ir_after) for name in names.split(",")):
-        load_pass(name, pipeline.passes)
+    for names in (*options.print_ir_before, *options.print_ir_after):
+        for name in names.split(","):
+            load_pass(name, pipeline.passes)  # raises for an unknown name
     text, file = read_text(options.input)
     if options.run_reproducer:
-        pipeline = Pipeline(
-            parse_steps(pipeline_in(text, file)), plugins=plugins, topology=options.topology, costs=options.costs
-        )
+        steps = parse_steps(pipeline_in(text, file))
+        pipeline = Pipeline(steps, plugins=plugins, topology=options.topology, costs=options.costs)
     if options.dump_pass_pipeline:
         print(f"builtin.module({pipeline})", file=sys.stderr)
     return process(text, file, pipeline, options)
 
 
 def _passes(plugins: Sequence[str]) -> PassTable:
+    """Return the passes of spmdir and of plug-ins."""
     if not plugins:
         return PASSES
     from spmdir.pipeline.pipeline import Pipeline
@@ -111,6 +119,7 @@ def _passes(plugins: Sequence[str]) -> PassTable:
 
 
 def _check_golden(paths: Sequence[str], update: bool) -> int:
+    """Check golden files, or update them; raise SpmdirErrors for those that differ."""
     from spmdir.tools.golden import check_files
 
     errors = list(check_files(paths, run_in_process, write_text if update else None))
@@ -195,11 +204,16 @@ def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[list
         flag = re.match(r"--([\w-]+)(?:=|(?=\{)|\Z)", argument)
         if flag and flag[1] in passes:
             options = argument[flag.end() :]
-            pipelines.append(flag[1] + (options if options.startswith("{") or not options else f"{{{options}}}"))
+            has_braces = not options or options.startswith("{")
+            pipelines.append(flag[1] + (options if has_braces else f"{{{options}}}"))
         elif argument.startswith("--pass-pipeline="):
             pipelines.append(argument.partition("=")[2])
-        elif argument in ("-p", "--pass-pipeline") and (pipeline := next(arguments, None)) is not None:
-            pipelines.append(pipeline)
+        elif argument in ("-p", "--pass-pipeline"):
+            pipeline = next(arguments, None)
+            if pipeline is None:
+                other_arguments.append(argument)  # the parser reports the missing value
+            else:
+                pipelines.append(pipeline)
         else:
             other_arguments.append(argument)
     return pipelines, other_arguments

@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _workload(options: argparse.Namespace) -> Workload:
+    """Return the model to plan: a configuration of transformers, or a function in a Python file."""
     from spmdir.sweep.workload import ConfiguredModel, PythonModel
 
     if options.model.endswith(".json"):
@@ -89,6 +90,7 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _size(text: str) -> float:
+    """Parse a size of memory such as `72GiB`, for argparse."""
     try:
         return Bytes(text)
     except ValueError:

@@ -84,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shape(text: str) -> tuple[int, ...]:
+    """Parse a shape such as `4096x4096`, for argparse; an empty text is a scalar."""
     sizes = text.split("x") if text else []
     if not all(size.isdecimal() and len(size) <= 18 for size in sizes):
         raise argparse.ArgumentTypeError(f"'{text}' is not a shape; expected sizes as in 4096x4096")
@@ -93,6 +94,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _names(text: str) -> tuple[str, ...]:
+    """Parse names of axes such as `dp,tp`, for argparse."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -105,7 +107,8 @@ def _sharding(text: str, mesh: Mesh) -> Sharding:
         raise ShardingError(
             f"found {len(parts)} placements in '{text}'; expected one for each axis of {mesh}, or `axis: placement`"
         )
-    return as_sharding(", ".join(f"{axis}: {part}" for axis, part in zip(mesh.axis_names, parts, strict=True)), mesh)
+    entries = [f"{axis}: {part}" for axis, part in zip(mesh.axis_names, parts, strict=True)]
+    return as_sharding(", ".join(entries), mesh)
 
 
 def _lines(
@@ -117,13 +120,17 @@ def _lines(
     topology: Topology,
     bound: float | None,
 ) -> list[str]:
+    """Return the lines of a plan: its name with the totals, then each step with its bytes and time.
+
+    Args:
+        bound: the lower bound of the bytes; None if it is unknown.
+    """
     costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
-    rows = [
-        (f"  {step} -> <{step.target}>", size_text(cost.wire_bytes), time_text(cost.seconds))
-        for step, cost in zip(steps, costs, strict=True)
-    ]
-    total_wire_bytes, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
+    total_wire_bytes = math.fsum(cost.wire_bytes for cost in costs)
+    total_seconds = math.fsum(cost.seconds for cost in costs)
     ratio = f"  {total_wire_bytes / bound:.2f}x" if bound else ""
-    rows.insert(0, (name, size_text(total_wire_bytes), time_text(seconds) + ratio))
+    rows = [(name, size_text(total_wire_bytes), time_text(total_seconds) + ratio)]
+    for step, cost in zip(steps, costs, strict=True):
+        rows.append((f"  {step} -> <{step.target}>", size_text(cost.wire_bytes), time_text(cost.seconds)))
     width, wire_width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     return [f"{text.ljust(width)}  {wire_text.rjust(wire_width)}  {time}" for text, wire_text, time in rows]

@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    """Reduce the input, print how far, and write the smaller program."""
     options = argument_parser().parse(argv)
     load_plugins(options.load_plugin)
     text, file = read_text(options.input)
@@ -50,20 +51,8 @@ def _main(argv: Sequence[str]) -> int:
     from spmdir.tools.reducer import TrialProgram, reduce
     from spmdir.tools.reducer_steps import count_ops
 
-    try:
-        arguments = tuple(shlex.split(options.run or ""))
-    except ValueError as error:
-        raise SpmdirError(f"--run cannot be split into arguments: {error}") from None
-    if options.run is not None and not arguments:
-        raise SpmdirError("--run is empty; expected a command such as 'spmd-opt --propagate'")
+    arguments = _run_arguments(options.run) if options.run is not None else ()
     plugins = tuple(f"--load-plugin={plugin}" for plugin in options.load_plugin)
-    if options.run and arguments[:1] not in [(tool,) for tool in _TOOLS]:
-        tool = arguments[0] if arguments else ""
-        raise SpmdirError(
-            f"--run cannot run '{tool}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(tool, _TOOLS)}"
-        )
-    if shell := next((word for word in arguments if word in _SHELL), None):
-        raise SpmdirError(f"--run runs one tool without a shell, but contains '{shell}'; expected one tool, or --test")
     test = _run_test(options.expect_error, options.expect_output) if options.run else _command_test(options)
     printed: list[str] = []
 
@@ -106,7 +95,29 @@ def argument_parser() -> ArgumentParser:
     return parser
 
 
+def _run_arguments(command: str) -> tuple[str, ...]:
+    """Return the tool and the arguments in the value of --run; raise SpmdirError if they are not one tool of spmdir."""
+    try:
+        arguments = tuple(shlex.split(command))
+    except ValueError as error:
+        raise SpmdirError(f"--run cannot be split into arguments: {error}") from None
+    if not arguments:
+        raise SpmdirError("--run is empty; expected a command such as 'spmd-opt --propagate'")
+    tool = arguments[0]
+    if tool not in _TOOLS:
+        raise SpmdirError(
+            f"--run cannot run '{tool}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(tool, _TOOLS)}"
+        )
+    operators = [word for word in arguments if word in _SHELL]
+    if operators:
+        raise SpmdirError(
+            f"--run runs one tool without a shell, but contains '{operators[0]}'; expected one tool, or --test"
+        )
+    return arguments
+
+
 def _seconds(text: str) -> float:
+    """Parse a time in seconds, for argparse."""
     try:
         seconds = real(text)
     except ValueError:
@@ -117,6 +128,7 @@ def _seconds(text: str) -> float:
 
 
 def _check(options: argparse.Namespace) -> None:
+    """Raise SpmdirError for options that contradict each other, and for an invalid regular expression."""
     if (options.test is None) == (options.run is None):
         raise SpmdirError("expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
     expected = [regex for regex in (options.expect_error, options.expect_output) if regex is not None]
@@ -134,6 +146,8 @@ InterestTest = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
 
 
 def _run_test(error: str | None, output: str | None) -> InterestTest:
+    """Return a test that runs a tool in this process: it fails with this error, or succeeds with this output."""
+
     def test(text: str, arguments: Sequence[str]) -> tuple[bool, list[str]]:
         try:
             status, stdout, stderr = run_in_process(arguments, text)
@@ -147,6 +161,7 @@ def _run_test(error: str | None, output: str | None) -> InterestTest:
 
 
 def _command_test(options: argparse.Namespace) -> InterestTest:
+    """Return a test that runs the shell command of --test: exit status 0 shows the failure."""
     limit = options.timeout if math.isfinite(options.timeout) else None
 
     def test(text: str, _: Sequence[str]) -> tuple[bool, list[str]]:

@@ -92,6 +92,7 @@ class _Report:
 
     @cached_property
     def table(self) -> CostTable:
+        """The cost table."""
         options = self._options
         return report.cost_table(
             self.module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=self.pipeline
@@ -99,12 +100,15 @@ class _Report:
 
     @cached_property
     def schedule(self) -> ScheduleReport:
+        """The report on the schedule."""
         return report.schedule_report(self.module, pipeline=self.pipeline)
 
     def text(self) -> str:
+        """Return the requested views as text."""
         return "\n".join(f"{_VIEWS[view](self).rstrip()}\n" for view in self._options.view)
 
     def table_text(self) -> str:
+        """Return the cost table as text, coloured on a terminal."""
         if self._options.output in (None, "-") and in_colour(self._options.color, sys.stdout):
             from spmdir.tools.terminal import table_in_colour
 
@@ -112,21 +116,25 @@ class _Report:
         return str(self.table)
 
     def summary(self) -> str:
+        """Return the summary of the program."""
         from spmdir.report.summary import summary
 
         return str(summary(self.module, self.pipeline))
 
     def html(self) -> str:
+        """Return the HTML page with all reports."""
         from spmdir.pictures.report_page import write_html
 
         return write_html(self.module, self.pipeline, self.title, self._options.reasons)
 
     def model_explorer(self) -> str:
+        """Return the program as JSON for Model Explorer."""
         from spmdir.pictures.model_explorer import write_model_explorer
 
         return write_model_explorer(self.module, self.pipeline, self.title)
 
     def perfetto(self) -> str:
+        """Return the timeline as JSON for Perfetto."""
         from spmdir.report.chrome_trace import chrome_trace
 
         return chrome_trace(self.schedule.execution)
@@ -138,10 +146,10 @@ _VIEWS: Mapping[str, _Writer] = MappingProxyType(
     {
         "table": _Report.table_text,
         "summary": _Report.summary,
-        "cost": lambda of: str(report.comm_report(of.module, pipeline=of.pipeline)),
-        "memory": lambda of: str(report.memory_report(of.module, pipeline=of.pipeline)),
-        "schedule": lambda of: str(of.schedule),
-        "timeline": lambda of: of.schedule.timeline(),
+        "cost": lambda source: str(report.comm_report(source.module, pipeline=source.pipeline)),
+        "memory": lambda source: str(report.memory_report(source.module, pipeline=source.pipeline)),
+        "schedule": lambda source: str(source.schedule),
+        "timeline": lambda source: source.schedule.timeline(),
     }
 )
 """View → the function that returns its text."""
@@ -149,8 +157,8 @@ _VIEWS: Mapping[str, _Writer] = MappingProxyType(
 _FORMATS: Mapping[str, _Writer] = MappingProxyType(
     {
         "text": _Report.text,
-        "json": lambda of: of.table.json(),
-        "csv": lambda of: of.table.csv(),
+        "json": lambda source: source.table.json(),
+        "csv": lambda source: source.table.csv(),
         "html": _Report.html,
         "model-explorer": _Report.model_explorer,
         "perfetto": _Report.perfetto,
@@ -192,6 +200,7 @@ def format_of(output: str) -> str:
 
 
 def _views(text: str) -> tuple[str, ...]:
+    """Parse views such as `schedule,timeline`, for argparse."""
     views = tuple(text.split(","))
     for view in views:
         if view not in _VIEWS:
@@ -201,4 +210,5 @@ def _views(text: str) -> tuple[str, ...]:
 
 
 def _rows(text: str) -> int | None:
+    """Parse a number of rows, or `all`, for argparse."""
     return None if text == "all" else number_parser("rows", 1, 10**9)(text)

@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    """Run the program that `argv` names."""
     options = argument_parser().parse(argv)
     text, file = read_text(options.input)
     pipeline = pipeline_of(options)
@@ -54,6 +55,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
+    """Simulate a program on random inputs, and print the outputs, or compare them with those of one device."""
     from spmdir.dialects import ir
     from spmdir.dialects.size_ops import open_sizes
     from spmdir.pipeline.remaining_passes import bind_sizes, localize
@@ -101,6 +103,7 @@ def argument_parser() -> ArgumentParser:
 
 
 def _seed(text: str) -> int:
+    """Parse a seed, for argparse."""
     try:
         seed = integer(text)
     except ValueError:
@@ -111,6 +114,7 @@ def _seed(text: str) -> int:
 
 
 def _tolerance(text: str) -> float:
+    """Parse a tolerance, for argparse."""
     try:
         tolerance = real(text)
     except ValueError:
@@ -237,7 +241,8 @@ def report_steps(errors: Sequence[MeasuredError], unused: Sequence[Placement]) -
     """
     lines = [*map(str, errors), *(f"{placement}: no step enters or leaves it" for placement in unused)]
     print("\n".join(lines) + "\n" * bool(lines), end="")
-    if violations := [error for error in errors if not error.is_within]:
+    violations = [error for error in errors if not error.is_within]
+    if violations:
         raise SpmdirErrors([SpmdirError(f"{error}; correct `error` of the placement") for error in violations])
 
 
@@ -256,10 +261,10 @@ def check_element_types(outputs: Sequence[Any], expected: Sequence[Any], dtype: 
 
 
 def relative_error(output: Any, reference: Any) -> float:
-    """Return the largest difference of an element over the largest element of `right`.
+    """Return the largest difference of an element over the largest element of `reference`.
 
-    It is infinite for outputs of different kinds or infinities elsewhere, and NaN if `right` has no finite element and
-    infinities and NaN agree.
+    It is infinite if the outputs differ in type or in the places of infinities. It is NaN if `reference` has no finite
+    element, and the infinities and NaNs agree.
     """
     import torch
 
@@ -276,7 +281,9 @@ def relative_error(output: Any, reference: Any) -> float:
     if not finite.any():
         return float("nan") if reference.numel() else 0.0
     difference, size = (output - reference)[finite].abs().max().item(), reference[finite].abs().max().item()
-    return difference / size if size else float("inf") if difference else 0.0
+    if not size:
+        return float("inf") if difference else 0.0
+    return difference / size
 
 
 def tolerance_of(value: Any) -> float:

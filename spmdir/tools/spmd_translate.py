@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    """Translate in the direction that the options name, and write the result."""
     parser = argument_parser()
     options = parser.parse(argv)
     if options.import_pt2 is not None and options.mesh is None:
@@ -124,6 +125,7 @@ def argument_parser() -> ArgumentParser:
 
 
 def _rank(text: str) -> int:
+    """Parse a rank, for argparse."""
     try:
         return integer(text)
     except ValueError:  # also of thousands of digits
@@ -233,8 +235,11 @@ def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
     from spmdir.lowering.process_groups import symbolic_axes
 
     nodes = graph_module.graph.nodes
-    texts = {arg for node in nodes for arg in node.args if isinstance(arg, str)}
-    groups = {name: axes for name in sorted(texts) if (axes := symbolic_axes(name))}
+    groups: dict[str, tuple[str, ...]] = {}
+    for name in sorted({argument for node in nodes for argument in node.args if isinstance(argument, str)}):
+        axes = symbolic_axes(name)
+        if axes:
+            groups[name] = axes
     refined_mesh = mesh.refine(axis for axes in groups.values() for axis in axes)
     parts = {name: tuple(part for axis in axes for part in refined_mesh.parts(axis)) for name, axes in groups.items()}
     constants = {str(node.target): graph_module.get_buffer(node.target) for node in nodes if node.op == "get_attr"}
@@ -252,6 +257,7 @@ def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
 
 
 def _constant(name: str, value: torch.Tensor) -> str:
+    """Return the statement that registers a constant tensor as a buffer."""
     literal = f"torch.tensor({value.flatten().tolist()}, dtype={value.dtype}).reshape({tuple(value.shape)})"
     return f'self.register_buffer("{name}", {literal})'
 
