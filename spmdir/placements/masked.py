@@ -29,6 +29,7 @@ KEEPS_ZERO = (
 
 
 def _positive_exponent(rule: Any) -> bool:
+    """Return whether the exponent of a power is a number greater than 0."""
     return isinstance(rule.argument("exponent"), (int, float)) and rule.argument("exponent") > 0
 
 
@@ -65,13 +66,11 @@ class Masked(PartialPlacement):
         if rule.name.removeprefix("aten.") in KEEPS_ZERO or KEEPS_ZERO_IF.get(rule.name, lambda _: False)(rule):
             yield rule.pointwise(self)
         if rule.name in SCALES:
-            summed = (strategy for strategy in strategies if SUM in strategy.operands)
-            yield from (
-                attrs.evolve(
-                    linear, operands=self._replace_sums(linear.operands), results=self._replace_sums(linear.results)
-                )
-                for linear in summed
-            )
+            for strategy in strategies:
+                if SUM in strategy.operands:
+                    operands, results = self._replace_sums(strategy.operands), self._replace_sums(strategy.results)
+                    yield attrs.evolve(strategy, operands=operands, results=results)
 
     def _replace_sums(self, placements: Sequence[Placement]) -> tuple[Placement, ...]:
+        """Return placements with `Masked` in place of `P(sum)`."""
         return tuple(self if placement == SUM else placement for placement in placements)

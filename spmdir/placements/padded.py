@@ -80,14 +80,17 @@ class Padded(Placement):
                 yield padded
 
     def _gather(self, x: Any, group: Any) -> Any:
+        """Gather the padded shards `x`, and drop the padding at the end."""
         together = group.all_gather(x).movedim(0, self.along).flatten(self.along, self.along + 1)
         return together.narrow(self.along, 0, group.shape[self.along])
 
     def _slice(self, x: Any, group: Any) -> Any:
+        """Return the padded shard of this rank of the replicated tensor `x`."""
         start, length = chunk(x.shape[self.along], group.size, group.index)
         return self._pad(x.narrow(self.along, start, length), group.shape)
 
     def _pad(self, x: Any, shape: Sequence[int]) -> Any:
+        """Return `x`, padded with zeros to `shape` along the sharded dimension."""
         padded = x.new_zeros(shape)
         padded.narrow(self.along, 0, x.shape[self.along]).copy_(x)
         return padded
@@ -96,7 +99,10 @@ class Padded(Placement):
         """Return `strategy` with `Padded(d)` in place of each `S(d)`."""
 
         def padded(placements: Sequence[Placement]) -> tuple[Placement, ...]:
-            return tuple(parse_placement(f"Padded({p.dim})") if isinstance(p, Shard) else p for p in placements)
+            return tuple(
+                parse_placement(f"Padded({placement.dim})") if isinstance(placement, Shard) else placement
+                for placement in placements
+            )
 
         return attrs.evolve(strategy, operands=padded(strategy.operands), results=padded(strategy.results))
 
@@ -109,12 +115,18 @@ def _ignores_padding(rule: Any, strategy: Any) -> bool:
     """
     if strategy.rewrite or len(strategy.factors) != 1:
         return False
-    if not all(isinstance(p, Shard) or p == R for p in (*strategy.operands, *strategy.results)):
+    placements = (*strategy.operands, *strategy.results)
+    if not all(isinstance(placement, Shard) or placement == R for placement in placements):
         return False
     (factor,) = strategy.factors
     if rule.neighbours(factor) or rule.layout.windows.get(factor) or rule.factors[factor].least_elements > 1:
         return False
-    results = [{f for dim in dims for f in dim} for dims in rule.result_dims if dims is not None]
-    used = {f for dims in rule.operand_dims for dim in dims for f in dim}
-    is_elementwise = all(used <= dims for dims in results) and not any(rule.active("unsharded"))
-    return all(factor in dims for dims in results) and (is_elementwise or rule.is_view or rule.contracts)
+    factors_of_operands = set().union(*(factors for dims in rule.operand_dims for factors in dims))
+    factors_of_results = []
+    for dims in rule.result_dims:
+        if dims is not None:
+            factors_of_results.append(set().union(*dims))
+    is_elementwise = all(factors_of_operands <= factors for factors in factors_of_results)
+    is_elementwise = is_elementwise and not any(rule.active("unsharded"))
+    is_kept = all(factor in factors for factors in factors_of_results)
+    return is_kept and (is_elementwise or rule.is_view or rule.contracts)

@@ -19,6 +19,7 @@ from spmdir.core.placement.base import ShardPlacement
 
 
 def _check_sizes(_: Any, __: Any, sizes: tuple[int, ...]) -> None:
+    """Raise ShardingError for no sizes or a negative one; a validator of attrs."""
     if not sizes or min(sizes) < 0:
         raise ShardingError(f"invalid sizes {list(sizes)}; expected one size of at least 0 for each rank")
 

@@ -30,6 +30,7 @@ DIMS = 8
 
 
 def _check_element_type(_: object, __: object, name: str) -> None:
+    """Raise ValueError for an element type without an entry in `ERRORS`; a validator of attrs."""
     if as_dtype(name) not in ERRORS:
         raise ValueError(f"'{name}' is not a type of shadows; expected one of {', '.join(map(str, ERRORS))}")
 
@@ -79,6 +80,7 @@ class Shadow(Placement):
         return together.narrow(dim, 0, group.shape[dim])
 
     def _to_held_type(self, x: Any) -> Any:
+        """Return `x` in the lower precision, with finite numbers clamped to its range."""
         import torch
 
         held_type = as_dtype(self.held)

@@ -32,11 +32,16 @@ class ZigZag(ShardPlacement):
         return joined((offset, offset + length) for offset, length in chunks)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        front, back = [], []
+        # Cut each run of equal chunks at the middle. Chunk k of the back is on rank 2n - 1 - k.
+        front: list[Run] = []
+        back: list[Run] = []
         for start, number, length in chunk_runs(size, 2 * count):
-            low, middle, high = start, min(max(start, count), start + number), start + number
-            front += [(low, middle - low, length)] if low < middle else []
-            back += [(2 * count - high, high - middle, length)] if middle < high else []
+            end = start + number
+            middle = min(max(start, count), end)
+            if start < middle:
+                front.append((start, middle - start, length))
+            if middle < end:
+                back.append((2 * count - end, end - middle, length))
         return summed_runs([(1, front), (1, back[::-1])], count)
 
     def stretches(self, size: int, count: int) -> int:

@@ -43,11 +43,13 @@ def constrained_activations(model: nn.Module, plan: ShardingPlan) -> Iterator[No
 def _check_inputs(name: str, module: nn.Module, activation: Activation, plan: ShardingPlan) -> None:
     """Raise ShardingError for an input in `activation` that is not an argument of `module`."""
     parameters = inspect.signature(module.forward).parameters
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()):
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters.values()):
         return
     for key in activation.inputs:
-        if int(key) >= len(parameters) if key.isdigit() else key not in parameters:
-            place = next((key_location(glob) for glob, value in plan.activations.items() if value is activation), None)
+        is_argument = int(key) < len(parameters) if key.isdigit() else key in parameters
+        if not is_argument:
+            globs = [glob for glob, value in plan.activations.items() if value is activation]
+            place = key_location(globs[0]) if globs else None
             raise ShardingError(
                 f"the plan shards input {key} of '{name}', but the arguments of its forward are {', '.join(parameters)}"
                 f"{did_you_mean(key, parameters)}",
@@ -56,6 +58,7 @@ def _check_inputs(name: str, module: nn.Module, activation: Activation, plan: Sh
 
 
 def _register_hooks(name: str, module: nn.Module, activation: Activation) -> Iterator[Any]:
+    """Register hooks that constrain the inputs and outputs of a module, and yield their handles."""
     if activation.inputs:
         hook = _input_hook(name, list(inspect.signature(module.forward).parameters), _sharding_texts(activation.inputs))
         yield module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -64,15 +67,27 @@ def _register_hooks(name: str, module: nn.Module, activation: Activation) -> Ite
 
 
 def _sharding_texts(layouts: Mapping[str, Layout]) -> dict[str, Texts]:
+    """Return position or name of a value → its sharding for each number of dimensions."""
     return {key: {rank: layout.of_rank(rank) for rank in RANKS} for key, layout in layouts.items()}
 
 
 def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Callable[..., Any]:
+    """Return a hook that constrains the inputs of the module `name`.
+
+    Args:
+        names: the names of the arguments of its forward, in order. An input may be passed by position or by name.
+        texts: position or name of an input → its sharding.
+    """
+
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         positional, named = list(args), dict(kwargs)
         for key, layouts in texts.items():
-            position = int(key) if key.isdigit() else names.index(key) if key in names else len(positional)
-            keyword = key if not key.isdigit() else names[position] if position < len(names) else key
+            if key.isdigit():
+                position = int(key)
+                keyword = names[position] if position < len(names) else key
+            else:
+                position = names.index(key) if key in names else len(positional)
+                keyword = key
             if position < len(positional):
                 positional[position] = _constrain_tensor(positional[position], layouts, f"input {key} of '{name}'")
             elif named.get(keyword) is not None:
@@ -83,6 +98,8 @@ def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Call
 
 
 def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
+    """Return a hook that constrains the outputs of the module `name`: a tensor, or a dict or sequence of tensors."""
+
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if isinstance(output, Tensor):
             for key, layouts in texts.items():
@@ -109,6 +126,7 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
 
 
 def _constrain_tensor(value: Any, layouts: Texts, description: str) -> Tensor:
+    """Constrain a tensor to the sharding for its number of dimensions; raise ShardingError for another value."""
     if not isinstance(value, Tensor):
         raise ShardingError(f"the plan shards {description} of type {type(value).__name__}; expected a tensor")
     return constrain(value, layouts[value.dim()])

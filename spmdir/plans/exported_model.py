@@ -39,6 +39,7 @@ def exported_model(program: torch.export.ExportedProgram) -> nn.Module:
 
 
 def _module(kind: str) -> nn.Module:
+    """Return an empty module of a new class with the name of `kind`; it is a Linear or an Embedding if `kind` is."""
     name = kind.rpartition(".")[2]
     name = name if name.isidentifier() else "Module"  # the file may contain any text
     return type(name, (_KINDS.get(kind, nn.Module),), {"__init__": nn.Module.__init__})()

@@ -83,7 +83,13 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     replicated = {factor.axis: R for factor in factors}
     if not factors:
         return ShardingPlan()
-    layers = {f.axis: layer_styles(tensor_parallel_layers(model), model) for f in factors if f.recipe.layers}
+    layers: dict[str, Mapping[str, Style]] = {}
+    inputs: AxisPlacements = {}
+    for factor in factors:
+        if factor.recipe.layers:
+            layers[factor.axis] = layer_styles(tensor_parallel_layers(model), model)
+        if factor.recipe.inputs is not None:
+            inputs[factor.axis] = Shard(factor.recipe.inputs)
     weights = _layer_placements(layers, model)
     parameter_axes = [factor.axis for factor in factors if factor.recipe.parameters]
     state_axes = [factor.axis for factor in factors if factor.recipe.state]
@@ -94,7 +100,6 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
         parameters[name] = _sharding(open_axes, placements)
         state[name] = _sharding(open_axes, _shard_over(placements, state_axes, parameter.shape, mesh))
     names = list(parameters_of(model))
-    inputs = {f.axis: Shard(f.recipe.inputs) for f in factors if f.recipe.inputs is not None}
     shardings = {INPUTS: _sharding(open_axes, {**replicated, **inputs})} if inputs else {}
     if state_axes:
         shardings |= with_globs(state, names)
@@ -116,6 +121,7 @@ def recipe_factors(text: str, mesh: Mesh) -> list[AxisRecipe]:
 
 
 def _factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
+    """Yield the factors of a product of recipes; `auto` has none, and `hsdp` has two."""
     for part in text.split("*"):
         match = _FACTOR.fullmatch(part)
         word = match[1] if match else part.strip()
@@ -138,6 +144,7 @@ def _factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
 
 
 def _axis(word: str, mesh: Mesh, named_axis: str | None) -> str:
+    """Return the mesh axis of a recipe: the one that the user named, the first of its names, or the only axis."""
     if named_axis is not None:
         mesh.require(named_axis)
         return named_axis
@@ -176,27 +183,33 @@ def _shard_over(placements: AxisPlacements, axes: Sequence[str], shape: Sequence
     """Return `placements` with one sharded dimension for each of `axes`, if the axis divides one.
 
     Dimension 0 is the first choice, then the largest dimension, among those that are not sharded yet. A dimension that
-    other axes shard is the last choice. There, the axis is nested inside these axes.
+    other axes shard is the last choice. There, the axis is nested inside these axes. For the shape (6, 8) and an axis
+    of 4 ranks, the result is `S(1)`, since 4 does not divide 6.
     """
     placements = dict(placements)
     for axis in axes:
-        sharded_dims = [p.dim for p in placements.values() if isinstance(p, ShardPlacement)]
-
-        def remaining_size(dim: int, current: AxisPlacements = placements) -> int:
-            counts = [mesh.sizes[a] for a, p in current.items() if isinstance(p, ShardPlacement) and p.dim == dim]
-            size = shape[dim]
-            for count in counts:
-                size = size // count if size % count == 0 else 0
-            return size
-
-        dims = [d for d in range(len(shape)) if remaining_size(d) and remaining_size(d) % mesh.sizes[axis] == 0]
-        if dims:
+        sharded_dims = {placement.dim for placement in placements.values() if isinstance(placement, ShardPlacement)}
+        ranking: dict[int, tuple[bool, bool, int, int]] = {}
+        for dim, size in enumerate(shape):
+            shard_size = _shard_size(dim, size, placements, mesh)
+            if shard_size and shard_size % mesh.sizes[axis] == 0:
+                ranking[dim] = (dim in sharded_dims, dim != 0, -size, dim)
+        if ranking:
             placements.pop(axis, None)  # the axis becomes the innermost one of its dimension
-            placements[axis] = Shard(min(dims, key=lambda d: (d in sharded_dims, d != 0, -shape[d], d)))
+            placements[axis] = Shard(min(ranking, key=ranking.__getitem__))
     return placements
 
 
+def _shard_size(dim: int, size: int, placements: AxisPlacements, mesh: Mesh) -> int:
+    """Return the size of a shard of a dimension of `size` elements; 0 if an axis does not divide it."""
+    for axis, placement in placements.items():
+        if isinstance(placement, ShardPlacement) and placement.dim == dim:
+            size = size // mesh.sizes[axis] if size % mesh.sizes[axis] == 0 else 0
+    return size
+
+
 def _sharding(open_axes: AxisPlacements, placements: AxisPlacements) -> Sharding:
+    """Return the sharding with these placements; the other axes of `open_axes` are open."""
     still_open = {axis: placement for axis, placement in open_axes.items() if axis not in placements}
     return Sharding([*placements.items(), *still_open.items()])
 
@@ -209,12 +222,13 @@ def _activations(
         return {}
     texts = dict.fromkeys(mesh.axis_names, "?") | {factor.axis: "R" for factor in factors}
     texts |= {factor.axis: f"S({factor.recipe.inputs})" for factor in factors if factor.recipe.inputs is not None}
-    texts |= {factor.axis: "S(1)" for factor in factors if factor.recipe.sequence}
+    sequence_axes = [factor.axis for factor in factors if factor.recipe.sequence]
+    texts |= dict.fromkeys(sequence_axes, "S(1)")
     activation = Activation(outputs={"0": layout(texts)})
-    styles = [layers.get(factor.axis, {}) for factor in factors if factor.recipe.sequence]
-    by_features = {name for named in styles for name, style in named.items() if style.features == "out"}
-    axis = next(factor.axis for factor in factors if factor.recipe.sequence)
-    names = [name for name in _tokenwise_modules(model, axis) if name not in by_features]
+    by_features: set[str] = set()
+    for axis in sequence_axes:
+        by_features |= {name for name, style in layers.get(axis, {}).items() if style.features == "out"}
+    names = [name for name in _tokenwise_modules(model, sequence_axes[0]) if name not in by_features]
     return with_globs(dict.fromkeys(names, activation), modules_of(model))
 
 
@@ -229,8 +243,11 @@ def _tokenwise_modules(model: nn.Module, axis: str) -> list[str]:
     """
     modules = modules_of(model)
     lists = [name for name, module in modules.items() if _is_list_of_layers(module)]
-    outer = [name for name in lists if not any(each != name and _is_within(name, each) for each in lists)]
-    layers = {f"{name}.{index}".lstrip(".") for name in outer for index, _ in modules[name].named_children()}
+    layers: set[str] = set()
+    for name in lists:
+        is_nested = any(other != name and _is_within(name, other) for other in lists)
+        if not is_nested:
+            layers |= {f"{name}.{index}".lstrip(".") for index, _ in modules[name].named_children()}
     if not layers:
         raise ShardingError(
             "the model has no nn.ModuleList, nn.Sequential or numbered nn.ModuleDict of layers, as sp and cp need; "
@@ -238,8 +255,11 @@ def _tokenwise_modules(model: nn.Module, axis: str) -> list[str]:
             f'token, as in [activations] "NAME" = {{ outputs = "{axis}: S(1)" }}, and use that text as the plan'
         )
     embedding = [name for name, module in modules.items() if isinstance(module, nn.Embedding)][:1]
-    tokenwise = {name for name, m in modules.items() if is_linear(m) or type(m).__name__.endswith("Norm")}
-    return [name for name in modules if name in layers | tokenwise or name in embedding]
+    tokenwise = {*layers, *embedding}
+    for name, module in modules.items():
+        if is_linear(module) or type(module).__name__.endswith("Norm"):
+            tokenwise.add(name)
+    return [name for name in modules if name in tokenwise]
 
 
 def _is_list_of_layers(module: nn.Module) -> bool:
@@ -250,4 +270,5 @@ def _is_list_of_layers(module: nn.Module) -> bool:
 
 
 def _is_within(name: str, module: str) -> bool:
+    """Return whether `name` is the name of a submodule of `module`; "" is the model."""
     return not module or name.startswith(f"{module}.")

@@ -52,6 +52,7 @@ def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> Shardi
 
 
 def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
+    """Return any form of a plan as a ShardingPlan."""
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan):
         path = os.fspath(plan)
         return read_plan(read_text_file(path, f"the plan {path}"), path, mesh)

@@ -71,6 +71,7 @@ def _texts(layouts: Sequence[Any] | Mapping[str, Any] | None, default: str | Non
 
 
 def _placement_text(placement: Any) -> str:
+    """Return the text of a placement of DTensor: `S(1)` or `R`."""
     kind = type(placement).__name__
     if kind == "Shard":
         return f"S({placement.dim})"
@@ -80,24 +81,25 @@ def _placement_text(placement: Any) -> str:
 
 
 def _prepared_input(style: Any) -> Style:
+    """Return the style of a `PrepareModuleInput`."""
     keywords = _texts(style.desired_input_kwarg_layouts)
     return Style(inputs={**_texts(style.desired_input_layouts), **keywords})
 
 
 CLASSES: dict[str, Callable[[Any], Style]] = {
-    "ColwiseParallel": lambda s: Style(
-        "out", inputs=_texts(s.input_layouts, "R"), outputs=_texts(s.output_layouts, "S(-1)")
+    "ColwiseParallel": lambda style: Style(
+        "out", inputs=_texts(style.input_layouts, "R"), outputs=_texts(style.output_layouts, "S(-1)")
     ),
-    "RowwiseParallel": lambda s: Style(
-        "in", inputs=_texts(s.input_layouts, "S(-1)"), outputs=_texts(s.output_layouts, "R")
+    "RowwiseParallel": lambda style: Style(
+        "in", inputs=_texts(style.input_layouts, "S(-1)"), outputs=_texts(style.output_layouts, "R")
     ),
-    "SequenceParallel": lambda s: Style(
-        "none", inputs=_texts(s.sequence_sharding), outputs=_texts(s.sequence_sharding)
+    "SequenceParallel": lambda style: Style(
+        "none", inputs=_texts(style.sequence_sharding), outputs=_texts(style.sequence_sharding)
     ),
     "PrepareModuleInput": _prepared_input,
-    "PrepareModuleOutput": lambda s: Style(outputs=_texts(s.desired_output_layouts)),
-    "PrepareModuleInputOutput": lambda s: attrs.evolve(
-        _prepared_input(s.prepare_module_input), outputs=_texts(s.prepare_module_output.desired_output_layouts)
+    "PrepareModuleOutput": lambda style: Style(outputs=_texts(style.desired_output_layouts)),
+    "PrepareModuleInputOutput": lambda style: attrs.evolve(
+        _prepared_input(style.prepare_module_input), outputs=_texts(style.prepare_module_output.desired_output_layouts)
     ),
 }
 """Class of torch.distributed.tensor.parallel → the style, without the layouts that a layer has by default."""
@@ -161,10 +163,12 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
     """
     placements: dict[str, Placement] = {}
     for part, rank in parts.items():
+        # A bias has output features only, so it is replicated if input features are sharded.
         if style.features == "none" or (style.features == "in" and rank == 1):
             placements[part] = R
             continue
-        dim = rank - 1 if rank == 1 or out_first == (style.features == "in") else rank - 2
+        is_last_sharded = rank == 1 or out_first == (style.features == "in")
+        dim = rank - 1 if is_last_sharded else rank - 2
         placements[part] = Shard(dim) if style.packed == 1 else parse_placement(f"Strided({dim}, {style.packed})")
     return placements
 

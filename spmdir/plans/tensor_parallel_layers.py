@@ -43,9 +43,10 @@ def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
     styles: dict[str, object] = {}
     for name, module in modules.items():
         layer_name = name.removesuffix(ADAPTED).rpartition(".")[2]
-        if is_linear(module):
-            styles |= dict.fromkeys([name] if layer_name in COLWISE else [], "colwise")
-            styles |= dict.fromkeys([name] if layer_name in ROWWISE else [], "rowwise")
+        if is_linear(module) and layer_name in COLWISE:
+            styles[name] = "colwise"
+        elif is_linear(module) and layer_name in ROWWISE:
+            styles[name] = "rowwise"
     if not {"colwise", "rowwise"} <= set(styles.values()):
         raise ShardingError(
             f"tp finds no layers to shard in {type(model).__name__}; expected a tp_plan, or a pair of linear layers of "

@@ -145,6 +145,7 @@ class _Exporter:
         return exported
 
     def _argument_attributes(self, function: FuncOp, argument: BlockArgument) -> DictionaryAttr:
+        """Return the attributes of an argument, with its name in the IR."""
         subject = f"argument {text_name(argument)}"
         attributes = self._attributes(function, "arg_attrs", argument.index, argument.type, subject)
         name = name_of(argument)
@@ -153,6 +154,12 @@ class _Exporter:
         return DictionaryAttr({**attributes.data, "spmd.name": StringAttr(name)})
 
     def _attributes(self, function: FuncOp, which: str, index: int, type_: Attribute, subject: str) -> DictionaryAttr:
+        """Return the attributes of an argument or result, with its sharding in Shardy's form.
+
+        Args:
+            which: `arg_attrs` or `res_attrs`.
+            subject: the argument or result, for errors.
+        """
         translated: dict[str, Attribute] = {}
         for name, value in function_attrs(function, which, index).items():
             if isinstance(value, ShardingAttr):
@@ -163,10 +170,12 @@ class _Exporter:
         return DictionaryAttr(translated)
 
     def _bind(self, value: SSAValue, translated: SSAValue) -> None:
+        """Record the translation of a value, and give it the same name."""
         copy_name(translated, value)
         self.values[value] = translated
 
     def _op(self, op: Operation) -> Operation:
+        """Translate one op, and record its results."""
         if isinstance(op, ReturnOp):
             return ReturnOp(*[self.values[operand] for operand in op.operands])
         if not isinstance(op, (AtenOp, ConstantOp, LayoutOp)):
@@ -182,6 +191,7 @@ class _Exporter:
         return translated
 
     def _layout_op(self, op: LayoutOp) -> Operation:
+        """Translate a constraint or a reshard."""
         (sharding,) = op.shardings
         assert sharding is not None
         operand = self.values[op.operands[0]]
@@ -192,6 +202,7 @@ class _Exporter:
         )
 
     def _custom_call(self, op: ValueOp) -> Operation:
+        """Translate a torch op or a constant: its arguments, results, shardings and rule become attributes."""
         attributes: dict[str, Attribute] = {
             "backend_config": StringAttr(print_arguments(op.arguments.data) if op.arguments else "")
         }
@@ -200,17 +211,22 @@ class _Exporter:
         has_result = [meta is not None for meta in op.metas]
         if not all(has_result):
             attributes["spmd.results"] = ArrayAttr(map(IntegerAttr.from_bool, has_result))
-        results = [result for result, is_present in zip(op.results, has_result, strict=True) if is_present]
-        shardings = [s for s, is_present in zip(op.shardings, has_result, strict=True) if is_present]
-        decided = [(s, result.type) for s, result in zip(shardings, results, strict=True) if s is not None]
+        results: list[SSAValue] = []
+        decided: list[tuple[Sharding, Attribute]] = []
+        for result, sharding, is_present in zip(op.results, op.shardings, has_result, strict=True):
+            if is_present:
+                results.append(result)
+                if sharding is not None:
+                    decided.append((sharding, result.type))
         if len(decided) not in (0, len(results)):
             raise UnsupportedError("only some results have shardings; sdy states those of all results or of none")
         if decided:
             translated = [self._sharding(sharding, type_) for sharding, type_ in decided]
             attributes["sdy.sharding"] = TensorShardingPerValueAttr(tuple(translated))
         rule = rule_of(op, self.rules) if isinstance(op, AtenOp) and op.operands else None
-        if rule is not None and (text := sharding_rule(rule)) is not None:
-            attributes["sdy.sharding_rule"] = OpShardingRuleAttr(text)
+        rule_text = sharding_rule(rule) if rule is not None else None
+        if rule_text is not None:
+            attributes["sdy.sharding_rule"] = OpShardingRuleAttr(rule_text)
         return CustomCallOp.create(
             operands=[self.values[operand] for operand in op.operands],
             result_types=[result.type for result in results],
@@ -219,6 +235,7 @@ class _Exporter:
         )
 
     def _sharding(self, sharding: Sharding, type_: Attribute) -> TensorSharding:
+        """Return the sharding of a tensor of this type in Shardy's form."""
         meta = meta_of(type_)
         assert meta is not None  # verified
         return to_tensor_sharding(sharding, self.mesh, meta.shape)
@@ -238,6 +255,7 @@ def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
 
 
 def _is_plain(value: Attribute) -> bool:
+    """Return whether an attribute is a number, a string, a unit, or an array or dictionary of these."""
     if isinstance(value, ArrayAttr):
         return all(map(_is_plain, value.data))
     if isinstance(value, DictionaryAttr):

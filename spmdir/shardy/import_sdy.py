@@ -84,6 +84,7 @@ def import_sdy(text: str, filename: str = "<text>") -> ModuleOp:
 
 
 def _mesh(op: SdyMeshOp) -> Mesh:
+    """Return the mesh that an op declares, with the axes inside a node if `export_sdy` wrote them."""
     intra = op.attributes.get("spmd.intra")
     if not isinstance(intra, ArrayAttr):
         return op.mesh(None)
@@ -141,6 +142,11 @@ class _Importer:
     def _attributes(
         self, attributes: ArrayAttr[DictionaryAttr] | None, index: int, type_: Attribute, subject: str
     ) -> dict[str, Attribute]:
+        """Return the attributes of an argument or result, with its sharding in the form of the IR.
+
+        Args:
+            subject: the argument or result, for errors.
+        """
         translated: dict[str, Attribute] = {}
         for name, value in attributes.data[index].data.items() if attributes is not None else ():
             with errors_of(subject):
@@ -151,10 +157,12 @@ class _Importer:
         return translated
 
     def _bind(self, value: SSAValue, translated: SSAValue) -> None:
+        """Record the translation of a value, and give it the same name."""
         copy_name(translated, value)
         self.values[value] = translated
 
     def _op(self, op: Operation) -> Operation:
+        """Translate one op, and record its results."""
         operands = [self.values[operand] for operand in op.operands]
         if isinstance(op, ReturnOp):
             return ReturnOp(*operands)
@@ -172,15 +180,18 @@ class _Importer:
         return translated
 
     def _torch_op(self, op: CustomCallOp, operands: list[SSAValue]) -> ValueOp:
+        """Translate a custom call to the torch op or constant that it names."""
         callee = op.callee.data
         kind = ConstantOp if callee == ConstantOp.name else class_of(callee)
         if kind is None or not issubclass(kind, ValueOp):
             raise UnsupportedError(f"calls @{callee}; expected a torch op, as in @aten.mm")
         attributes = dict(op.attributes)
         properties: dict[str, Attribute] = {}
-        if arguments := _literals(attributes.pop("backend_config", StringAttr("")), "backend_config"):
+        arguments = _literals(attributes.pop("backend_config", StringAttr("")), "backend_config")
+        if arguments:
             properties["arguments"] = ArgumentsAttr(arguments)
-        if slots := _literals(attributes.pop("spmd.slots", StringAttr("")), "spmd.slots"):
+        slots = _literals(attributes.pop("spmd.slots", StringAttr("")), "spmd.slots")
+        if slots:
             properties["structure"] = StructureAttr(_structure(dict(slots).get("slots"), len(operands)))
         has_result = attributes.pop("spmd.results", None)
         types = _with_absent(op.result_types, has_result)
@@ -190,16 +201,16 @@ class _Importer:
                 raise ParseError(
                     f"has {len(sharding.data)} shardings for {len(op.results)} results; expected one for each result"
                 )
-            pairs = zip(sharding.data, op.result_types, strict=True)
-            shardings = iter([self._sharding(each, type_) for each, type_ in pairs])
-            properties["sharding"] = shardings_attr(
-                tuple(None if meta_of(type_) is None else next(shardings) for type_ in types)
-            )
+            typed_shardings = zip(sharding.data, op.result_types, strict=True)
+            present = iter([self._sharding(entry, type_) for entry, type_ in typed_shardings])
+            shardings = [None if meta_of(type_) is None else next(present) for type_ in types]
+            properties["sharding"] = shardings_attr(tuple(shardings))
         return kind.create(
             operands=operands, result_types=types, properties=properties, attributes=_carried(attributes)
         )  # type: ignore[return-value]  # of `kind`
 
     def _sharding(self, sharding: TensorSharding, type_: Attribute) -> Sharding:
+        """Return the sharding of a tensor of this type in the form of the IR."""
         meta = meta_of(type_)
         if meta is None:
             raise UnsupportedError(f"has a sharding of {type_}; expected a tensor")
@@ -218,15 +229,20 @@ def _with_absent(types: Sequence[Attribute], has_result: Attribute | None) -> li
 
 
 def _structure(slots: Literal, count: int) -> Structure:
-    """Return how operands fill the tensor arguments of an op."""
+    """Return how `count` operands fill the tensor arguments of an op, from `spmd.slots`.
+
+    In [1, 0, [1, 1]], the first argument is a tensor, the second is missing, and the third is a list of two tensors.
+    """
     with suppress(TypeError, ValueError):
         structure = as_structure(slots)
-        if sum(sum(entry) if isinstance(entry, tuple) else entry for entry in structure) == count:
+        filled = sum(sum(entry) if isinstance(entry, tuple) else entry for entry in structure)
+        if filled == count:
             return structure
     raise ParseError(f"has {count} operands; expected spmd.slots to place each of them, as in {{slots = [1, [0, 1]]}}")
 
 
 def _literals(attribute: Attribute, name: str) -> tuple[tuple[str, Literal], ...]:
+    """Return (name, literal) of each argument in the text of the attribute `name`."""
     try:
         text = attribute.data if isinstance(attribute, StringAttr) else "?"
         return parse_arguments(text) if text else ()
@@ -259,4 +275,5 @@ def _name(argument: SSAValue, attributes: dict[str, Attribute]) -> dict[str, Att
 
 
 def _array(attributes: list[dict[str, Attribute]]) -> ArrayAttr[DictionaryAttr] | None:
+    """Return the attributes of all arguments or results; None if they are empty."""
     return ArrayAttr(map(DictionaryAttr, attributes)) if any(attributes) else None

@@ -38,6 +38,7 @@ _RULE = re.compile(r"<[^<>]*->[^<>]*>")
 
 
 def _read(parser: AttrParser, text: str, start: int) -> TensorSharding:
+    """Parse the text of a sharding, which begins at position `start`; raise errors of the parser."""
     try:
         return parse_tensor_sharding(text)
     except SpmdirError as error:

@@ -29,8 +29,9 @@ def sharding_rule(rule: OpRule) -> str | None:
     sizes = ", ".join(f"{_symbol(index)}={size}" for index, size in enumerate(writer.sizes))
     text = f"<({', '.join(operands)})->({', '.join(results)}) {{{sizes}}}"
     for kind in ("reduction", "need_replication"):
-        if listed := [_symbol(index) for index, each in enumerate(writer.kinds) if each == kind]:
-            text += f" {kind}={{{', '.join(listed)}}}"
+        symbols = [_symbol(index) for index, kind_of_factor in enumerate(writer.kinds) if kind_of_factor == kind]
+        if symbols:
+            text += f" {kind}={{{', '.join(symbols)}}}"
     return f"{text}, custom>"
 
 
@@ -51,13 +52,16 @@ class _Writer:
         self.sizes: list[int] = []
         self.kinds: list[str] = []
         self._indices: dict[int, int] = {}
-        self._in_results = {f for dims in rule.result_dims for factors in dims or () for f in factors}
+        self._in_results: set[int] = set()
+        for dims in rule.result_dims:
+            self._in_results.update(*(dims or ()))
 
     def dims(self, dims: Sequence[tuple[int, ...]], shape: Sequence[int]) -> str:
         """Return the text of the dimensions of one tensor, as in `[i, jk]`."""
         return "[" + ", ".join(self._dim(factors, size) for factors, size in zip(dims, shape, strict=True)) + "]"
 
     def _dim(self, factors: tuple[int, ...], size: int) -> str:
+        """Return the text of one dimension, the factors that it merges."""
         has_all = math.prod(self.rule.factors[factor].size for factor in factors) == size
         if not factors or not has_all or self.rule.repeated.intersection(factors):
             # Shardy's factors have one size and occur in a tensor once, so it must not shard other dimensions.
@@ -65,16 +69,19 @@ class _Writer:
         return "".join(_symbol(self._factor(factor)) for factor in factors)
 
     def _factor(self, index: int) -> int:
+        """Return the number that this writer gives to a factor of the rule."""
         if index not in self._indices:
             self._indices[index] = self._add(self.rule.factors[index].size, self._kind(index))
         return self._indices[index]
 
     def _add(self, size: int, kind: str) -> int:
+        """Add a factor, and return its number."""
         self.sizes.append(size)
         self.kinds.append(kind)
         return len(self.sizes) - 1
 
     def _kind(self, index: int) -> str:
+        """Return Shardy's kind of a factor of the rule."""
         kind = self.rule.factors[index].kind
         if kind == "unsharded":
             return "need_replication"

@@ -69,6 +69,7 @@ class TensorSharding:
 
 
 def _axis_text(axis: str) -> str:
+    """Return `"dp"` for an axis, and `"tp":(1)2` for the sub-axis `tp(1)2`."""
     name, outer, size = axis_part(axis) or (axis, 1, 0)
     return f'"{name}":({outer}){size}' if is_part(axis) else f'"{axis}"'
 
@@ -114,7 +115,11 @@ def parse_tensor_sharding(text: str) -> TensorSharding:
 
 
 def _axes(text: str) -> tuple[str, ...]:
-    return tuple(f"{m[1]}({m[2]}){m[3]}" if m[2] else m[1] for m in _AXIS.finditer(text))
+    """Return the axes in `"dp", "tp":(1)2`, as spmdir names them: `dp`, `tp(1)2`."""
+    axes = []
+    for match in _AXIS.finditer(text):
+        axes.append(f"{match[1]}({match[2]}){match[3]}" if match[2] else match[1])
+    return tuple(axes)
 
 
 def to_tensor_sharding(sharding: Sharding, mesh: Mesh, shape: Sequence[int]) -> TensorSharding:
@@ -172,16 +177,17 @@ def from_tensor_sharding(sharding: TensorSharding, mesh: Mesh, shape: Sequence[i
     free = [axis for axis in refined.axis_names if axis not in taken]
     kinds = {entry.is_open for entry in sharding.dims}
     if free and len(kinds) == 2:
-        first, second = (next(i for i, e in enumerate(sharding.dims) if e.is_open == kind) for kind in (True, False))
+        flags = [entry.is_open for entry in sharding.dims]
         raise ShardingError(
-            f"dimension {first} is open and dimension {second} is closed; spmdir leaves axes open for all dimensions: "
-            f"open or close all, or list {', '.join(free)} in replicated"
+            f"dimension {flags.index(True)} is open and dimension {flags.index(False)} is closed; spmdir leaves axes "
+            f"open for all dimensions: open or close all, or list {', '.join(free)} in replicated"
         )
     if True in kinds:
         entries += [(axis, OPEN) for axis in free]
     result = Sharding(entries, mesh.name).merged(mesh)
     for dim, size in enumerate(shape):
-        if size % (count := mesh.group_size(result.dim_axes(dim))):
+        count = mesh.group_size(result.dim_axes(dim))
+        if size % count:
             raise ShardingError(f"dimension {dim} of size {size} is sharded over {count} ranks; {_UNEVEN}")
     return result
 

@@ -54,6 +54,7 @@ class _SymbolicLinear(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.functional.linear` as a product of two matrices."""
     sizes = input.shape[:-1]
     product = input.reshape(math.prod(sizes), input.shape[-1]) @ weight.t()
     return (product if bias is None else product + bias).view(*sizes, weight.shape[0])

@@ -46,12 +46,12 @@ def _collect_functions() -> dict[Any, bool]:
     functional_names = [*_NEW, *_NEW_METHODS, *(f"_foreach_{name}" for name in _NEW)]
     names = dict.fromkeys(in_place_names, True) | dict.fromkeys(functional_names, False)
     namespaces: tuple[Any, ...] = Tensor, torch
-    return {
-        getattr(namespace, name): is_in_place
-        for namespace in namespaces
-        for name, is_in_place in names.items()
-        if hasattr(namespace, name)
-    }
+    functions: dict[Any, bool] = {}
+    for namespace in namespaces:
+        for name, is_in_place in names.items():
+            if hasattr(namespace, name):
+                functions[getattr(namespace, name)] = is_in_place
+    return functions
 
 
 _WRITES_IN_PLACE = _collect_functions()
@@ -146,7 +146,7 @@ def _to_shards(operands: Sequence[Any]) -> list[Any] | None:
                 specs = [entry._spec for entry in operand]
                 if layouts is None:
                     layouts = specs
-                elif any(a is not b and a != b for a, b in zip(specs, layouts, strict=True)):
+                elif any(own is not layout and own != layout for own, layout in zip(specs, layouts, strict=True)):
                     return None
                 shards.append([entry._local_tensor for entry in operand])
             elif any(isinstance(entry, DTensor) or entry.dim() for entry in operand):

@@ -61,6 +61,8 @@ def capture_graph(
 
 
 def _without_guards(capture: Callable[..., torch.fx.GraphModule]) -> Callable[..., torch.fx.GraphModule]:
+    """Return `capture` without the comparison of guards and dynamic shapes."""
+
     def capture_without_guards(*args: Any, **kwargs: Any) -> torch.fx.GraphModule:
         suggest_or_raise = functional_export._suggest_or_raise_constraint_violation
         functional_export._suggest_or_raise_constraint_violation = lambda *_: None

@@ -59,14 +59,14 @@ class Layout:
     @property
     def last_position(self) -> int:
         """Return the position of the last element in memory."""
-        return self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
+        return self.offset + sum((size - 1) * step for size, step in zip(self.size, self.stride, strict=True))
 
     @cached_property
     def positions(self) -> Tensor:
         """Return the position in memory of each element, flat, in order."""
         positions = torch.full((), self.offset)
-        for n, step in zip(self.size, self.stride, strict=True):
-            positions = positions.unsqueeze(-1) + torch.arange(n) * step
+        for size, step in zip(self.size, self.stride, strict=True):
+            positions = positions.unsqueeze(-1) + torch.arange(size) * step
         return positions.flatten()
 
     def dims_outermost_first(self) -> list[int] | None:
@@ -74,7 +74,7 @@ class Layout:
 
         Returns None if there are gaps or repeated elements.
         """
-        order = sorted(range(len(self.size)), key=lambda d: (-self.stride[d], self.size[d] == 1))
+        order = sorted(range(len(self.size)), key=lambda dim: (-self.stride[dim], self.size[dim] == 1))
         expected = 1
         for dim in reversed(order):
             if self.size[dim] != 1:
@@ -91,29 +91,29 @@ class Layout:
     def has_repeated_elements(self) -> bool:
         """Return whether two indices may refer to the same element of memory."""
         if self.is_open:
-            return any(
-                comparable_number(step) == 0 and comparable_number(n) != 1
-                for n, step in zip(self.size, self.stride, strict=True)
-            )
+            for size, step in zip(self.size, self.stride, strict=True):
+                if comparable_number(step) == 0 and comparable_number(size) != 1:
+                    return True
+            return False
         if not self.element_count:
             return False
+        # Without a repetition, the stride of a dimension usually exceeds all positions of the inner dimensions.
         last_reached = 0
-        for step, n in sorted((step, n) for n, step in zip(self.size, self.stride, strict=True) if n > 1):
+        for step, size in sorted(zip(self.stride, self.size, strict=True)):
+            if size == 1:
+                continue
             if step <= last_reached:
                 return self.element_count > _MAX_ENUMERATED or len(self.positions.unique()) < self.element_count
-            last_reached += (n - 1) * step
+            last_reached += (size - 1) * step
         return False
 
     def overlaps(self, other: Layout) -> bool:
         """Return whether two layouts of the same memory may have common elements."""
         if self.is_open or other.is_open or self.dtype != other.dtype or self == other:
             return True
-        if (
-            not self.element_count
-            or not other.element_count
-            or self.last_position < other.offset
-            or other.last_position < self.offset
-        ):
+        if not self.element_count or not other.element_count:
+            return False
+        if self.last_position < other.offset or other.last_position < self.offset:
             return False
         if self.element_count + other.element_count > _MAX_ENUMERATED:
             return True
@@ -121,6 +121,7 @@ class Layout:
 
 
 def _comparable_numbers(layout: Layout) -> list[Any]:
+    """Return the sizes, strides and offset of a layout, with sympy expressions for symbolic ones."""
     return [
         *map(comparable_number, layout.size),
         *map(comparable_number, layout.stride),

@@ -58,6 +58,7 @@ def without_onednn() -> Iterator[None]:
 
 
 def _check_dropout(model: nn.Module) -> None:
+    """Raise UnsupportedError if a recurrent layer drops values between its layers."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.RNNBase) and layer.training and layer.dropout and layer.num_layers > 1:
             raise UnsupportedError(

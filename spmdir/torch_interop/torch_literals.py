@@ -19,7 +19,8 @@ _NAMED_BY_STRINGS = ("MemoryFormat", "Layout")
 @cache
 def schema(op: OpOverload) -> tuple[tuple[str, str, bool], ...]:
     """Return (name, type, keyword only) of each argument of `op`."""
-    return tuple((a.name, str(a.real_type), a.kwarg_only) for a in schema_of(op).arguments)
+    arguments = schema_of(op).arguments
+    return tuple((argument.name, str(argument.real_type), argument.kwarg_only) for argument in arguments)
 
 
 def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
