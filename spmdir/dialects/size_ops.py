@@ -208,6 +208,11 @@ class MeasureOp(SizeOp):
 
     @classmethod
     def _read_operands(cls, parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], str]:
+        """Read the tensor `%x` in `%x, 0`. Return it, and the text after the comma with its columns unchanged.
+
+        Args:
+            offset: the position of the text, for errors.
+        """
         tensor_text, _, arguments_text = text.partition(",")
         name = tensor_text.strip()
         values = parser.ssa_values.get(name.removeprefix("%")) if name.startswith("%") else None

@@ -168,13 +168,15 @@ class GraphBuilder:
         tensor = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
         if name == SymSizeOp.name and tensor is not None:
             size: Number = sizes_of(tensor.type)[arguments[1]]
-        elif name in FUNCTIONS and are_numbers(arguments):
+        elif name in FUNCTIONS and are_numbers(arguments):  # such as operator.mul
             size = apply(FUNCTIONS[name], *arguments)
         else:
+            # The number is read from the trace: that of all elements of a tensor, or of a function that the IR lacks.
+            # The op of the latter has no operands.
             size = self.symbols.convert(node.meta["val"], f"'{node.name}'", location)
-            name = name if name in SIZE_OPS and tensor is not None else SizeOfOp.name
+            if name not in SIZE_OPS or tensor is None:
+                name, arguments = SizeOfOp.name, []
         if is_symbolic(size) and size not in self._sizes.values:
-            arguments = arguments if name != SizeOfOp.name else []
             operands = [self._sizes.value(number) if is_symbolic(number) else number for number in arguments]
             op = SIZE_OPS[name].make(operands, size, self.symbols.evaluate_hint(size), location_attribute(node))
             self._sizes.values[size] = self._append(op, node)[0]

@@ -82,17 +82,21 @@ def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = F
     mask_positions = [position for position, index in enumerate(indices) if index is not None]
     if len(mask_positions) != 1 or not _is_mask(indices[mask_positions[0]]):
         return NotImplemented
-    (first,), mask = mask_positions, indices[mask_positions[0]]
+    # The mask covers the dimensions of `self` from `first` on; `trailing_rank` dimensions follow.
+    first = mask_positions[0]
+    mask = indices[first]
     trailing_rank = self.dim() - first - mask.dim()
     if values.numel() == 1:
         values = values.reshape(())
     broadcast_mask = mask.reshape((*mask.shape, *(1,) * trailing_rank))
+    # The dimension of `values` that lists the selected elements; negative if all get the same value.
     count_dim = values.dim() - trailing_rank - 1
     if count_dim >= 0 and values.shape[count_dim] == 1:
         values = values.reshape((*values.shape[:count_dim], *(1,) * mask.dim(), *values.shape[count_dim + 1 :]))
         count_dim = -1
     if count_dim < 0:
         return torch.where(broadcast_mask, self + values if accumulate else values, self)
+    # masked_scatter takes values in memory order, so the masked dimensions move to the front.
     count = values.shape[count_dim]
     values = values.expand(*self.shape[:first], count, *self.shape[self.dim() - trailing_rank :])
     mask_dims = list(range(mask.dim()))

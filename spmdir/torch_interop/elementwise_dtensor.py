@@ -123,8 +123,8 @@ def _as_dtensor(tensor: ElementwiseDTensor, run: Callable[[], Any]) -> Any:
 def _to_shards(operands: Sequence[Any]) -> list[Any] | None:
     """Return the operands with the shard of each DTensor; None unless all DTensors have the same layout.
 
-    In an op on lists, the entries at each index must have the same layout. Numbers and 0-d tensors are returned
-    unchanged.
+    In an op on lists, the entries at each index must have the same layout, and there must be no DTensors outside of
+    lists. Numbers and 0-d tensors are returned unchanged.
     """
     spec, layouts, shards = None, None, []
     for operand in operands:

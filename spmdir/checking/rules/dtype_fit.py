@@ -63,7 +63,12 @@ def _signatures_by_value(
 def _signature(
     op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], guard: tuple[str, str] | None
 ) -> TypeSignature:
-    """Fit a signature of element types to the trials of an op."""
+    """Fit a signature of element types to the trials of an op.
+
+    Args:
+        accepted: the trials that define the types of results.
+        guard: (argument, text of its value), if the signature holds only for this value.
+    """
     rejected = [trial for trial in trials if trial.is_rejected]
     result_count = max((len(types) for trial in accepted for _, types in trial.result_types), default=1)
     dtype = dtype_argument(op)

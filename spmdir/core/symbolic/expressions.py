@@ -330,14 +330,17 @@ def _mod(a: Number, b: Number) -> int | Size:
 
 
 def _max_or_min(name: str) -> Callable[..., int | Size]:
-    """Return the function `max` or `min` of sizes. It drops operands that another one exceeds."""
+    """Return the function `max` or `min` of sizes. It drops operands that another one makes redundant.
+
+    The maximum of s0, s0 + 1 and s1 is that of s0 + 1 and s1.
+    """
 
     def reduce(*values: Number) -> int | Size:
         operands: list[Any] = []
         for value in values:
             for index, operand in enumerate(operands):
                 difference = _sub(value, operand)
-                if isinstance(difference, int):
+                if isinstance(difference, int):  # so one of both is always the larger one
                     operands[index] = value if (difference > 0) == (name == "max") else operand
                     break
             else:
