@@ -102,6 +102,7 @@ def bind_arguments(
         UnsupportedError: the IR cannot express an argument: a generator, a sparse layout, an unknown element type.
     """
     operands: list[Any] = []
+    # For each tensor argument: 1 for a tensor, 0 if there is none, and a tuple of these for a list of tensors.
     structure: list[int | tuple[int, ...]] = []
     arguments: dict[str, Any] = {}
     positional_count = len(args)

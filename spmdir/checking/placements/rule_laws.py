@@ -163,7 +163,10 @@ def _find_text_strategy_fault(placement: Placement, example: Example) -> Fault:
 
 
 def _find_strategy_fault(placement: Placement, example: Example) -> Fault:
-    """Find a strategy with the placement that has a wrong result for a sample call."""
+    """Find a strategy with the placement that has a wrong result for a sample call.
+
+    Strategies that have only the companion of a state placement are not checked.
+    """
     assert isinstance(example, SampleCall)
     case, companions = prepare(example.sample, default()), _companions(placement)
     without_placement = set(strategies_of(case.rule, example.ranks, companions)) if companions else set[Strategy]()

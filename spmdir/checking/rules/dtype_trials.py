@@ -109,7 +109,11 @@ def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[
 def _variants(
     call: Call, tensors: list[Tensor], devices: Sequence[str]
 ) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
-    """Yield the operands and arguments of the call, then variants with one operand of rank 0 or other arguments."""
+    """Yield the operands and arguments of the call, then variants that may have results of other element types.
+
+    A variant lacks the argument `dtype`, or has one operand of rank 0, a number of another type, the other Boolean, or
+    another `dtype`.
+    """
     yield tensors, call.argument
     dtype = dtype_argument(call.name)
     if call.argument.get(dtype or "") is not None:
