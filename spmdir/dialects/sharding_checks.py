@@ -74,8 +74,8 @@ def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
         )
     shape = []
     for dim, sizes_of_ranks in enumerate(zip(*(local.shape for local in types), strict=True)):
-        is_equal = len(set(sizes_of_ranks)) == 1 and dim not in sharding.routed_dims
-        shape.append(sizes_of_ranks[0] if is_equal else DYNAMIC)
+        is_fixed = len(set(sizes_of_ranks)) == 1 and dim not in sharding.routed_dims
+        shape.append(sizes_of_ranks[0] if is_fixed else DYNAMIC)
     return TensorMeta(tuple(shape), next(iter(types)).dtype)
 
 
