@@ -394,6 +394,7 @@ class Collective(SpmdOp):
                 raise VerifyException(f"a bucket has members on {group_texts}; use one bucket for each group")
 
     def _check_stream(self, mesh: Mesh) -> None:
+        """Raise VerifyException unless the stream is a name, only on a start, and not that of a mesh axis."""
         name = self.stream
         if name is not None and not (self.IS_START and isinstance(name, str) and name.isidentifier()):
             raise VerifyException(
