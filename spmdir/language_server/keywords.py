@@ -13,7 +13,7 @@ CLAUSES = ("after", "before", "dim", "fill", "from", "on", "op", "steps", "strea
 TAILS = ("needs", "of", "intra", "loc")
 """The keywords after ops and meshes."""
 
-COLLECTIVES = (*(spec.name for spec in SHIPPED), "halo", "halo_reduce", "rotate")
+COLLECTIVES = (*(spec.name for spec in SHIPPED), "halo", "halo_reduce", "rotate", "exchange_counts", "exchange_rows")
 """The collectives and local steps of `spmd`. Asynchronous forms end in `_start`."""
 
 OTHER_OPS = (
@@ -22,7 +22,10 @@ OTHER_OPS = (
 )  # fmt: skip
 """The other ops of `spmd`."""
 
-PLACEMENTS = ("R", "S", "P", "Cyclic", "Masked", "Norm", "Padded", "Quantised", "Ragged", "Shadow", "Strided", "ZigZag")
+PLACEMENTS = (
+    "R", "S", "P", "Arrivals", "Cyclic", "Grouped", "Home", "LocalCounts", "LocalOrder", "Masked", "Norm", "Padded",
+    "Quantised", "Ragged", "Shadow", "Strided", "ZigZag",
+)  # fmt: skip
 """The placements of spmdir, except `?`."""
 
 REDUCTIONS = ("sum", "avg", "max", "min", "product", "any", "all")
