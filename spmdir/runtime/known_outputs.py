@@ -91,8 +91,9 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
                 f"{place} is a {kind}; expected tensors and numbers in tuples, lists, dictionaries or dataclasses: "
                 "return its tensors, or register its class by torch.utils._pytree.register_pytree_node"
             )
-        (key,) = path
-        unknown[getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))] = kind
+        # A key of a dictionary, an index of a sequence, or a field of another class.
+        entries = [getattr(path[0], attribute) for attribute in ("key", "idx", "name") if hasattr(path[0], attribute)]
+        unknown[entries[0] if entries else None] = kind
     return unknown
 
 
