@@ -104,6 +104,7 @@ class MeshSearch:
         context: the context with the pipeline for trial runs.
         is_even: whether sub-axes of one axis that shard one factor must shard it evenly.
         shares_messages: whether to ignore the latency of messages that a schedule shares.
+        limit: if all decisions cost more, `free` is one of them, with an infinite cost.
 
     Attributes:
         rules: the rule of each node that is a torch op.
@@ -122,6 +123,7 @@ class MeshSearch:
         context: IRContext,
         is_even: bool = False,
         shares_messages: bool = False,
+        limit: float = math.inf,
     ):
         self.function, self.makers, self.problem, self._context = function, makers, problem, context
         self._is_even, self.rules = is_even, rules_of(problem)
@@ -130,7 +132,7 @@ class MeshSearch:
         self._search = Search(problem, effort)
         self._nested: tuple[Solution, Nested] | None = None
         self.free = self._search.solution(
-            ValuePrices(exposed=counted_fractions(problem)) if shares_messages else NO_PRICES
+            ValuePrices(exposed=counted_fractions(problem)) if shares_messages else NO_PRICES, limit=limit
         )
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
@@ -197,7 +199,10 @@ class MeshSearch:
         Args:
             free: the decision without a limit, if it was computed before.
         """
-        return cheapest_within(free or self.decision(self.free), budget, len(self.problem.values), self._decide)
+        if free is None:
+            is_priced = self.free.cost < math.inf
+            free = self.decision(self.free if is_priced else self._search.solution(self.free.worth))
+        return cheapest_within(free, budget, len(self.problem.values), self._decide)
 
     def name(self, value: int) -> str:
         """Return the name of a value in the text of the program."""

@@ -169,9 +169,10 @@ class PropagatePass(FunctionPass):
             free = searches[0].free if searches and not searches[0].contradicted else None
             split_mesh = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
         if split_mesh != annotated:
+            limit = searches[0].free.cost if searches and not searches[0].contradicted else math.inf
             # Some plug-in placements cannot be used on sub-axes.
             with contextlib.suppress(Unsolvable, ShardingError):
-                split_search = make_search(problem.on(split_mesh), is_even=True)
+                split_search = make_search(problem.on(split_mesh), is_even=True, limit=limit)
                 if split_search.is_legal(split_search.free):
                     searches.append(split_search)
         if not searches:

@@ -13,7 +13,7 @@ from spmdir.core.placement.standard import Partial, Placement, R
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
-from spmdir.reshard.plan_tree import Planner, plan_tree
+from spmdir.reshard.plan_tree import ROUNDING, Planner, plan_tree
 from spmdir.reshard.traffic import Sizes
 from spmdir.rules.strategies.strategy import Strategy, shard_counts
 from spmdir.search.merged_nodes import Quotient
@@ -31,36 +31,52 @@ def joint_cost(
     shared: Quotient,
     chosen: Mapping[str, Sequence[Strategy]],
     orders: Sequence[tuple[int, ...]] | None = None,
+    limit: float = math.inf,
 ) -> float:
     """Return the cost of a decision on all axes in seconds: compute, and the planned reshards of each value.
 
     Args:
         orders: by node, the axes by position, those that shard one factor in nesting order; that of the mesh if None.
+        limit: a cost above it is infinite. Its reshards are planned until lower bounds of the others show that.
     """
     axes, joints = tuple(chosen), list(zip(*chosen.values(), strict=True))
-    total = compute_seconds(shared, chosen, mesh, shared.weight)
+    compute = compute_seconds(shared, chosen, mesh, shared.weight)
     natural = range(len(axes))
 
     def in_nesting_order(part: int, placements: Sequence[Placement]) -> Placed:
         order = orders[part] if orders is not None else natural
         return tuple([(axes[position], placements[position]) for position in order])
 
-    for value, meta in enumerate(shared.values):
+    reshards: list[tuple[int, Placed, tuple[Placed, ...]]] = []  # (value, produced, needed)
+    for value in range(len(shared.values)):
         part, result_index = shared.producer[value]
         produced = in_nesting_order(part, [strategy.results[result_index] for strategy in joints[part]])
         needed = {
             in_nesting_order(user, [strategy.operands[operand_index] for strategy in joints[user]]): None
             for user, operand_index in shared.users[value]
         }
-        if len(needed) == 1 and produced in needed:
-            continue
-        seconds = value_seconds(meta, produced, tuple(needed), mesh, shared)
+        if len(needed) != 1 or produced not in needed:
+            reshards.append((value, produced, tuple(needed)))
+    bounds = [0.0] * len(reshards)
+    if limit < math.inf:
+        for index, (value, produced, needed) in enumerate(reshards):
+            least = least_value_seconds(shared.values[value], produced, needed, mesh, shared)
+            bounds[index] = shared.value_weight[value] * least
+    costs, bound = list(bounds), compute + math.fsum(bounds)
+    # The reshards of large values take the most time.
+    order = sorted(range(len(reshards)), key=lambda index: -shared.values[reshards[index][0]].bytes)
+    for index in order:
+        if bound > limit * (1 + ROUNDING):
+            return math.inf
+        value, produced, needed = reshards[index]
+        seconds = value_seconds(shared.values[value], produced, needed, mesh, shared)
         if seconds and value in shared.ties:
             return math.inf
         if shared.apart and _is_avoided(value, produced, needed, shared, mesh):
             seconds += AVOIDED
-        total += shared.value_weight[value] * seconds
-    return total
+        costs[index] = shared.value_weight[value] * seconds
+        bound += costs[index] - bounds[index]
+    return sum(costs, compute)
 
 
 def _is_avoided(value: int, produced: Placed, needed: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
@@ -150,20 +166,42 @@ def value_seconds(
     Args:
         is_quick: as of `Planner`.
     """
-    has_plugins = bool(shared.plugin_placements)
-    source = _sharding(mesh, produced, has_plugins)
-    targets = dict.fromkeys(_sharding(mesh, placed, has_plugins) for placed in needed)
-    targets.pop(source, None)
+    source, targets = _ends(produced, needed, mesh, shared)
     if not targets:
         return 0.0
     try:
         for sharding in (source, *targets):
             sharding.check_shape(mesh, meta.shape, meta.dtype)
-        planner = Planner(mesh.root or mesh, shared.topology, shared.collectives, is_quick)
-        seconds = plan_tree(meta, source, tuple(targets), planner).seconds
+        return plan_tree(meta, source, targets, _planner(mesh, shared, is_quick)).seconds
     except ShardingError:
         return math.inf
-    return seconds
+
+
+def least_value_seconds(
+    meta: TensorMeta, produced: Placed, needed: Sequence[Placed], mesh: Mesh, shared: Quotient
+) -> float:
+    """Return a lower bound on `value_seconds`, without a search: that of the longest reshard."""
+    source, targets = _ends(produced, needed, mesh, shared)
+    planner = _planner(mesh, shared)
+    try:
+        return max([planner.least_seconds(meta, source, target) for target in targets], default=0.0)
+    except ShardingError:
+        return math.inf
+
+
+def _ends(
+    produced: Placed, needed: Sequence[Placed], mesh: Mesh, shared: Quotient
+) -> tuple[Sharding, tuple[Sharding, ...]]:
+    """Return the produced sharding of a value, and the other shardings that are needed."""
+    has_plugins = bool(shared.plugin_placements)
+    source = _sharding(mesh, produced, has_plugins)
+    targets = dict.fromkeys(_sharding(mesh, placed, has_plugins) for placed in needed)
+    targets.pop(source, None)
+    return source, tuple(targets)
+
+
+def _planner(mesh: Mesh, shared: Quotient, is_quick: bool = False) -> Planner:
+    return Planner(mesh.root or mesh, shared.topology, shared.collectives, is_quick)
 
 
 @lru_cache(maxsize=65536)

@@ -11,8 +11,8 @@ distinct placement that its users need.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
-from operator import itemgetter
 
 import attrs
 
@@ -85,13 +85,16 @@ class Search:
         axes = self.problem.mesh.axis_names
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
-    def solution(self, worth: ValuePrices = NO_PRICES, start: Solution | None = None) -> Solution:
+    def solution(
+        self, worth: ValuePrices = NO_PRICES, start: Solution | None = None, limit: float = math.inf
+    ) -> Solution:
         """Return the best decision found.
 
         Args:
             worth: prices of memory and of hidden transfers.
             start: a decision for the same nodes; some of its strategies may not exist here. The result is at least as
                 good as the nearest legal decision after moves.
+            limit: if all decisions cost more, the result is one of them, with an infinite cost.
 
         Raises:
             Unsolvable: the user annotations leave a node without a strategy.
@@ -102,7 +105,7 @@ class Search:
         starts = None if start is None else self._joints(start)
         joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
-        decisions: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []  # (cost, decision, orders of parts)
+        decisions: list[tuple[Decision, Sequence[tuple[int, ...]]]] = []  # (decision, orders of parts)
         is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
         block_size = 2 if is_wide or problem.plugin_placements else AXES_TOGETHER
         for block in _blocks(len(axes), block_size):
@@ -120,9 +123,14 @@ class Search:
             ends.append(search.end)
             if decided == axes:
                 decision = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}
-                decisions.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
+                decisions.append((decision, orders))
         # Costs in seconds omit `worth`. The last block included it on all axes.
-        cost, strategies, orders = min(decisions, key=itemgetter(0)) if worth == NO_PRICES else decisions[-1]
+        strategies, orders = decisions.pop()
+        cost = joint_cost(problem.mesh, shared, strategies, orders, limit)
+        for decision, decision_orders in reversed(decisions) if worth == NO_PRICES else ():
+            other_cost = joint_cost(problem.mesh, shared, decision, decision_orders, min(cost, limit))
+            if other_cost <= cost:
+                cost, strategies, orders = other_cost, decision, decision_orders
         by_node = {axis: [by_part[part] for part in shared.node_class] for axis, by_part in strategies.items()}
         return Solution(by_node, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
 
