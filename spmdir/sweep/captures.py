@@ -37,6 +37,7 @@ from spmdir.runtime.training import TrainingStep, training_step
 from spmdir.sweep.candidate import RECIPE_AXES, MeshRecipe
 from spmdir.sweep.workload import Workload, layers_in
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.graphs import copy_pytrees
 
 _MARK = re.compile(r"mark(\d+): S\(0\)")
 Place = tuple[str, str]
@@ -162,5 +163,5 @@ def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) 
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].args = copies[node].args[0], layout.of_rank(node.meta["val"].dim())
-    graph.set_codegen(program.graph._codegen)
+    copy_pytrees(program.graph, graph)
     return fx.GraphModule(program, graph)

@@ -27,6 +27,11 @@ def pytree_info(graph: fx.Graph) -> Any:
     return getattr(graph._codegen, "pytree_info", None)
 
 
+def copy_pytrees(source: fx.Graph, target: fx.Graph) -> None:
+    """Let `target` take and return the pytrees of `source`."""
+    target.set_codegen(source._codegen)
+
+
 def source_text(node: fx.Node) -> str:
     """Return the Python expression that TorchDynamo reads a placeholder by; the name of the node if it gives none."""
     name = getattr(getattr(node, "_dynamo_source", None), "name", node.name)

@@ -75,7 +75,7 @@ def test_an_error_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None:
         (["in.mlir", "-o", "missing/out.mlir"], "error: cannot write 'missing/out.mlir': No such file or directory"),
         (["in.mlir", "--propagat"], "error: unknown option '--propagat'; did you mean '--propagate'?; see"),
         (["in.mlir", "--timin"], "error: unknown option '--timin'; did you mean '--timing'?; see"),
-        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of inline, fold-views,"),
+        (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of inline, fold-experts,"),
         (["in.mlir", "-p"], "error: argument -p/--pass-pipeline: expected one argument; see spmd-opt --help"),
         (["in.mlir", "--cost-report"], "error: unknown option '--cost-report'; use `spmd report --view cost`; see"),
         (["in.mlir", "--cost-by=op"], "error: unknown option '--cost-by'; use `spmd report --by`; see"),
