@@ -20,11 +20,13 @@ ROOT = Path(measure.__file__).parent
 
 QUICK_FORMS = {
     "autoparallel_decisions": "--models tiny --layers 1 --mesh 2,4",
+    "certified_gaps": "--models tiny --layers 1 --meshes 2x2 --plans open",
     "compile_time": "--layers 1 --attention sdpa",
     "context_parallel": "--ranks 2 --length 64",
     "correctness": "--models llama --plans fsdp --meshes 3 --sizes 2x4",
     "fit_memory": "--layers 2 --batch 512",
     "flatness": "--plans tp --layers 1,2,3 --no-wide",
+    "integer_program": "--models tiny --layers 1 --meshes 2x2",
     "large_meshes": "--part 'mlp, even' --part 'mlp, uneven'",
     "memory": "--layers 1",
     "memory_model": "--models llama --plans fsdp",
