@@ -46,6 +46,7 @@ def find_unbalanced(text: str) -> Unbalanced | None:
         if kind == "string" and (len(token) < 2 or not token.endswith('"')):
             return Unbalanced("this string is not closed on its line; expected '\"'", offset)
         if kind in ("op", "top"):
+            # A new op begins, so all brackets must be closed, except those of bodies of functions.
             unclosed = next((entry for entry in reversed(open_brackets) if not entry[2]), None)
             if unclosed is not None and open_brackets[-1] == unclosed:
                 return Unbalanced(f"'{unclosed[0]}' is not closed; expected '{_CLOSING[unclosed[0]]}'", unclosed[1])
@@ -60,7 +61,7 @@ def find_unbalanced(text: str) -> Unbalanced | None:
         if kind != "bracket":
             continue
         last_bracket, last_offset, last_is_body = open_brackets[-1] if open_brackets else ("", 0, True)
-        if token in _CLOSING:
+        if token in _CLOSING:  # it opens a bracket
             is_body = token == "{" and _opens_body(text, offset)
             if is_body and not last_is_body:
                 return Unbalanced(
@@ -68,7 +69,7 @@ def find_unbalanced(text: str) -> Unbalanced | None:
                 )
             open_brackets.append((token, offset, is_body))
         elif last_bracket == _OPENING[token] and (not last_is_body or _is_first(text, offset)):
-            open_brackets.pop()
+            open_brackets.pop()  # the end of a body is the first character of its line
         elif not last_is_body and any(bracket == _OPENING[token] for bracket, _, _ in open_brackets):
             return Unbalanced(
                 f"'{last_bracket}' is not closed before '{token}'; expected '{_CLOSING[last_bracket]}'", last_offset
