@@ -96,7 +96,8 @@ class HaloExchangeOp(ValueOp):
         if shape[self.dim] != DYNAMIC:
             shape[self.dim] += self.GROWS * (self.before + self.after)
         if list(target.shape) != shape or source.dtype != target.dtype:
-            result_shape, expected = (["?" if n == DYNAMIC else n for n in sizes] for sizes in (target.shape, shape))
+            result_shape = ["?" if size == DYNAMIC else size for size in target.shape]
+            expected = ["?" if size == DYNAMIC else size for size in shape]
             raise VerifyException(
                 f"has a result of shape {result_shape} and {target.dtype}; expected {expected} and {source.dtype}"
             )

@@ -43,7 +43,7 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
             "global shape, as in `of [7, 8]`"
         )
     sizes = shape[:-1] if isinstance(shape, tuple) and shape and isinstance(shape[-1], DType) else shape
-    if not isinstance(sizes, tuple) or any(type(n) is not int or n < 0 for n in sizes):
+    if not isinstance(sizes, tuple) or any(type(size) is not int or size < 0 for size in sizes):
         raise ShardingError(f"has the global shape {shape}; expected a list of sizes, as in `of [7, 8]`")
     if len(sizes) != meta.rank and not sharding.has_own_type:
         raise ShardingError(f"has the global shape {list(sizes)}; expected {meta.rank} sizes, as in `of [7, 8]`")

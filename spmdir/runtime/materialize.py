@@ -182,7 +182,8 @@ class _OwnTensors(TorchDispatchMode):
         self.path = path
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if schema_of(func).is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
+        leaves = pytree.tree_leaves(args)
+        if schema_of(func).is_mutable and any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves):
             raise UnsupportedError(
                 f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, but each "
                 "module is initialised separately; pass init=, a function that writes only to the parameters and "

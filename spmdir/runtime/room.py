@@ -45,7 +45,7 @@ def memory_for_meta(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     The tensor objects stay the same, so ties and optimizers remain valid. If the body raises, they are on the meta
     device again.
     """
-    meta_tensors = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
+    meta_tensors = {id(tensor): tensor for tensor in tensors.values() if isinstance(tensor, DTensor) and tensor.is_meta}
     allocations = [(tensor, _allocate(tensor)) for tensor in meta_tensors.values()]
     for tensor, allocated in allocations:
         swap_tensors(tensor, allocated)

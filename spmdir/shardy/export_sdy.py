@@ -138,8 +138,8 @@ class _Exporter:
             function.function_type,
             Region(block),
             function.sym_visibility,
-            arg_attrs=ArrayAttr(arguments) if any(each.data for each in arguments) else None,
-            res_attrs=ArrayAttr(results) if any(each.data for each in results) else None,
+            arg_attrs=ArrayAttr(arguments) if any(attributes.data for attributes in arguments) else None,
+            res_attrs=ArrayAttr(results) if any(attributes.data for attributes in results) else None,
         )
         exported.attributes.update(carried)
         return exported
@@ -186,8 +186,8 @@ class _Exporter:
             raise UnsupportedError("needs operands in other shardings, which sdy cannot state; run --insert-reshard")
         translated = self._layout_op(op) if isinstance(op, LayoutOp) else self._custom_call(op)
         present = (result for result in op.results if meta_of(result.type) is not None)
-        for result, other in zip(present, translated.results, strict=True):
-            self._bind(result, other)
+        for result, translated_result in zip(present, translated.results, strict=True):
+            self._bind(result, translated_result)
         return translated
 
     def _layout_op(self, op: LayoutOp) -> Operation:

@@ -175,8 +175,8 @@ class _Importer:
             raise UnsupportedError("has no counterpart in the IR; expected custom calls of torch ops, and sdy.reshard")
         translated = self._torch_op(op, operands)
         present = (result for result in translated.results if meta_of(result.type) is not None)
-        for result, other in zip(op.results, present, strict=True):
-            self._bind(result, other)
+        for result, translated_result in zip(op.results, present, strict=True):
+            self._bind(result, translated_result)
         return translated
 
     def _torch_op(self, op: CustomCallOp, operands: list[SSAValue]) -> ValueOp:

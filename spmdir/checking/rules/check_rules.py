@@ -82,7 +82,7 @@ def check_rules(
     """
     rule_set = extended_rules(load_plugins(plugins))
     selected = _select_ops(ops, rule_set)
-    if not world_sizes or any(not isinstance(n, int) or n < 2 for n in world_sizes):
+    if not world_sizes or any(not isinstance(count, int) or count < 2 for count in world_sizes):
         raise SpmdirError(f"world_sizes is {list(world_sizes)}; expected numbers of ranks, at least 2")
     samples_file = None if samples is None else os.path.abspath(samples)
     setup = Setup(samples_file, tuple(os.path.abspath(name) if os.path.exists(name) else str(name) for name in plugins))

@@ -148,7 +148,7 @@ class AssignmentTrial:
         expected = self.expected[0]
         if not self.size_arguments or expected is None:
             return [R]
-        return [R, *(Shard(d) for d, size in enumerate(expected.shape) if size > 1)]
+        return [R, *(Shard(dim) for dim, size in enumerate(expected.shape) if size > 1)]
 
     def _matching_results(
         self, operands: tuple[Placement, ...], count: int, draw: int, sizes_placement: Placement,
@@ -218,7 +218,7 @@ def _operand_candidates(metas: Sequence[Any]) -> list[Placement]:
     """Return the placements to try for an operand."""
     reductions = REDUCTIONS_OF_KIND.get(metas[0].dtype.kind, ("sum", "max", "min"))
     dims = range(min(meta.rank for meta in metas))
-    shards = [Shard(d) for d in dims if all(meta.shape[d] > 1 for meta in metas)]
+    shards = [Shard(dim) for dim in dims if all(meta.shape[dim] > 1 for meta in metas)]
     return [R, *shards, *map(Partial, reductions)]
 
 
@@ -234,7 +234,7 @@ def _uniform_choices(choices: Sequence[Sequence[Placement]]) -> Iterator[tuple[P
 
 def _result_candidates(result: Tensor) -> tuple[Placement, ...]:
     """Return the placements to try for a result."""
-    shards = [Shard(d) for d, size in enumerate(result.shape) if size > 1]
+    shards = [Shard(dim) for dim, size in enumerate(result.shape) if size > 1]
     if result.dtype == torch.bool:
         return (R, *shards, Partial("any"), Partial("all"))
     reductions = ("sum",) if result.is_complex() else ("sum", "max", "min")

@@ -58,7 +58,7 @@ class EdgeState:
         if self.shape is None:
             return tuple(shape)
         state_shape = evaluated("shape", self.shape, tuple(shape), count)
-        if not (isinstance(state_shape, tuple) and all(type(n) is int and n >= 0 for n in state_shape)):
+        if not (isinstance(state_shape, tuple) and all(type(size) is int and size >= 0 for size in state_shape)):
             raise ShardingError(
                 f"`shape` of an EdgeState returns {shown(state_shape)} for {list(shape)} on {count} ranks; expected "
                 "a tuple of nonnegative sizes",

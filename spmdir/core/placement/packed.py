@@ -146,7 +146,8 @@ class PackedPlacement(Placement):
         declared: Any = evaluated("types", self.types, tuple(shape), dtype)
         try:
             types = [(tuple(sizes), as_dtype(kind)) for sizes, kind in declared]
-            if len(types) == len(self.parts) and all(type(n) is int and n >= 0 for sizes, _ in types for n in sizes):
+            all_sizes = [size for sizes, _ in types for size in sizes]
+            if len(types) == len(self.parts) and all(type(size) is int and size >= 0 for size in all_sizes):
                 return types
         except (SpmdirError, TypeError, ValueError):
             pass

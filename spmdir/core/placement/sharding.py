@@ -397,12 +397,12 @@ def _placement(value: object, rank: int | None) -> Placement:
 
 
 _DTENSOR: dict[str, Callable[[Any, int], str]] = {
-    "Replicate": lambda p, dim: "R",
-    "Shard": lambda p, dim: f"S({dim})",
-    "Partial": lambda p, dim: f"P({p.reduce_op})",
-    "_StridedShard": lambda p, dim: f"Strided({dim}, {p.split_factor})",
-    "_NormPartial": lambda p, dim: f"Norm({float(p.norm_type):g})",
-    "_MaskPartial": lambda p, dim: "Masked",
+    "Replicate": lambda placement, dim: "R",
+    "Shard": lambda placement, dim: f"S({dim})",
+    "Partial": lambda placement, dim: f"P({placement.reduce_op})",
+    "_StridedShard": lambda placement, dim: f"Strided({dim}, {placement.split_factor})",
+    "_NormPartial": lambda placement, dim: f"Norm({float(placement.norm_type):g})",
+    "_MaskPartial": lambda placement, dim: "Masked",
 }
 """Class name of a DTensor placement → (placement, dimension) → text of the placement. It avoids an import of torch."""
 
