@@ -50,7 +50,7 @@ class StageMessage:
 
 Entry = Action | StageMessage
 
-_ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
+_ACTION = re.compile(r"([0-9]+)([FIWB])([0-9]+)")
 
 
 def parse_action(text: str) -> Action | None:

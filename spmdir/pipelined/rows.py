@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from spmdir.core.errors import Location, SpmdirError, raise_all
 from spmdir.pipelined.actions import Action, Entry, StageMap, StepOrder, all_actions, parse_action
 
-_MESSAGE = re.compile(r"(\d+)(SEND|RECV)_([FB])(\d+)")
+_MESSAGE = re.compile(r"([0-9]+)(SEND|RECV)_([FB])([0-9]+)")
 
 
 def order_of_rows(

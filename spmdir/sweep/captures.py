@@ -39,7 +39,7 @@ from spmdir.sweep.workload import Workload, layers_in
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.graphs import copy_pytrees
 
-_MARK = re.compile(r"mark(\d+): S\(0\)")
+_MARK = re.compile(r"mark([0-9]+): S\(0\)")
 Place = tuple[str, str]
 """A module, and the position or key of one of its outputs."""
 
