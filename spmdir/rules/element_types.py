@@ -42,6 +42,7 @@ def _of_integers(integer_result: DType) -> Callable[[DType], DType]:
 
 
 def _real(dtype: DType) -> DType:
+    """Return the element type of the real part; `dtype` itself if it is not complex."""
     return dt.F16 if dtype == COMPLEX_F16 else dtype.real
 
 
@@ -90,7 +91,7 @@ class TypeSource:
     def is_known(self, operands: Named, arguments: Mapping[str, Any]) -> bool:
         """Return whether a call has an operand or argument that the element type comes from."""
         names = (*self.names, self.argument or "")
-        return self.fixed is not None or any(operands.get(n) or arguments.get(n) is not None for n in names)
+        return self.fixed is not None or any(operands.get(name) or arguments.get(name) is not None for name in names)
 
     def evaluate(self, operands: Named, arguments: Mapping[str, Any]) -> DType | None:
         """Return the element type for a call; None if torch does not promote the operands."""
@@ -210,19 +211,21 @@ def _either(types: Sequence[Any]) -> str:
 
 
 def parse(line: str) -> TypeSignature:
-    """Parse a line of the table."""
-    head, _, tail = line.partition(" -> ")
+    """Parse a line of the table: `OP {GUARD} [CONSTRAINT; …] -> RESULT, …`."""
+    head, _, results = line.partition(" -> ")
     head, _, constraints = head.removesuffix("]").partition(" [")
     op, _, guard = head.removesuffix("}").partition(" {")
-    listed = [text.partition(": ") for text in constraints.split("; ") if text]
-    name, _, value = guard.partition(" = ")
-    return TypeSignature(
-        op,
-        tuple(tuple(map(_source, text.split(" | "))) if text != "?" else () for text in _split(tail)),
-        (name, value) if guard else None,
-        tuple(_allowed(name, types) for name, colon, types in listed if colon),
-        tuple(tuple(text.split(" ")[1:]) for text, colon, _ in listed if not colon),
-    )
+    argument, _, value = guard.partition(" = ")
+    allowed: list[AllowedTypes] = []
+    same: list[tuple[str, ...]] = []
+    for constraint in constraints.split("; ") if constraints else ():
+        name, colon, types = constraint.partition(": ")
+        if colon:  # `index: i64 i32`
+            allowed.append(_allowed(name, types))
+        else:  # `same self mat2`
+            same.append(tuple(constraint.split(" ")[1:]))
+    sources = [tuple(map(_source, result.split(" | "))) if result != "?" else () for result in _split(results)]
+    return TypeSignature(op, tuple(sources), (argument, value) if guard else None, tuple(allowed), tuple(same))
 
 
 def _allowed(name: str, text: str) -> AllowedTypes:

@@ -107,26 +107,28 @@ def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> N
 
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     """Return the factors of `layout` with the properties from active clauses; later clauses override earlier ones."""
+    # For each factor, name of an attribute of `Factor` → its value.
     properties: list[dict[str, Any]] = [{} for _ in layout.sizes]
     for clause_index, clause in enumerate(rule.clauses):
         if clause.kind not in FACTOR_CLAUSES or not holds(clause.condition, scope):
             continue
-        for factor in (f for name in clause.names for f in layout.refer(name)):
+        for factor in (factor for name in clause.names for factor in layout.refer(name)):
+            factor_properties = properties[factor]
             if clause.kind == "nonempty":
-                properties[factor]["least"] = 1
+                factor_properties["least"] = 1
             elif clause.kind == "aligned":
-                properties[factor]["aligned"] = True
+                factor_properties["aligned"] = True
             elif clause.kind in ("expand", "local"):
-                is_alone = clause.kind == "local" and any(_needs_single_dim(s, layout) for s in statements(clause.body))
-                previous = properties[factor]
-                previous.update(rewrite=clause.kind, clauses=(*previous.get("clauses", ()), clause_index))
-                previous.update(alone=(*previous.get("alone", ()), *([clause_index] if is_alone else [])))
+                factor_properties["rewrite"] = clause.kind
+                factor_properties["clauses"] = (*factor_properties.get("clauses", ()), clause_index)
+                is_local = clause.kind == "local"
+                if is_local and any(_needs_single_dim(statement, layout) for statement in statements(clause.body)):
+                    factor_properties["alone"] = (*factor_properties.get("alone", ()), clause_index)
             else:
-                properties[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
+                factor_properties["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.unsharded:
-        properties[factor] = (
-            {"kind": "unsharded"} if properties[factor].get("rewrite") != "local" else properties[factor]
-        )
+        if properties[factor].get("rewrite") != "local":
+            properties[factor] = {"kind": "unsharded"}
     for factor, window in layout.windows.items():
         properties[factor].update(
             {"least": window.least} if window else {"kind": "unsharded", "rewrite": None, "clauses": ()}
@@ -142,5 +144,10 @@ def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
 
 def _needs_single_dim(statement: Statement, layout: Layout) -> bool:
     """Return whether a function of one dimension has an argument that names several dimensions."""
-    functions = (e for value in statement.values for e in walk(value) if isinstance(e, Function) and e.name in SINGLE)
-    return any(len(layout.refer(name)) > 1 for function in functions for name in function.arguments)
+    for value in statement.values:
+        for expression in walk(value):
+            if not isinstance(expression, Function) or expression.name not in SINGLE:
+                continue
+            if any(len(layout.refer(name)) > 1 for name in expression.arguments):
+                return True
+    return False

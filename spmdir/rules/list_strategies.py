@@ -16,6 +16,7 @@ from spmdir.rules.strategies.strategy import Strategy
 
 
 def _is_meta(value: object) -> bool:
+    """Return whether `value` is a TensorMeta whose shape is a tuple of sizes."""
     return (
         isinstance(value, TensorMeta)
         and isinstance(value.shape, tuple)
@@ -24,6 +25,7 @@ def _is_meta(value: object) -> bool:
 
 
 def _is_literal(value: object) -> bool:
+    """Return whether `value` is a literal argument: a number, a string, None, a DType, or a list of these."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_literal, value))
     return value is None or isinstance(value, (bool, int, float, complex, str, DType))

@@ -45,18 +45,19 @@ def rotated_bytes(
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Return (bytes, factors) of each tensor that a rank sends in the local form of `strategy` on `count` ranks.
 
-    Other axes that shard these factors make the tensor smaller. They are the other factors of the operand that has the
-    same shape, apart from the sharded dimension.
+    If other axes shard the returned factors, the tensor is smaller. They are the factors, other than those of
+    `strategy`, of the operand that has the shape of the tensor, apart from the sharded dimension.
     """
     mesh = Mesh({"ring": count})
     shard_of_factor = {
-        f: shard_of(rule.factors[f].size, [("ring", strategy.placement_of(f))]) for f in strategy.factors
+        factor: shard_of(rule.factors[factor].size, [("ring", strategy.placement_of(factor))])
+        for factor in strategy.factors
     }
     operands = tuple(
         TensorMeta(*placement.local_type(meta.shape, meta.dtype, count, 0))
         for meta, placement in zip(rule.call.operands, strategy.operands, strict=True)
     )
-    scattered = frozenset(f for f, shard in shard_of_factor.items() if not shard.is_contiguous(mesh))
+    scattered = frozenset(factor for factor, shard in shard_of_factor.items() if not shard.is_contiguous(mesh))
     form = local_form(shard_of_factor, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,), ("ring",))
     sent_tensors = [op.call.operands[0] for op in form.ops if op.call.name in SENDING] if form else []
     return tuple((meta.bytes, _shrinking_factors(rule, strategy, operands, meta)) for meta in sent_tensors)
@@ -67,15 +68,19 @@ def _shrinking_factors(
 ) -> tuple[int, ...]:
     """Return the factors by which other axes could shard the tensor `sent`, see `rotated_bytes`.
 
-    They are those of the first of the local `operands` with the shape of `sent`; () if there is none.
+    They are those of the first operand with the shape of `sent`, apart from the sharded dimension; () if there is none.
+
+    Args:
+        operands: the local types of the operands.
     """
-    for dims, meta in zip(rule.operand_dims, operands, strict=True):
-        pairs = list(zip(dims, meta.shape, sent.shape, strict=False))
-        has_same_shape = all(
-            size == sent_size or set(strategy.factors) & set(factors) for factors, size, sent_size in pairs
+    sharded_factors = set(strategy.factors)
+    for dims, operand in zip(rule.operand_dims, operands, strict=True):
+        has_same_shape = operand.rank == sent.rank and all(
+            size == sent_size or sharded_factors.intersection(factors)
+            for factors, size, sent_size in zip(dims, operand.shape, sent.shape, strict=True)
         )
-        if meta.rank == sent.rank and has_same_shape:
-            return tuple(f for factors in dims for f in factors if f not in strategy.factors)
+        if has_same_shape:
+            return tuple(factor for factors in dims for factor in factors if factor not in sharded_factors)
     return ()
 
 
@@ -182,15 +187,16 @@ class OpRule(RuleInstance):
         ]
         used_factors = {factor for dims in self.all_dims for factors in dims for factor in factors}
         offered = [candidate for candidate in candidates if isinstance(candidate, Strategy)]
-        operand_placements = {p for candidate in offered for p in candidate.operands}
-        sharded_pairs = {
+        operand_placements = {placement for candidate in offered for placement in candidate.operands}
+        offered_shards = {
             (candidate.placement_of(factor), factor) for candidate in offered for factor in candidate.factors
         }
 
         def is_left_out(dropped: Dropped) -> bool:
+            """Return whether no offered strategy has the placement that `dropped` omits."""
             if dropped.factor is None:
                 return dropped.subject not in operand_placements
-            return dropped.factor in used_factors and (dropped.placement, dropped.factor) not in sharded_pairs
+            return dropped.factor in used_factors and (dropped.placement, dropped.factor) not in offered_shards
 
         distinct = {str(candidate): candidate for candidate in candidates}.values()
         return tuple(candidate for candidate in distinct if isinstance(candidate, Strategy) or is_left_out(candidate))
@@ -209,22 +215,24 @@ class OpRule(RuleInstance):
         Args:
             requested_placements: the placement of each operand, then of each result; None for any.
         """
-        requested: set[tuple[object, int | None]] = {(p, None) for p in requested_placements}
+        # (placement, None), and for a shard also (placement with dim 0, factor) of each factor of the dimension.
+        requested: set[tuple[object, int | None]] = {(placement, None) for placement in requested_placements}
         for placement, dims in zip(requested_placements, (*self.operand_dims, *self.result_dims), strict=True):
             if placement is not None and placement.dim is not None and placement.dim < len(dims or ()):
                 requested |= {(with_dim(placement, 0), factor) for factor in (dims or ())[placement.dim]}
-        dropped = (
-            candidate for candidate in self.considered(count, sharded, placements) if isinstance(candidate, Dropped)
-        )
         matching = [
             candidate
-            for candidate in dropped
-            if candidate.placement is None or (candidate.placement, candidate.factor) in requested
+            for candidate in self.considered(count, sharded, placements)
+            if isinstance(candidate, Dropped)
+            and (candidate.placement is None or (candidate.placement, candidate.factor) in requested)
         ]
-        return tuple(sorted(matching, key=lambda candidate: not isinstance(candidate.subject, TextStrategy)))
+        return tuple(sorted(matching, key=lambda dropped: not isinstance(dropped.subject, TextStrategy)))
 
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
-        """Yield strategies and omitted ones; if an axis shards a minor factor, those that finish its majors."""
+        """Yield strategies and omitted ones; if an axis shards a minor factor, only those that finish its majors.
+
+        With `plugins`, only the strategies that these add are listed, after the known ones.
+        """
         unfinished = self._unfinished_majors(sharded)
         texts = self.rules.text_strategies(self.name, plugins.declaring)
         if not plugins:
@@ -236,12 +244,11 @@ class OpRule(RuleInstance):
                 *text_strategies(self, count, sharded, texts, ()),
             )
             if unfinished:
-                candidates = (
-                    s
-                    for s in candidates
-                    if isinstance(s, Strategy) and unfinished == self._counts_finished_by(s, count)
-                )
-            yield from candidates
+                for strategy in candidates:
+                    if isinstance(strategy, Strategy) and unfinished == self._counts_finished_by(strategy, count):
+                        yield strategy
+            else:
+                yield from candidates
             return
         strategies = self.strategies(count, sharded)
         yield from strategies
@@ -260,11 +267,18 @@ class OpRule(RuleInstance):
         return tuple(partial_strategies(self))
 
     def _counts_finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:
-        """Return the value of `_unfinished_majors` that `strategy` would finish: factor → its shards."""
+        """Return the value of `_unfinished_majors` for which `strategy` leaves one element in each shard.
+
+        For example, sharding a factor of 8 elements over 2 ranks finishes it if it has 4 shards: `{factor: 4}`.
+        """
         return {factor: self.factors[factor].size // count for factor in strategy.factors}
 
     def _unfinished_majors(self, sharded: ShardCounts) -> dict[int, int]:
-        """Return major factor → its shards, for shards of several elements whose minor factor is sharded by S."""
+        """Return major factor → the number of its shards, if a shard has several elements although a minor is sharded.
+
+        For example, in a dimension `(h g)` with 8 `h`, `{h: 4}` means that an axis shards `g` by S, but the 4 shards of
+        `h` still have 2 elements each.
+        """
         return {
             major: sharded.of(major)
             for factor in sharded.all_axes

@@ -58,7 +58,8 @@ class _Builder:
         gathered_operand: the index of the operand that is gathered; None if the result is scattered.
         shard: the shard of the block factor along the axis of the ring.
         count: the number of ranks of the ring.
-        dims: for each operand, its dimension of the block factor, or None.
+        factor: the block factor.
+        dims: for each operand, its dimension with the block factor, or None.
         emitted: the ops so far.
     """
 
@@ -76,27 +77,31 @@ class _Builder:
         self.shard = attrs.evolve(shard, extent=shard.extent // rank.ring_size(outer), axes=(axis,))
         self.factor, self.count = strategy.factors[-1], rank.ring_size((axis,))
         self.dims = [_dim(dims, self.factor) for dims in owner.operand_dims]
-        placements = enumerate(zip(strategy.operands, self.dims, strict=True))
-        self.gathered_operand = next(
-            (i for i, (p, dim) in placements if isinstance(p, ShardPlacement) and p.dim == dim), None
-        )
+        self.gathered_operand: int | None = None
+        for index, (placement, dim) in enumerate(zip(strategy.operands, self.dims, strict=True)):
+            if isinstance(placement, ShardPlacement) and placement.dim == dim:
+                self.gathered_operand = index
+                break
         self.emitted: list[ExpandedOp] = []
 
     def gather(self) -> Value:
+        """Emit the ring in which the blocks of the gathered operand move; return the assembled result."""
         assert self.gathered_operand is not None
         block, parts = Value("operand", self.gathered_operand), list[Value]()
         for step in range(self.count):
             pending = self.send(block) if step + 1 < self.count else None
             parts.append(self.multiply({**self.slice_operands(step), self.gathered_operand: block}))
             block = block if pending is None else self.receive(pending)
-        meta, dim = self.meta(parts[0]), _dim(self.owner.result_dims[0] or (), self.factor)
-        assert dim is not None  # the strategy shards it
-        shape = tuple(size * self.count if d == dim else size for d, size in enumerate(meta.shape))
-        arguments = (("axes", self.shard.axes), ("dim", dim))
-        call = Call("spmd.assemble", (meta,) * self.count, arguments, (attrs.evolve(meta, shape=shape),))
-        return self.emit(call, tuple(parts))
+        part_meta, result_dim = self.meta(parts[0]), _dim(self.owner.result_dims[0] or (), self.factor)
+        assert result_dim is not None  # the strategy shards it
+        shape = list(part_meta.shape)
+        shape[result_dim] *= self.count
+        arguments = (("axes", self.shard.axes), ("dim", result_dim))
+        result = attrs.evolve(part_meta, shape=tuple(shape))
+        return self.emit(Call("spmd.assemble", (part_meta,) * self.count, arguments, (result,)), tuple(parts))
 
     def scatter(self) -> Value:
+        """Emit the ring in which partial sums move; return the sum for the rank's own block of the result."""
         total: Value | None = None
         for step in range(self.count):
             pending = None if total is None else self.send(total)
@@ -106,41 +111,56 @@ class _Builder:
         return total
 
     def slice_operands(self, back: int) -> dict[int, Value]:
-        """Slice each operand that has the whole block factor to the block of the rank `back` places before this one."""
-        start, end = (attrs.evolve(self.shard, kind=kind, back=back % self.count) for kind in ("offset", "end"))
-        sharded_operands = [
-            (i, dim) for i, dim in enumerate(self.dims) if dim is not None and i != self.gathered_operand
-        ]
-        return {
-            i: self.emit_call("aten.slice.Tensor", (Value("operand", i),), {"dim": dim, "start": start, "end": end})
-            for i, dim in sharded_operands
-        }
+        """Slice each operand that has the whole block factor to the block of the rank `back` places before this one.
 
-    def multiply(self, replaced: Mapping[int, Value]) -> Value:
-        operands = tuple(replaced.get(i, Value("operand", i)) for i in range(len(self.operands)))
+        Return index of such an operand → its slice.
+        """
+        start, end = (attrs.evolve(self.shard, kind=kind, back=back % self.count) for kind in ("offset", "end"))
+        slices: dict[int, Value] = {}
+        for index, dim in enumerate(self.dims):
+            if dim is not None and index != self.gathered_operand:
+                bounds = {"dim": dim, "start": start, "end": end}
+                slices[index] = self.emit_call("aten.slice.Tensor", (Value("operand", index),), bounds)
+        return slices
+
+    def multiply(self, blocks: Mapping[int, Value]) -> Value:
+        """Emit the product; `blocks` (index of an operand → its block) replaces some of its operands."""
+        operands = tuple(blocks.get(index, Value("operand", index)) for index in range(len(self.operands)))
         call = self.owner.call
         return self.emit_call(call.name, operands, call.argument, call.structure)
 
     def send(self, value: Value) -> Value:
+        """Emit the start of sending `value` to the next rank; return the pending transfer, for `receive`."""
         meta = self.meta(value)
         return self.emit(Call("spmd.rotate_start", (meta,), (("axes", self.shard.axes),), (meta,)), (value,))
 
     def receive(self, pending: Value) -> Value:
+        """Emit the wait for a transfer that `send` started; return the value from the previous rank."""
         meta = self.meta(pending)
         return self.emit(Call("spmd.wait", (meta,), (), (meta,)), (pending,))
 
     def emit_call(
         self, op: str, operands: tuple[Value, ...], arguments: Mapping[str, Any] = {}, structure: Any = None
     ) -> Value:
-        static = {n: self.rank.value(v) if isinstance(v, Local) else v for n, v in arguments.items()}
-        call = self.ops.infer_call(op, tuple(map(self.meta, operands)), static, structure)
+        """Emit a call of `op` with inferred results, and return its first result.
+
+        Args:
+            arguments: name → literal, which may be a Local; the integer of the rank is used to infer the results.
+            structure: see `Call`.
+        """
+        rank_arguments = {
+            name: self.rank.value(value) if isinstance(value, Local) else value for name, value in arguments.items()
+        }
+        call = self.ops.infer_call(op, tuple(map(self.meta, operands)), rank_arguments, structure)
         return self.emit(attrs.evolve(call, arguments=tuple(sorted(arguments.items()))), operands)
 
     def emit(self, call: Call, operands: tuple[Value, ...]) -> Value:
+        """Add `call` on `operands` to the emitted ops, and return its first result."""
         self.emitted.append(ExpandedOp(call, operands, self.owner.rule.location))
         return Value("op", len(self.emitted) - 1)
 
     def meta(self, value: Value) -> TensorMeta:
+        """Return the local type of `value`."""
         meta = self.operands[value.index] if value.source == "operand" else self.emitted[value.index].call.results[0]
         assert meta is not None  # no op of the ring has an absent result
         return meta

@@ -51,9 +51,9 @@ def localize(
     for strategy in strategies:
         if strategy.rewrite == SPLIT:
             return product_ring(owner, ops, strategy, shards[strategy.factors[-1]], operands, rank)
-    texts = {factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors}
+    text_of_factor = {factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors}
     bodies = [strategy.text.body for strategy in strategies if strategy.text and strategy.text.body]
-    clause_indices = usable_clauses(owner, [f for f in shards if f not in texts], scattered)
+    clause_indices = usable_clauses(owner, [factor for factor in shards if factor not in text_of_factor], scattered)
     if clause_indices and owner.rule.clauses[clause_indices[-1]].kind == "local":
         bodies.append(owner.rule.clauses[clause_indices[-1]].body)
     if not bodies:
@@ -61,29 +61,39 @@ def localize(
 
     current_shards = dict(shards)  # a ring changes the block that a rank has
 
+    def shard_of_factor(factor: int) -> Local:
+        return current_shards.get(factor) or Local("shard", owner.factors[factor].size, ())
+
     def referred_factors(reference: str) -> tuple[int, ...]:
+        """Return the sharded factors of a reference such as `*b`; all its factors if none is sharded."""
         named_factors = owner.layout.refer(reference)
-        return tuple(f for f in named_factors if f in shards) or named_factors
+        return tuple(factor for factor in named_factors if factor in shards) or named_factors
 
-    def factors(reference: str) -> tuple[Local, ...]:
-        return tuple(
-            current_shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in referred_factors(reference)
-        )
+    def shards_of_reference(reference: str) -> tuple[Local, ...]:
+        return tuple(map(shard_of_factor, referred_factors(reference)))
 
-    def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
-        wanted_factors = {f for reference in references for f in referred_factors(reference)}
-        return tuple(d for d, dim_factors in enumerate(owner.layout.dims(tensor)) if wanted_factors & set(dim_factors))
+    def dims_with(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the dimensions of operand `tensor` that have a factor of `references`."""
+        wanted_factors = {factor for reference in references for factor in referred_factors(reference)}
+        dims = enumerate(owner.layout.dims(tensor))
+        return tuple(dim for dim, factors in dims if wanted_factors.intersection(factors))
 
-    def parts(dim: int) -> tuple[Local, ...]:
-        dim_factors = [factor for result in owner.result_dims for factor in (result or ())[dim]]
-        return tuple(current_shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in dim_factors)
+    def shards_of_parts(dim: int) -> tuple[Local, ...]:
+        """Return the shard of each result of a list along `dim`."""
+        return tuple(shard_of_factor(factor) for result in owner.result_dims for factor in (result or ())[dim])
 
-    def inner() -> tuple[int, ...] | None:
-        sharded = {window.from_end for f, window in owner.layout.windows.items() if window and f in shards}
-        pads = owner.layout.paddings
-        return tuple(0 if len(pads) - d in sharded else p for d, p in enumerate(pads)) if sharded else None
+    def remaining_padding() -> tuple[int, ...] | None:
+        """Return the padding before each dimension, 0 where halos contain it; None if no window is sharded."""
+        windows = owner.layout.windows.items()
+        sharded_from_end = {window.from_end for factor, window in windows if window and factor in shards}
+        paddings = owner.layout.paddings
+        if not sharded_from_end:
+            return None
+        return tuple(0 if len(paddings) - dim in sharded_from_end else padding for dim, padding in enumerate(paddings))
 
-    scope = attrs.evolve(owner.scope, factors=factors, dims=dims, parts=parts, inner=inner)
+    scope = attrs.evolve(
+        owner.scope, factors=shards_of_reference, dims=dims_with, parts=shards_of_parts, inner=remaining_padding
+    )
     emitter = Emitter(
         owner,
         ops,
@@ -91,7 +101,7 @@ def localize(
         rank,
         operands,
         current_shards,
-        packed_by_name(p for strategy in texts.values() for p in strategy.results),
+        packed_by_name(placement for strategy in text_of_factor.values() for placement in strategy.results),
         axes,
     )
     results = tuple(map(emitter.cast_result, emitter.run(bodies[0]), owner.call.results))

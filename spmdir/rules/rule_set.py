@@ -127,8 +127,10 @@ class RuleSet:
         return self._texts[key]
 
     def _derived(self, name: str, declared: Records) -> Iterator[TextStrategy]:
-        """Yield the strategies for other names of op `name` that fit it."""
-        for record, equivalent in derived_records(name, declared) if name in self.records else ():
+        """Yield the strategies among `declared` for other names of op `name` that fit it."""
+        if name not in self.records:
+            return
+        for record, equivalent in derived_records(name, declared):
             try:
                 strategy = derived_strategy(record, equivalent, _parsed)
                 check_strategy(strategy, self, MAPS)
@@ -162,11 +164,14 @@ class RuleSet:
 
     def shape_arguments(self, name: str) -> frozenset[str]:
         """Return the literal arguments that list the sizes of the first result, in any rule of op `name`."""
-        rules = self.alternatives(name)
-        listed = (n for rule in rules for clause in rule.of_kind("sizes") for n in clause.names)
-        terms = (term for rule in rules for result in rule.results for term in result.pattern)
-        mapped = (term.names[-1] for term in terms if term.kind == "map" and MAPS[term.names[0]].sized)
-        return frozenset((*listed, *mapped))
+        size_arguments: set[str] = set()
+        for rule in self.alternatives(name):
+            for clause in rule.of_kind("sizes"):
+                size_arguments.update(clause.names)
+            for term in (term for result in rule.results for term in result.pattern):
+                if term.kind == "map" and MAPS[term.names[0]].sized:
+                    size_arguments.add(term.names[-1])
+        return frozenset(size_arguments)
 
     def instantiate(self, call: Call) -> OpRule | None:
         """Return the rule of `call.name` on `call`, or None if that op has no rule.
@@ -232,9 +237,10 @@ class RuleSet:
         """Return all errors in the rules of the ops `names` and in `strategies`."""
         errors: list[SpmdirError] = []
         for record in (record for name in names for record in self.records[name]):
-            name = record.text.partition("(")[0]
-            if (why := why_not(name) if name in self.records else None) is not None:
-                errors.append(ParseError(f"'{name}': {why}", Location(record.file, record.line, 1)))
+            op = record.text.partition("(")[0]
+            reason = why_not(op) if op in self.records else None
+            if reason is not None:
+                errors.append(ParseError(f"'{op}': {reason}", Location(record.file, record.line, 1)))
             try:
                 check_calls(_checked(record), self)
             except SpmdirError as error:

@@ -12,6 +12,7 @@ from spmdir.rules.language.argument_types import check_kind
 from spmdir.rules.language.syntax_tree import Rule
 
 Slot = int | None | tuple["int | None", ...]
+"""What fills a tensor parameter: the index of an operand, a tuple of these for a list of tensors, or None."""
 
 
 @attrs.frozen
@@ -31,7 +32,7 @@ class Binding:
         slot = self.tensors.get(name)
         if slot is None:
             return ()
-        return tuple(s for s in slot if s is not None) if isinstance(slot, tuple) else (slot,)
+        return tuple(index for index in slot if index is not None) if isinstance(slot, tuple) else (slot,)
 
 
 def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mapping[str, Literal]) -> Binding:
@@ -52,15 +53,15 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
                 f"it has {', '.join(names)}{did_you_mean(name, names)}"
             )
         check_kind(rule.op, name, value)
-    tensors = rule.tensors
+    filled_parameters = rule.tensors
     if positional and arguments:
-        tensors = [p for p in tensors if p.name not in arguments]
-    if len(slots) > len(tensors):
-        raise RuleError(f"{rule.op} has {len(slots)} tensor operands; expected at most {len(tensors)}")
-    filled: dict[str, Slot] = dict.fromkeys((p.name for p in rule.tensors), None)
-    filled.update((p.name, slot) for p, slot in zip(tensors, slots, strict=False))
+        filled_parameters = [parameter for parameter in rule.tensors if parameter.name not in arguments]
+    if len(slots) > len(filled_parameters):
+        raise RuleError(f"{rule.op} has {len(slots)} tensor operands; expected at most {len(filled_parameters)}")
+    tensors: dict[str, Slot] = dict.fromkeys((parameter.name for parameter in rule.tensors), None)
+    tensors.update((parameter.name, slot) for parameter, slot in zip(filled_parameters, slots, strict=False))
     for parameter in rule.tensors:
-        slot = filled[parameter.name]
+        slot = tensors[parameter.name]
         if isinstance(slot, tuple) != parameter.is_list and slot is not None:
             form = "a list of tensors" if parameter.is_list else "one tensor"
             raise RuleError(f"operand '{parameter.name}' of {rule.op} must be {form}")
@@ -69,4 +70,4 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
             raise RuleError(f"{rule.op} requires operand '{parameter.name}', which is missing")
     present = {name: value for name, value in arguments.items() if value is not None or name not in rule.defaults}
-    return Binding(filled, {**rule.defaults, **present})
+    return Binding(tensors, {**rule.defaults, **present})

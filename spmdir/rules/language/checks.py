@@ -105,13 +105,16 @@ def call_errors(values: Iterable[Expression], signatures: Signatures) -> list[Sp
 
 
 def _calls(expression: Expression) -> Iterator[OpCall]:
+    """Yield the calls of ops in an expression, nested ones included."""
     return (part for part in walk(expression) if isinstance(part, OpCall))
 
 
 Problem = tuple[str, Location]
+"""The message and the location of an error."""
 
 
 def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
+    """Yield the errors in a rule: in its parameters, patterns, clauses, and declared element types."""
     yield from _parameter_problems(rule)
     patterns = [p.pattern for p in rule.parameters if p.pattern is not None] + [r.pattern for r in rule.results]
     for pattern in patterns:
@@ -137,6 +140,7 @@ def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
 
 
 def _parameter_problems(rule: Rule) -> Iterator[Problem]:
+    """Yield the parameters that are named twice."""
     names: set[str] = set()
     for parameter in rule.parameters:
         if parameter.name in names:
@@ -145,8 +149,9 @@ def _parameter_problems(rule: Rule) -> Iterator[Problem]:
 
 
 def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
-    variadic = [t for t in pattern if t.kind == "variadic"]
-    for term in variadic[1:]:
+    """Yield the errors in a pattern: second variadic terms, unknown names, and wrong numbers of arguments of maps."""
+    variadic_terms = [term for term in pattern if term.kind == "variadic"]
+    for term in variadic_terms[1:]:
         yield (
             f"a second variadic term `{term}` in one pattern; expected at most one",
             term.location,
@@ -165,6 +170,7 @@ def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Prob
 
 
 def _unknown_name(kind: str, name: str, allowed: object) -> str:
+    """Return the message for an unknown name of `kind`, such as "parameter", with the `allowed` names."""
     names = list(allowed)  # type: ignore[call-overload]
     listed = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
     return f"unknown {kind} '{name}'; expected one of {listed}{did_you_mean(name, names)}"
@@ -212,9 +218,8 @@ def _clause_problems(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Pro
     expressions: list[Expression] = [clause.value] if clause.value else []
     expressions += [clause.condition.expression] if clause.condition else []
     names = {p.name for p in rule.parameters}
-    factors = {f for p in rule.parameters for f in factor_names(p.pattern, maps)} | {
-        f for r in rule.results for f in factor_names(r.pattern, maps)
-    }
+    patterns = [parameter.pattern for parameter in rule.parameters] + [result.pattern for result in rule.results]
+    factors = {name for pattern in patterns for name in factor_names(pattern, maps)}
     for expression in expressions:
         yield from expression_problems(expression, names, factors)
     yield from body_problems(clause.body, names, factors, clause.kind == "local")

@@ -18,17 +18,19 @@ from spmdir.rules.language.syntax_tree import Binary, Condition, Constant, Expre
 
 
 def _ratio(left: Any, right: Any) -> float:
+    """Return `left / right`, infinite for a division by zero."""
     return left / right if right else math.inf
 
 
 def _remainder(left: Any, right: Any) -> float:
+    """Return `left % right`, infinite for a division by zero, so no condition such as `n % 0 == 0` holds."""
     return left % right if right else math.inf
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _ratio, "%": _remainder, "==": operator.eq,
     "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-    "and": lambda a, b: a and b,
+    "and": lambda left, right: left and right,
 }  # fmt: skip
 
 

@@ -172,6 +172,7 @@ def _extent(scope: Scope, reference: str) -> int:
 def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
     """margins(pad, x, f): the padding that places a rank's shard of x in the dimension padded by `pad`; pairs, last
     dimension first."""
+    # If 8 elements are padded by (1, 2), the shard 4-7 has 4 + 1 elements before it, and 8 - 8 + 2 after it.
     pad: list[Any] = list(scope.argument(name))
     last_dim = scope.meta(tensor).rank - 1
     for dim, shard in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):

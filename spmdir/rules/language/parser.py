@@ -51,7 +51,10 @@ CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf}
 
 
 class _Builder(Transformer[Token, "Rule | TextStrategy"]):
-    """Transforms a parse tree into a Rule or TextStrategy, inner nodes first."""
+    """Transforms a parse tree into a Rule or TextStrategy, inner nodes first.
+
+    Each method builds the node of the grammar's rule of the same name, see `rules.lark`, from its transformed children.
+    """
 
     def __init__(self, text: str, file: str, first_line: int, indent: int):
         super().__init__()
@@ -82,7 +85,8 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def map(self, items: list[Token | None]) -> Term:
         head = items[0]
         assert head is not None
-        return Term("map", (str(head)[:-1], *(str(i) for i in items[1:] if i)), self.location_of(head))
+        names = (str(name) for name in items[1:] if name)
+        return Term("map", (str(head).removesuffix("("), *names), self.location_of(head))
 
     def pattern(self, items: list[Term | Token]) -> Pattern:
         return tuple(item for item in items if isinstance(item, Term))
@@ -122,8 +126,8 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
 
     def monotone_clause(self, items: list[Any]) -> RuleClause:
         keyword, *words, condition = items
-        reductions = tuple(str(t) for t in words if t is not None and t.type == "REDUCTION")
-        names = tuple(str(t) for t in words if t is not None and t.type == "NAME")
+        reductions = tuple(str(word) for word in words if word is not None and word.type == "REDUCTION")
+        names = tuple(str(word) for word in words if word is not None and word.type == "NAME")
         return RuleClause(str(keyword), names, self.location_of(keyword), reductions, condition)
 
     def slid(self, items: list[Token]) -> tuple[str, ...]:
@@ -191,7 +195,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def assign(self, items: list[Any]) -> Statement:
         *targets, value, condition = items
         location = value.location if isinstance(value, OpCall) else self.location_of(targets[0])
-        target_names = tuple(map(str, (t for t in targets if t)))
+        target_names = tuple(str(target) for target in targets if target)
         return Statement(target_names, (value,), condition, location, self.location_of(targets[0]).column)
 
     def give(self, items: list[Any]) -> Statement:
@@ -242,9 +246,10 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
 
     def conjunction(self, items: list[Expression]) -> Expression:
         self.count_operators(len(items) - 1)
-        return functools.reduce(lambda a, b: Binary("and", a, b, None), items)
+        return functools.reduce(lambda left, right: Binary("and", left, right, None), items)
 
     def _left_to_right(self, items: list[Any]) -> Expression:
+        """Build a chain of operators of equal precedence: `a - b + c` is `(a - b) + c`."""
         left, operations = items[0], items[1:]
         self.count_operators(len(operations) // 2)
         for operator, right in zip(operations[::2], operations[1::2], strict=True):
@@ -256,9 +261,11 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
 
     def rule(self, items: list[Any]) -> Rule:
         op = items[0]
-        entries: list[Any] = [i for i in items[1:] if not (isinstance(i, Token) and i.type == "ARROW")]
-        parameters = tuple(i for i in entries if isinstance(i, Parameter))
-        (results, is_list), *lines = (i for i in entries if i is not None and not isinstance(i, Parameter))
+        children: list[Any] = [child for child in items[1:] if not (isinstance(child, Token) and child.type == "ARROW")]
+        parameters = tuple(child for child in children if isinstance(child, Parameter))
+        (results, is_list), *lines = (
+            child for child in children if child is not None and not isinstance(child, Parameter)
+        )
         clauses: list[RuleClause] = []
         for line in lines:
             if isinstance(line, RuleClause):
@@ -271,11 +278,14 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
                 )
         clauses = [attrs.evolve(clause, body=nested(clause.body)) for clause in clauses]
         location = self.location_of(op)
-        rule_results = tuple(Result(p, d, p[0].location if p else location) for p, d in results)
+        rule_results = tuple(
+            Result(pattern, dtype, pattern[0].location if pattern else location) for pattern, dtype in results
+        )
         return Rule(str(op), parameters, rule_results, is_list, tuple(clauses), location)
 
 
 def _number(token: Token) -> Constant:
+    """Return the number of a token: a float if it has a point or an exponent, else an integer."""
     return Constant(float(token) if re.search(r"[.e]", token) else int(token))
 
 
@@ -285,7 +295,8 @@ def _grammar(start: str = "record") -> Lark:
 
 
 def _friendly(terminals: set[str]) -> str:
-    names = sorted({FRIENDLY.get(t, f"'{t.lower()}'") for t in terminals})
+    """Return the expected `terminals` as text for a message, such as "one of ')', ','"."""
+    names = sorted({FRIENDLY.get(terminal, f"'{terminal.lower()}'") for terminal in terminals})
     return names[0] if len(names) == 1 else "one of " + ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 

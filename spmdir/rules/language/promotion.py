@@ -104,16 +104,17 @@ def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
     Args:
         float_number: whether a Python number with a fraction is an operand too. It promotes integers to f32.
     """
-    with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
-    highest = max(map(_category, with_dims))
-    candidates = with_dims + [m.dtype for m in operands if _category(m.dtype) > highest]
+    with_dims = [operand.dtype for operand in operands if operand.rank] or [operand.dtype for operand in operands]
+    highest_category = max(map(_category, with_dims))
+    candidates = with_dims + [operand.dtype for operand in operands if _category(operand.dtype) > highest_category]
     if any(dtype.is_complex for dtype in candidates):
+        # The precision is that of the operands with dimensions, if these are floating-point or complex.
         precise = [dtype for dtype in with_dims if dtype.is_inexact] or candidates
         return dt.COMPLEX_F64 if any(dtype.real == dt.F64 for dtype in precise) else dt.COMPLEX_F32
     if {dt.BF16, dt.F16} <= set(candidates):
         return dt.F32
-    best = max(candidates, key=RANKING.index)
-    return best if best.is_inexact or not float_number else dt.F32
+    highest = max(candidates, key=RANKING.index)
+    return highest if highest.is_inexact or not float_number else dt.F32
 
 
 def _category(dtype: DType) -> int:

@@ -110,11 +110,13 @@ def _is_state(values: tuple[Expression, ...]) -> bool:
 
 
 def _patterns(rule: Rule) -> Iterator[Pattern]:
-    yield from (p.pattern for p in rule.parameters if p.pattern is not None)
-    yield from (r.pattern for r in rule.results)
+    """Yield the patterns of the parameters and results of `rule`."""
+    yield from (parameter.pattern for parameter in rule.parameters if parameter.pattern is not None)
+    yield from (result.pattern for result in rule.results)
 
 
 def _repetition_problems(term: PlacementTerm, is_list: bool, description: str) -> Iterator[Problem]:
+    """Yield the error if a placement of one tensor is followed by `…`, or that of a list of tensors is not."""
     if term.repeated and not is_list:
         yield f"`…` after {term.name}, but {description} is one tensor; remove it", term.location
     elif is_list and not term.repeated:

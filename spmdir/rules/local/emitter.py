@@ -66,10 +66,11 @@ class Emitter:
     def _operand(self, slot: Any) -> Any:
         """Return the value of a tensor parameter: an operand, or a tuple of operands for a list."""
         if isinstance(slot, tuple):
-            return tuple(None if s is None else Value("operand", s) for s in slot)
+            return tuple(None if index is None else Value("operand", index) for index in slot)
         return Value("operand", slot)
 
     def run(self, body: tuple[Statement, ...]) -> tuple[Any, ...]:
+        """Run the statements of a rewrite and return the values of its `return`; RuleError if none is reached."""
         returned = self.run_all(body)
         if returned is None:
             raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
@@ -179,6 +180,7 @@ class Emitter:
         return attrs.evolve(self.scope, names=self.names, meta_of=self.meta)
 
     def evaluate_expression(self, expression: Any) -> Any:
+        """Emit the ops of an expression and return its value: a Value, a literal, a Local, or a tuple of these."""
         if isinstance(expression, OpCall):
             return self.emit_call(expression)[0]
         if isinstance(expression, StateCall):
@@ -213,15 +215,19 @@ class Emitter:
 
         An argument whose tensor is absent is left out, so its parameter has its default.
         """
-        names = self.ops.parameters(expression.op)
+        parameters = self.ops.parameters(expression.op)
         tensors: dict[str, Any] = {}
         arguments: dict[str, Any] = {}
-        for position, (name, inner) in enumerate(expression.arguments):
-            name, value = name or names[position][0], self.evaluate_expression(inner)
-            if value is None and not (isinstance(inner, Name) and inner.name in self.owner.binding.arguments):
+        for position, (keyword, argument) in enumerate(expression.arguments):
+            name, value = keyword or parameters[position][0], self.evaluate_expression(argument)
+            is_given_none = isinstance(argument, Name) and argument.name in self.owner.binding.arguments
+            if value is None and not is_given_none:
                 continue
             entries = value if isinstance(value, tuple) else (value,)
-            (tensors if any(isinstance(v, Value) for v in entries) else arguments)[name] = value
+            if any(isinstance(entry, Value) for entry in entries):
+                tensors[name] = value
+            else:
+                arguments[name] = value
         if expression.op in HALO_OPS:
             return (self._with_halos(expression.op, tensors["input"], arguments),)
         if expression.op in EXCHANGE_OPS:
@@ -239,7 +245,9 @@ class Emitter:
     def _with_halos(self, op: str, value: Value, other_arguments: Mapping[str, Any]) -> Value:
         """Exchange halos of `value` along each sharded window; an absent value stays absent."""
         sharded_windows = [
-            (w, self.shards[f].axes) for f, w in self.owner.layout.windows.items() if w and f in self.shards
+            (window, self.shards[factor].axes)
+            for factor, window in self.owner.layout.windows.items()
+            if window and factor in self.shards
         ]
         for window, axes in sharded_windows if op == "spmd.halo" else reversed(sharded_windows):
             if not (window.before or window.after) or not self._is_present(value):
@@ -253,6 +261,7 @@ class Emitter:
         return value
 
     def _is_present(self, value: Value) -> bool:
+        """Return whether `value` is an operand, or a result that its op computes."""
         return value.source == "operand" or self.emitted[value.index].call.results[value.result] is not None
 
     def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]:
@@ -262,9 +271,9 @@ class Emitter:
             if is_tensor:
                 value = tensors.get(name)
                 entries = value if isinstance(value, tuple) else (value,)
-                presence = tuple(int(v is not None) for v in entries)
+                presence = tuple(int(entry is not None) for entry in entries)
                 structure.append(presence if isinstance(value, tuple) else presence[0])
-                operands += [v for v in entries if v is not None]
+                operands += [entry for entry in entries if entry is not None]
         call_structure = None if all(entry == 1 for entry in structure) else tuple(structure)
         metas = tuple(map(self.meta, operands))
         try:
@@ -287,16 +296,16 @@ class Emitter:
     def add(self, call: Call, operands: tuple[Value, ...], location: Location | None = None) -> tuple[Value, ...]:
         """Add `call` on `operands` and return its results."""
         self.emitted.append(ExpandedOp(call, operands, location))
-        return tuple(Value("op", len(self.emitted) - 1, r) for r in range(len(call.results)))
+        return tuple(Value("op", len(self.emitted) - 1, result) for result in range(len(call.results)))
 
     def _local_results(self) -> tuple[TensorMeta | None, ...]:
         """Return the types of the local results of the replaced op."""
         sizes = [
-            self._on_rank(attrs.evolve(self.shards[i], kind="size")) if i in self.shards else factor.size
-            for i, factor in enumerate(self.owner.factors)
+            self._on_rank(attrs.evolve(self.shards[index], kind="size")) if index in self.shards else factor.size
+            for index, factor in enumerate(self.owner.factors)
         ]
         return tuple(
-            meta and attrs.evolve(meta, shape=tuple(math.prod(sizes[f] for f in d) for d in dims or ()))
+            meta and attrs.evolve(meta, shape=tuple(math.prod(sizes[f] for f in factors) for factors in dims or ()))
             for meta, dims in zip(self.owner.call.results, self.owner.result_dims, strict=True)
         )
 
@@ -311,12 +320,15 @@ class Emitter:
 
         A packed state is not converted.
         """
-        packed = value.source == "op" and self.emitted[value.index].call.name == "spmd.pack"
-        if declared is None or packed or self.meta(value).dtype == declared.dtype:
-            return None if declared is None else value
+        is_packed = value.source == "op" and self.emitted[value.index].call.name == "spmd.pack"
+        if declared is None:
+            return None
+        if is_packed or self.meta(value).dtype == declared.dtype:
+            return value
         return self.emit("aten._to_copy", {"self": value}, {"dtype": declared.dtype})[0]
 
     def meta(self, value: Value) -> TensorMeta:
+        """Return the type of `value`, local in a local form."""
         if value.source == "operand":
             return self.operands[value.index]
         meta = self.emitted[value.index].call.results[value.result]

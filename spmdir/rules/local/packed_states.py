@@ -79,4 +79,5 @@ def packed_by_name(placements: Iterable[Placement]) -> dict[str, PackedPlacement
 
 
 def _is_state(state: Any, parts: int) -> bool:
+    """Return whether an argument is a state: a tuple of `parts` values."""
     return isinstance(state, tuple) and len(state) == parts and all(isinstance(value, Value) for value in state)

@@ -42,7 +42,7 @@ DimOf = Callable[[Value], "int | None"]
 
 
 def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) -> None:
-    """Run the body of `ring` once for each rank along the axes that shard `factor`.
+    """Emit the body of `ring` once for each rank along the axes that shard `factor`; once if no axis shards it.
 
     The targets move to the next rank after each step. After the last step, the targets that the body assigns move once
     more, back to the owner of their block. The other targets get their initial values back.
@@ -60,7 +60,7 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
     assigned = {name for statement in statements(ring.body) for name in statement.targets}
     initial = {name: emitter.names[name] for name in ring.targets}
     unset = assigned - emitter.names.keys()
-    dims = {name: _dim(emitter, name, initial, shard, dim_of, ring.location) for name in ring.targets}
+    dims = {name: _sharded_dim(emitter, name, initial, shard, dim_of, ring.location) for name in ring.targets}
     count = emitter.rank.ring_size(shard.axes)
     RING.check(count, ring.location)
     for step in range(count):
@@ -75,12 +75,18 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
     emitter.shards[factor] = shard
 
 
-def _dim(
+def _sharded_dim(
     emitter: RingBuilder, name: str, initial: Mapping[str, Any], shard: Local, dim_of: DimOf, location: Location
 ) -> int | None:
     """Return the sharded dimension of target `name`: that of the operand itself, or of an operand with its shape.
 
     Return None if there is none. Then its shape must be equal on all ranks, which `require_equal_shapes` checks.
+
+    Args:
+        initial: target → its value before the ring.
+        shard: the shard of the factor of the ring.
+        dim_of: returns the dimension of an operand that this factor shards.
+        location: the location of the ring, for errors.
     """
     value = initial[name]
     if not isinstance(value, Value):
@@ -89,10 +95,10 @@ def _dim(
         )
     meta, size = emitter.meta(value), emitter.rank.value(attrs.evolve(shard, kind="size"))
     operands = [operand for operand in initial.values() if isinstance(operand, Value) and operand.source == "operand"]
-    same_shape = (
-        [value] if value in operands else [operand for operand in operands if emitter.meta(operand).shape == meta.shape]
-    )
-    dim = next((dim_of(operand) for operand in same_shape), None)
+    if value in operands:
+        dim = dim_of(value)
+    else:
+        dim = next((dim_of(operand) for operand in operands if emitter.meta(operand).shape == meta.shape), None)
     if value in operands and (dim is None or meta.shape[dim] != size):
         raise RuleError(
             f"'{name}' moves round a ring, but the strategy does not shard it by the factor of the ring; expected an "
@@ -127,7 +133,15 @@ def require_equal_shapes(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
 
 
 def _rotate(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None, location: Location) -> Value:
-    """Send `value` to the next rank after `step`, and return the received value. Short blocks are padded for this."""
+    """Send `value` to the next rank after `step`, and return the received value. Short blocks are padded for this.
+
+    For example, 5 elements on 2 ranks are blocks of 3 and 2: the block of 2 is sent as 3 elements, and its receiver
+    slices it to 2.
+
+    Args:
+        shard: the shard of the factor of the ring.
+        dim: the dimension of `value` that this factor shards; None if its shape is equal on all ranks.
+    """
     sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
     padded_dim = dim if len(sizes) > 1 else None
     if padded_dim is not None:

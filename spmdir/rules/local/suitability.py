@@ -22,19 +22,20 @@ def usable_clauses(
         sharded: the sharded factors.
         scattered: the factors that may have several ranges on a rank.
     """
-    rewritten = [rule.factors[f] for f in sharded if rule.factors[f].clauses]
-    if not rewritten:
+    rewritten_factors = [rule.factors[index] for index in sharded if rule.factors[index].clauses]
+    if not rewritten_factors:
         return None
-    first_factor, *other_factors = rewritten
-    shared = [
-        n
-        for n in first_factor.clauses
-        if all(n in factor.clauses and n not in factor.alone for factor in other_factors)
-    ]
-    return tuple(number for number in shared if not any(_clause_needs_one_range(rule, number, f) for f in scattered))
+    first_factor, *other_factors = rewritten_factors
+    usable = []
+    for number in first_factor.clauses:
+        is_shared = all(number in factor.clauses and number not in factor.alone for factor in other_factors)
+        if is_shared and not any(_clause_needs_one_range(rule, number, factor) for factor in scattered):
+            usable.append(number)
+    return tuple(usable)
 
 
 def _clause_needs_one_range(rule: RuleInstance, number: int, factor: int) -> bool:
+    """Return whether clause `number` is a local form that requires that each shard of `factor` is one range."""
     clause = rule.rule.clauses[number]
     return clause.kind == "local" and needs_one_range(rule, clause.body, factor)
 

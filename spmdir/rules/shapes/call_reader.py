@@ -97,7 +97,8 @@ class CallReader:
         if reference.startswith("*"):
             return tuple(self.variadic.get(reference[1:], ()))
         if reference.startswith("~"):
-            return tuple(f for factors in self.separated.get(reference[1:], {}).values() for f in factors)
+            separated_factors = self.separated.get(reference[1:], {}).values()
+            return tuple(factor for factors in separated_factors for factor in factors)
         if reference.startswith("^"):
             factors = self.variadic.get(self._variadic_of(reference[1:]), ())
             return tuple(factors[len(factors) - len(self.integers(reference[1:])) :])
@@ -106,15 +107,18 @@ class CallReader:
         parameter = self.rule.parameter(reference)
         if parameter is not None and not parameter.is_tensor:
             factors = self.variadic.get(self._variadic_of(reference), ())
-            return tuple(factors[p] for p in self.positions(reference, len(factors)))
+            return tuple(factors[position] for position in self.positions(reference, len(factors)))
         return ()
 
     def _variadic_of(self, argument: str) -> str:
-        """Return the name of the variadic dimensions among which `argument` selects."""
-        terms = [t for p in self.rule.tensors for t in p.pattern or ()]
-        terms += [t for r in self.rule.results for t in r.pattern]
-        variadic = [t for t in terms if t.kind == "variadic"]
-        matching_terms = [t for t in variadic if t.argument == argument] or variadic
+        """Return the name of the variadic dimensions among which `argument` selects, such as "b" for `*b-dim`.
+
+        If no term has the argument, it is that of the first variadic term of the rule; "" if there is none.
+        """
+        patterns = [*(parameter.pattern or () for parameter in self.rule.tensors)]
+        patterns += [result.pattern for result in self.rule.results]
+        variadic_terms = [term for pattern in patterns for term in pattern if term.kind == "variadic"]
+        matching_terms = [term for term in variadic_terms if term.argument == argument] or variadic_terms
         return matching_terms[0].names[0] if matching_terms else ""
 
     @property
@@ -126,13 +130,14 @@ class CallReader:
 def scope_of(call: Call, binding: Binding, reader: CallReader | None) -> Scope:
     """Return the scope of expressions that do not depend on the rank; without factors if `reader` is None."""
 
-    def factors(reference: str) -> tuple[Local, ...]:
+    def unsharded_factors(reference: str) -> tuple[Local, ...]:
         assert reader is not None
-        return tuple(Local("shard", reader.sizes[f] or 0, ()) for f in reader.refer(reference))
+        return tuple(Local("shard", reader.sizes[factor] or 0, ()) for factor in reader.refer(reference))
 
-    def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
+    def dims_with(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
         assert reader is not None
-        referred_factors = {f for reference in references for f in reader.refer(reference)}
-        return tuple(d for d, dim_factors in enumerate(reader.dims(tensor)) if referred_factors & set(dim_factors))
+        referred_factors = {factor for reference in references for factor in reader.refer(reference)}
+        dims = enumerate(reader.dims(tensor))
+        return tuple(dim for dim, factors in dims if referred_factors.intersection(factors))
 
-    return Scope(binding, call.operands, call.results, factors, dims)
+    return Scope(binding, call.operands, call.results, unsharded_factors, dims_with)

@@ -14,17 +14,18 @@ def diagonal(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
     The diagonal, `dim1` and `dim2` are unsharded.
     """
     dims, shape = layout.dims(operand), layout.shape(operand)
-    diagonal_dims = [layout.dimension(name, len(dims)) for name in (dim1, dim2)]
-    if diagonal_dims[0] == diagonal_dims[1]:
+    row_dim, column_dim = (layout.dimension(name, len(dims)) for name in (dim1, dim2))
+    if row_dim == column_dim:
         layout.fail(f"a diagonal of shape {list(shape)} requires two different dimensions")
-    layout.keep_unsharded(f for p in diagonal_dims for f in dims[p])
+    layout.keep_unsharded((*dims[row_dim], *dims[column_dim]))
     shift = layout.integer(offset)
-    length = max(0, min(shape[diagonal_dims[0]] + min(shift, 0), shape[diagonal_dims[1]] - max(shift, 0)))
-    return (*(d for p, d in enumerate(dims) if p not in diagonal_dims), (layout.factor("w", length, unsharded=True),))
+    length = max(0, min(shape[row_dim] + min(shift, 0), shape[column_dim] - max(shift, 0)))
+    other_dims = [factors for dim, factors in enumerate(dims) if dim not in (row_dim, column_dim)]
+    return (*other_dims, (layout.factor("w", length, unsharded=True),))
 
 
 def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, dim1: str, dim2: str) -> Dims:
-    """Return the dimensions of the tensor of shape `sizes` with diagonal `operand`."""
+    """Return the dimensions of the tensor of shape `sizes` with diagonal `operand`; the inverse of `diagonal`."""
     dims, shape = layout.dims(operand), layout.integers(sizes)
     diagonal_dims = sorted(layout.dimension(name, len(shape)) for name in (dim1, dim2))
     if len(dims) + 1 != len(shape) or diagonal_dims[0] == diagonal_dims[1]:
@@ -65,12 +66,12 @@ def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, st
     extent = shape[dim] if dims else 1
     if not 0 <= size <= extent or stride < 1:
         layout.fail(f"windows of {size} elements in steps of {stride} do not fit {extent} elements")
-    do_tile = bool(dims) and size == stride and size > 0 and extent % size == 0
-    window_factor = layout.factor(f"w{dim}", (extent - size) // stride + 1, unsharded=not do_tile)
+    tiles = bool(dims) and size == stride and size > 0 and extent % size == 0
+    window_factor = layout.factor(f"w{dim}", (extent - size) // stride + 1, unsharded=not tiles)
     element_factor = layout.factor("e", size, unsharded=True)
     if not dims:
         return ((element_factor,),)
-    if do_tile:
+    if tiles:
         new_operand_dims = list(dims)
         new_operand_dims[dim] = (window_factor, element_factor)
         layout.set_dims(operand, tuple(new_operand_dims))

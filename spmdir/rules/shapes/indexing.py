@@ -11,21 +11,22 @@ def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
 
     As in torch, they come first if the indexed dimensions are not adjacent.
     """
-    slot = layout.binding.tensors[indices]
-    assert isinstance(slot, tuple)
-    if any(layout.operands[i].dtype.is_bool for i in slot if i is not None):
+    # For each leading dimension of `operand`, the operand that indexes it, or None.
+    index_operands = layout.binding.tensors[indices]
+    assert isinstance(index_operands, tuple)
+    if any(layout.operands[i].dtype.is_bool for i in index_operands if i is not None):
         layout.fail("the result of a boolean index has a shape that depends on the data; use where or masked_fill")
-    indexed_positions = [p for p, index in enumerate(slot) if index is not None]
+    indexed_dims = [dim for dim, index in enumerate(index_operands) if index is not None]
     dims = layout.dims(operand)
-    if len(slot) > len(dims):
-        layout.fail(f"{len(slot)} indices for a tensor of rank {len(dims)}; expected at most {len(dims)}")
-    for position in indexed_positions:
-        layout.separate(indices, position, dims[position])
-    inserted = tuple((f,) for f in layout.refer("*i"))
-    other_dims = [d for p, d in enumerate(dims) if p not in indexed_positions]
-    are_adjacent = indexed_positions and indexed_positions[-1] - indexed_positions[0] == len(indexed_positions) - 1
-    insertion_position = indexed_positions[0] if are_adjacent else 0
-    return (*other_dims[:insertion_position], *inserted, *other_dims[insertion_position:])
+    if len(index_operands) > len(dims):
+        layout.fail(f"{len(index_operands)} indices for a tensor of rank {len(dims)}; expected at most {len(dims)}")
+    for dim in indexed_dims:
+        layout.separate(indices, dim, dims[dim])
+    inserted = tuple((factor,) for factor in layout.refer("*i"))
+    other_dims = [factors for dim, factors in enumerate(dims) if dim not in indexed_dims]
+    are_adjacent = indexed_dims and indexed_dims[-1] - indexed_dims[0] == len(indexed_dims) - 1
+    insertion_dim = indexed_dims[0] if are_adjacent else 0
+    return (*other_dims[:insertion_dim], *inserted, *other_dims[insertion_dim:])
 
 
 def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:

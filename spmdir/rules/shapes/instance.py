@@ -123,8 +123,11 @@ class RuleInstance:
 
     def _shares_summed(self, operand_dims: Sequence[Dims]) -> bool:
         """Return whether two of the operands with these dimensions share a summed factor."""
-        operand_counts = [sum(any(f in d for d in dims) for dims in operand_dims) for f in range(len(self.factors))]
-        return any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, operand_counts, strict=True))
+        for index, factor in enumerate(self.factors):
+            operand_count = sum(any(index in factors for factors in dims) for dims in operand_dims)
+            if factor.kind == "sum" and operand_count > 1:
+                return True
+        return False
 
     @property
     def is_light(self) -> bool:
@@ -152,10 +155,12 @@ class RuleInstance:
             operands_with_dims = zip(self.operand_dims, self.call.operands, strict=True)
             multiplied = [dims for dims, meta in operands_with_dims if meta.dtype.is_inexact == is_inexact]
             return 2 * math.prod(f.size for f in self.factors) if self._shares_summed(multiplied) else 0
-        sizes = [[self.factors[f].size for name in clause.names for f in self.layout.refer(name)] for clause in clauses]
-        multipliers = [clause.value.value if isinstance(clause.value, Constant) else 0 for clause in clauses]
-        products = zip(multipliers, map(math.prod, sizes), strict=True)
-        return sum(multiplier * product for multiplier, product in products)  # type: ignore
+        flops: float = 0
+        for clause in clauses:  # `flops 2 m k n` is 2 × m × k × n
+            factors = [self.factors[f] for name in clause.names for f in self.layout.refer(name)]
+            multiplier: Any = clause.value.value if isinstance(clause.value, Constant) else 0
+            flops += multiplier * math.prod(factor.size for factor in factors)
+        return flops
 
     @cached_property
     def viewed(self) -> int | None:
@@ -176,6 +181,7 @@ class RuleInstance:
         results = [dims for dims in self.result_dims if dims is not None]
 
         def is_broadcast(operand: Dims) -> bool:
+            """Return whether each dimension of `operand` is that of the result, or has size 1."""
             pairs = zip(reversed(operand), reversed(results[0]), strict=False)
             return len(operand) <= len(results[0]) and all(
                 factors in ((), result_factors) for factors, result_factors in pairs
@@ -220,9 +226,15 @@ class RuleInstance:
     @cached_property
     def ignored(self) -> frozenset[int]:
         """The factors that only ignored operands have. They may be sharded while the results are replicated."""
-        operands = self.ignored_operands
-        read = {f for i, dims in enumerate(self.operand_dims) if i not in operands for d in dims for f in d}
-        return frozenset(f for i in operands for d in self.operand_dims[i] for f in d) - read
+        ignored_factors: set[int] = set()
+        read_factors: set[int] = set()
+        for operand, dims in enumerate(self.operand_dims):
+            factors = {factor for factors in dims for factor in factors}
+            if operand in self.ignored_operands:
+                ignored_factors |= factors
+            else:
+                read_factors |= factors
+        return frozenset(ignored_factors - read_factors)
 
     def text(self) -> str:
         """Return the instance as text: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {a}`."""
@@ -230,20 +242,27 @@ class RuleInstance:
             return f"replicated: {self.rule.replicated}"
         operands = ", ".join(map(self._dims_text, self.operand_dims))
         results = ", ".join(map(self._dims_text, self.result_dims))
-        used_factors = {f for dims in self.all_dims for d in dims for f in d}
-        indexed_factors = [(i, f) for i, f in enumerate(self.factors) if i in used_factors]
-        text = f"({operands}) -> ({results}) {{{', '.join(f'{f.name} = {f.size}' for _, f in indexed_factors)}}}"
-        for kind in dict.fromkeys(f.kind for _, f in indexed_factors if f.kind != "plain"):
-            text += f" {kind} {{{', '.join(f.name for _, f in indexed_factors if f.kind == kind)}}}"
-        for rewrite in dict.fromkeys(f.rewrite for _, f in indexed_factors if f.rewrite):
-            text += f" {rewrite} {{{', '.join(f.name for _, f in indexed_factors if f.rewrite == rewrite)}}}"
+        used_indices = {index for dims in self.all_dims for factors in dims for index in factors}
+        used_factors = [factor for index, factor in enumerate(self.factors) if index in used_indices]
+        names_of_heading: dict[str, list[str]] = {}  # such as "sum" → ["k"]; kinds come before rewrites
+        for factor in used_factors:
+            if factor.kind != "plain":
+                names_of_heading.setdefault(factor.kind, []).append(factor.name)
+        for factor in used_factors:
+            if factor.rewrite:
+                names_of_heading.setdefault(factor.rewrite, []).append(factor.name)
+        sizes = ", ".join(f"{factor.name} = {factor.size}" for factor in used_factors)
+        text = f"({operands}) -> ({results}) {{{sizes}}}"
+        for heading, names in names_of_heading.items():
+            text += f" {heading} {{{', '.join(names)}}}"
         for clause in self.active(*PASSING, "adds"):
             heading = " ".join([clause.kind, *clause.reductions])
             text += f" {heading} {{{', '.join(clause.names or (self.rule.tensors[0].name,))}}}"
         return text
 
     def _dims_text(self, dims: Dims | None) -> str:
+        """Return the dimensions of a tensor as text, such as `[m, (h g), 1]`; "none" for an absent result."""
         if dims is None:
             return "none"
-        names = [" ".join(self.factors[f].name for f in d) or "1" for d in dims]
-        return "[" + ", ".join(f"({n})" if " " in n else n for n in names) + "]"
+        dim_texts = [" ".join(self.factors[factor].name for factor in factors) or "1" for factors in dims]
+        return "[" + ", ".join(f"({text})" if " " in text else text for text in dim_texts) + "]"

@@ -15,23 +15,21 @@ def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     """
     operand_indices = layout.binding.operands(operands)
     empty_operands = [i for i in operand_indices if layout.operands[i].shape == (0,)]
+    # The first operand that is no such vector determines the other dimensions.
     reference = next((i for i in operand_indices if i not in empty_operands), operand_indices[0])
     shape = layout.operands[reference].shape
     joined_dim = layout.dimension(argument, len(shape))
     if not shape:
         layout.fail("tensors without dimensions cannot be concatenated; stack them")
     other_dims = [
-        layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),)
-        for p, size in enumerate(shape)
-        if p != joined_dim
+        layout.refer(f"d{dim}") or (layout.letter(f"d{dim}", size, None),)
+        for dim, size in enumerate(shape)
+        if dim != joined_dim
     ]
     if layout.operand is None:
-        total = sum(
-            layout.operands[i].shape[joined_dim]
-            for i in operand_indices
-            if i not in empty_operands or reference in empty_operands
-        )
-        joined_factor = layout.factor(f"w{joined_dim}", total, unsharded=True)
+        joined_operands = [i for i in operand_indices if i not in empty_operands or reference in empty_operands]
+        joined_size = sum(layout.operands[i].shape[joined_dim] for i in joined_operands)
+        joined_factor = layout.factor(f"w{joined_dim}", joined_size, unsharded=True)
     else:
         operand_shape = layout.operands[layout.operand].shape
         if layout.operand in empty_operands and reference not in empty_operands:
@@ -94,18 +92,13 @@ def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple
     result_dims = []
     for position, count in enumerate(repeats):
         operand_dim = position - new_dim_count
-        if operand_dim >= 0 and count == 1:
+        if operand_dim < 0:
+            result_dims.append((layout.factor(f"w{position}", count, unsharded=True),))
+        elif count == 1:
             result_dims.append(dims[operand_dim])
         else:
-            if operand_dim >= 0:
-                layout.keep_unsharded(dims[operand_dim])
-            result_dims.append(
-                (
-                    layout.factor(
-                        f"w{position}", count * (shape[operand_dim] if operand_dim >= 0 else 1), unsharded=True
-                    ),
-                )
-            )
+            layout.keep_unsharded(dims[operand_dim])
+            result_dims.append((layout.factor(f"w{position}", count * shape[operand_dim], unsharded=True),))
     return tuple(result_dims)
 
 
@@ -118,8 +111,11 @@ def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str)
     count = layout.integer(repeats)
     if count < 0:
         layout.fail(f"argument '{repeats}' is {count}; expected a non-negative number of repeats")
-    times = (layout.factor("w", count, unsharded=True),)
+    repeat_factor = layout.factor("w", count, unsharded=True)
     if layout.argument(argument) is None:
-        return (tuple(factor for dim in dims for factor in dim) + times,)
+        flattened_factors = [factor for factors in dims for factor in factors]
+        return ((*flattened_factors, repeat_factor),)
     repeated_dim = layout.dimension(argument, len(dims))
-    return tuple((*dim, *times) if position == repeated_dim else dim for position, dim in enumerate(dims)) or (times,)
+    if not dims:
+        return ((repeat_factor,),)
+    return tuple((*factors, repeat_factor) if dim == repeated_dim else factors for dim, factors in enumerate(dims))

@@ -20,7 +20,8 @@ class LayoutBuilder(CallReader):
     Attributes:
         results: the types of the results; None if they are to be inferred.
         extents: name of a factor that no operand has → its size.
-        open_groups: (factors, size, description of the tensor) of each group with factors of unknown size.
+        open_groups: (factors, size, description of the tensor) of each group such as `(h g)` that was matched since
+            `_solve_groups` last ran.
         operand: the operand whose dimensions a map computes; None for a result.
     """
 
@@ -129,11 +130,11 @@ class LayoutBuilder(CallReader):
         """Replace the dimensions of the operand of parameter `name`."""
         self.operand_dims[self.binding.operands(name)[0]] = dims
 
-    def split(self, factor: int, made_of: tuple[int, ...]) -> None:
-        """Replace each dimension that is `factor` alone by the factors `made_of`."""
+    def split(self, factor: int, new_factors: tuple[int, ...]) -> None:
+        """Replace `factor` by `new_factors` in each dimension of which it is the only factor."""
 
-        def put(dims: Dims) -> Dims:
-            return tuple(made_of if dim_factors == (factor,) else dim_factors for dim_factors in dims)
+        def replaced(dims: Dims) -> Dims:
+            return tuple(new_factors if factors == (factor,) else factors for factors in dims)
 
-        self.operand_dims = [put(dims) for dims in self.operand_dims]
-        self.result_dims = [None if dims is None else put(dims) for dims in self.result_dims]
+        self.operand_dims = [replaced(dims) for dims in self.operand_dims]
+        self.result_dims = [None if dims is None else replaced(dims) for dims in self.result_dims]

@@ -12,6 +12,7 @@ def product(layout: LayoutBuilder, left: str, right: str) -> Dims:
 
 
 def outer(layout: LayoutBuilder, left: str, right: str) -> Dims:
+    """Return the dimensions of an outer product: those of `left`, then those of `right`."""
     return (*layout.dims(left), *layout.dims(right))
 
 
@@ -23,16 +24,17 @@ def scores(layout: LayoutBuilder, query: str, key: str) -> Dims:
 def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     """Return the dimensions of an operand or result of an einsum. Letters that the result lacks are separate."""
     equation = layout.argument(argument)
-    terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
-    if (not result.isalpha() and result) or not terms.replace(",", "").isalpha() or not set(result) <= set(terms):
+    joined_terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
+    has_valid_letters = joined_terms.replace(",", "").isalpha() and (not result or result.isalpha())
+    if not has_valid_letters or not set(result) <= set(joined_terms):
         layout.fail(f"unsupported equation '{equation}'; expected the form ab,bc->ac")
-    operand_indices = layout.binding.operands(operands)
-    if len(terms.split(",")) != len(operand_indices):
-        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(operand_indices)} tensors")
+    operand_indices, terms = layout.binding.operands(operands), joined_terms.split(",")
+    if len(terms) != len(operand_indices):
+        layout.fail(f"equation '{equation}' has {len(terms)} terms for {len(operand_indices)} tensors")
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)
-    sizes: dict[str, int] = {}
-    for index, letters in zip(operand_indices, terms.split(","), strict=True):
+    size_of_letter: dict[str, int] = {}
+    for index, letters in zip(operand_indices, terms, strict=True):
         shape = layout.operands[index].shape
         if len(letters) != len(shape):
             layout.fail(
@@ -40,6 +42,9 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
             )
         for letter, size in zip(letters, shape, strict=True):
             # Size 1 broadcasts against the other dimensions of its letter.
-            sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
-    letters = terms.split(",")[operand_indices.index(layout.operand)]
-    return tuple((layout.letter(letter, sizes[letter], None if letter in result else argument),) for letter in letters)
+            if size_of_letter.get(letter, 1) == 1:
+                size_of_letter[letter] = size
+    dims = []
+    for letter in terms[operand_indices.index(layout.operand)]:
+        dims.append((layout.letter(letter, size_of_letter[letter], None if letter in result else argument),))
+    return tuple(dims)

@@ -14,6 +14,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def reshape(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
+    """Return the dimensions of `operand` in the shape that `argument` lists, where -1 stands for one unknown size."""
     return _reshape_to(layout, operand, layout.integers(argument))
 
 
@@ -32,6 +33,7 @@ def flatten(layout: LayoutBuilder, operand: str, *ends: str) -> Dims:
 
 
 def unflatten(layout: LayoutBuilder, operand: str, dim: str, argument: str) -> Dims:
+    """Return the dimensions with `dim` split into the sizes that `argument` lists, where one may be -1."""
     shape = layout.shape(operand)
     position, sizes = layout.dimension(dim, len(shape)), layout.integers(argument)
     # -1 follows from this dimension alone: if another one is empty, the number of elements does not determine it.
@@ -39,7 +41,7 @@ def unflatten(layout: LayoutBuilder, operand: str, dim: str, argument: str) -> D
     sizes = tuple(shape[position] // max(parts, 1) if size == -1 and sizes.count(-1) == 1 else size for size in sizes)
     dims = _reshape_to(layout, operand, (*shape[:position], *sizes, *shape[position + 1 :]))
     # The parts must be unsharded, because their sizes are an argument that local sizes do not replace.
-    layout.keep_unsharded(f for d in dims[position : position + len(sizes)] for f in d)
+    layout.keep_unsharded(factor for factors in dims[position : position + len(sizes)] for factor in factors)
     return dims
 
 
@@ -52,9 +54,9 @@ def _reshape_to(layout: LayoutBuilder, operand: str, requested_shape: tuple[int,
     target = _target(layout, source, requested_shape)
     dims: tuple[list[list[int]], ...] = ([[] for _ in source], [[] for _ in target])
     if 0 in source:
-        for side, shape in zip(dims, (source, target), strict=True):
+        for dims_of_shape, shape in zip(dims, (source, target), strict=True):
             for dim, size in enumerate(shape):
-                side[dim].append(layout.factor(_new_name(layout), size, unsharded=True))
+                dims_of_shape[dim].append(layout.factor(_new_name(layout), size, unsharded=True))
     else:
         _common_factors(layout, source, target, dims)
     layout.set_dims(operand, tuple(map(tuple, dims[0])))
@@ -67,8 +69,8 @@ def _target(layout: LayoutBuilder, shape: tuple[int, ...], requested_shape: tupl
         layout.fail(f"invalid shape {list(requested_shape)}; expected non-negative sizes, and at most one -1")
     sizes = result_sizes(layout, requested_shape)
     if -1 in sizes:
-        product = math.prod(s for s in sizes if s != -1)
-        sizes = tuple(math.prod(shape) // max(product, 1) if s == -1 else s for s in sizes)
+        known_product = math.prod(size for size in sizes if size != -1)
+        sizes = tuple(math.prod(shape) // max(known_product, 1) if size == -1 else size for size in sizes)
     if math.prod(sizes) != math.prod(shape):
         layout.fail(f"{math.prod(shape)} elements cannot be viewed as shape {list(sizes)}")
     return sizes
@@ -83,7 +85,7 @@ def result_sizes(layout: LayoutBuilder, requested_shape: tuple[int, ...]) -> tup
     if result is None:
         return requested_shape
     if len(result) != len(requested_shape) or any(
-        w not in (-1, g) for w, g in zip(requested_shape, result, strict=True)
+        requested not in (-1, size) for requested, size in zip(requested_shape, result, strict=True)
     ):
         layout.fail(f"the result has shape {list(result)}; expected {list(requested_shape)}, as the arguments specify")
     return result
@@ -99,8 +101,9 @@ def _common_factors(
     Args:
         dims: the factors of each dimension of `source`, and of `target`.
     """
-    remaining_sizes = [list(source), list(target)]
-    next_dims = [0, 0]
+    # Side 0 is the source, side 1 the target.
+    remaining_sizes = [list(source), list(target)]  # the sizes divided by the factors so far
+    next_dims = [0, 0]  # the first dimension of each side of which some size remains
     while True:
         for side in (0, 1):
             while next_dims[side] < len(remaining_sizes[side]) and remaining_sizes[side][next_dims[side]] == 1:
@@ -120,8 +123,15 @@ def _common_factors(
 def _unsharded_block(
     layout: LayoutBuilder, remaining_sizes: list[list[int]], next_dims: list[int], dims: tuple[list[list[int]], ...]
 ) -> None:
-    """Skip dimensions without a common major factor until both sides have equally many elements; then continue."""
-    products = [1, 1]
+    """Skip dimensions without a common major factor until both sides have equally many elements; then continue.
+
+    The skipped dimensions get unsharded factors of their own. For example, of the remaining sizes `2x3x5` and `3x2x5`,
+    the first two dimensions are skipped on both sides, which are 6 elements; the common factor 5 follows.
+
+    Args:
+        remaining_sizes, next_dims, dims: see `_common_factors`.
+    """
+    products = [1, 1]  # the number of elements in the skipped dimensions of each side
     ends = list(next_dims)
     while products[0] != products[1] or products[0] == 1:
         side = 0 if products[0] <= products[1] else 1

@@ -10,20 +10,21 @@ from spmdir.rules.shapes.reshape import result_sizes
 
 
 def new(layout: LayoutBuilder, argument: str) -> Dims:
-    """Return the dimensions of a new tensor: one factor for each dimension."""
-    return tuple((layout.factor(f"n{i}", s),) for i, s in enumerate(result_sizes(layout, layout.integers(argument))))
+    """Return the dimensions of a new tensor of the shape in `argument`: one factor for each dimension."""
+    sizes = result_sizes(layout, layout.integers(argument))
+    return tuple((layout.factor(f"n{dim}", size),) for dim, size in enumerate(sizes))
 
 
 def drawn(layout: LayoutBuilder, argument: str) -> Dims:
     """Return the dimensions of random numbers, which are unsharded because a rank cannot draw a part of them."""
     dims = new(layout, argument)
-    layout.keep_unsharded(f for d in dims for f in d)
+    layout.keep_unsharded(factor for factors in dims for factor in factors)
     return dims
 
 
 def drawn_like(layout: LayoutBuilder, operand: str) -> Dims:
     """Return the dimensions of random numbers in the shape of `operand`; they are unsharded."""
-    return tuple((layout.factor(f"n{i}", size, unsharded=True),) for i, size in enumerate(layout.shape(operand)))
+    return tuple((layout.factor(f"n{dim}", size, unsharded=True),) for dim, size in enumerate(layout.shape(operand)))
 
 
 def unused(layout: LayoutBuilder) -> Dims:

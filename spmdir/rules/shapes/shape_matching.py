@@ -115,11 +115,13 @@ def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) 
     for index, parameter in mapped_operands:
         assert parameter.pattern
         layout.operand = index
-        dims, shape = _map(layout, parameter.pattern[0]), layout.operands[index].shape
-        dims = ((),) * (len(shape) - len(dims)) + dims[max(0, len(dims) - len(shape)) :]
+        mapped_dims, shape = _map(layout, parameter.pattern[0]), layout.operands[index].shape
+        # As in broadcasting, the last dimensions correspond.
+        missing_count = len(shape) - len(mapped_dims)
+        aligned_dims = ((),) * missing_count + mapped_dims[max(0, -missing_count) :]
         layout.operand_dims[index] = tuple(
-            check_dims(layout, d, size, f"operand '{parameter.name}'", broadcast=True)
-            for d, size in zip(dims, shape, strict=True)
+            check_dims(layout, factors, size, f"operand '{parameter.name}'", broadcast=True)
+            for factors, size in zip(aligned_dims, shape, strict=True)
         )
     layout.operand = None
 
@@ -134,7 +136,7 @@ def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
         if shape is None:
             return dims
         sizes = layout.same_rank(dims, shape)
-        return tuple(check_dims(layout, d, size, description) for d, size in zip(dims, sizes, strict=True))
+        return tuple(check_dims(layout, factors, size, description) for factors, size in zip(dims, sizes, strict=True))
     return _predict(layout, pattern) if shape is None else _match(layout, pattern, shape, description, operand=False)
 
 
@@ -163,22 +165,22 @@ def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], desc
             dims.append(())
         elif term.kind == "factor":
             (name,) = term.names
-            index = layout.named_factor(name)
-            if layout.sizes[index] is None:
-                layout.sizes[index] = sizes[0]
-            if layout.sizes[index] != sizes[0]:
-                expected = f"expected {layout.sizes[index]}, because all dimensions {name} have one size"
+            factor = layout.named_factor(name)
+            if layout.sizes[factor] is None:
+                layout.sizes[factor] = sizes[0]
+            if layout.sizes[factor] != sizes[0]:
+                expected = f"expected {layout.sizes[factor]}, because all dimensions {name} have one size"
                 layout.fail(f"{description} has {name} = {sizes[0]}; {expected}")
-            dims.append((index,))
+            dims.append((factor,))
         else:
-            group = tuple(layout.named_factor(n) for n in term.names)
+            group = tuple(map(layout.named_factor, term.names))
             layout.open_groups.append((group, sizes[0], description))
             dims.append(group)
     return tuple(dims)
 
 
 def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -> Dims:
-    """Infer the dimensions of a result.
+    """Infer the dimensions of a result with `pattern` from the factors of the operands.
 
     Args:
         part: the size of its `*~dim`, if it is in a list.
@@ -186,38 +188,55 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
     dims: list[tuple[int, ...]] = []
     for term in pattern:
         if term.kind == "variadic":
-            variadic_factors = layout.variadic.get(term.names[0])
-            if variadic_factors is None:
-                layout.fail(f"the sizes of `{term}` cannot be inferred")
-            modified_positions = layout.positions(term.argument, len(variadic_factors)) if term.modifier else ()
-            if term.modifier == "~" and part is None:
-                layout.fail(f"the size of `{term}` cannot be inferred")
-            if term.modifier == "~" and part is not None:
-                separate_factors = {p: layout.separate_factor(term.argument, p, part) for p in modified_positions}
-                dims += [(separate_factors.get(p, f),) for p, f in enumerate(variadic_factors)]
-                continue
-            keeps_dims = bool(layout.argument("keepdim"))
-            dims += [
-                () if p in modified_positions else (f,)
-                for p, f in enumerate(variadic_factors)
-                if p not in modified_positions or keeps_dims
-            ]
+            dims += _predict_variadic(layout, term, part)
         else:
-            dims.append(tuple(layout.named_factor(n) for n in term.names) if term.kind != "one" else ())
-    for factor in (f for d in dims for f in d):
+            dims.append(tuple(map(layout.named_factor, term.names)) if term.kind != "one" else ())
+    for factor in (factor for factors in dims for factor in factors):
         if layout.sizes[factor] is None:
             layout.fail(f"the size of {layout.names[factor]} in the result cannot be inferred")
     return tuple(dims)
 
 
+def _predict_variadic(layout: LayoutBuilder, term: Term, part: int | None) -> list[tuple[int, ...]]:
+    """Infer the dimensions of a result that variadic `term` stands for; see `_predict`.
+
+    `*b` has all variadic factors. `*-dim` lacks the reduced ones, or has size 1 there if `keepdim` is true. `*~dim` has
+    a separate factor of size `part` there.
+    """
+    factors = layout.variadic.get(term.names[0])
+    if factors is None:
+        layout.fail(f"the sizes of `{term}` cannot be inferred")
+    if term.modifier == "~" and part is None:
+        layout.fail(f"the size of `{term}` cannot be inferred")
+    modified_positions = layout.positions(term.argument, len(factors)) if term.modifier else ()
+    if term.modifier == "~" and part is not None:
+        separate_factors = {
+            position: layout.separate_factor(term.argument, position, part) for position in modified_positions
+        }
+        return [(separate_factors.get(position, factor),) for position, factor in enumerate(factors)]
+    keeps_dims = bool(layout.argument("keepdim"))
+    dims: list[tuple[int, ...]] = []
+    for position, factor in enumerate(factors):
+        if position not in modified_positions:
+            dims.append((factor,))
+        elif keeps_dims:
+            dims.append(())
+    return dims
+
+
 def _solve_groups(layout: LayoutBuilder) -> None:
     """Compute the unknown size of one factor in each group such as `(h g)`; raise RuleError if it does not fit."""
     for group, size, description in layout.open_groups:
-        unknown = [f for f in group if layout.sizes[f] is None]
-        product = math.prod(layout.sizes[f] or 0 for f in group if layout.sizes[f] is not None)
-        if len(unknown) > 1 or (unknown and (not product or size % product)) or (not unknown and product != size):
-            names = " ".join(layout.names[f] for f in group)
+        unknown_factors = [factor for factor in group if layout.sizes[factor] is None]
+        known_sizes = [factor_size for factor in group if (factor_size := layout.sizes[factor]) is not None]
+        product = math.prod(known_sizes)
+        if unknown_factors:
+            is_solvable = len(unknown_factors) == 1 and product > 0 and size % product == 0
+        else:
+            is_solvable = product == size
+        if not is_solvable:
+            names = " ".join(layout.names[factor] for factor in group)
             layout.fail(f"{description} has a dimension of size {size} that does not factor into ({names})")
-        for factor in unknown:
+        for factor in unknown_factors:
             layout.sizes[factor] = size // product
     layout.open_groups = []

@@ -25,19 +25,17 @@ def slide(
     rounds_up = bool(layout.argument("ceil_mode"))
     if condition and shapes and len(targets) == len(sources):
         slid_windows = [
-            window(len(sources) - d, layout.sizes[source] or 0, layout.sizes[target] or 0, shape, rounds_up)
-            for d, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
+            window(len(sources) - dim, layout.sizes[source] or 0, layout.sizes[target] or 0, shape, rounds_up)
+            for dim, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
         ]
     layout.paddings = tuple(shape.padding for shape in shapes or ())
     for source, target, slid_window in zip(sources, targets, slid_windows, strict=True):
         layout.windows[target] = slid_window
         if slid_window is None:
             continue
-        input_factors = (
-            (target, layout.factor("stride", slid_window.stride, unsharded=True))
-            if slid_window.stride > 1
-            else (target,)
-        )
+        input_factors = (target,)
+        if slid_window.stride > 1:
+            input_factors = (target, layout.factor("stride", slid_window.stride, unsharded=True))
         layout.halo_bytes[target] = _halo_bytes(layout, source, slid_window)
         layout.split(source, input_factors)
 
@@ -48,10 +46,14 @@ def size_outcomes(layout: LayoutBuilder) -> None:
         kernel, over, to = clause.groups
         sources = _referred(layout, over)
         shapes = None if layout.argument("ceil_mode") else _window_shapes(layout, kernel, len(sources))
-        sizes = [shape.steps(layout.sizes[f] or 0) for f, shape in zip(sources, shapes or (), strict=False)]
-        if shapes and to[0][0] == "*":
-            layout.variadic.setdefault(to[0][1:], [layout.factor(f"{to[0][1:]}{i}", n) for i, n in enumerate(sizes)])
-        for name, size in zip(to, sizes if to[0][0] != "*" else (), strict=False):
+        sizes = [shape.steps(layout.sizes[source] or 0) for source, shape in zip(sources, shapes or (), strict=False)]
+        if to[0][0] == "*":  # all output dimensions have one variadic name, such as `*o`
+            variadic_name = to[0][1:]
+            if shapes:
+                factors = [layout.factor(f"{variadic_name}{dim}", size) for dim, size in enumerate(sizes)]
+                layout.variadic.setdefault(variadic_name, factors)
+            continue
+        for name, size in zip(to, sizes, strict=False):
             if layout.sizes[layout.named_factor(name)] is None:
                 layout.sizes[layout.named_factor(name)] = size
 

@@ -40,7 +40,13 @@ def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -
 
 
 def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> list[int | None]:
-    """Return the sizes of `*name`; operands of size 1 broadcast. None for a dimension that is always separate."""
+    """Return the sizes of `*name`; operands of size 1 broadcast. None for a dimension that is always separate.
+
+    For example, operands `*b` of shapes (4, 1) and (3,) give [4, 3].
+
+    Args:
+        matches: the terms of `*name` in operands, then in results; in each, those without a modifier first.
+    """
     sizes: list[int | None] = [None] * _rank(layout, matches)
     for match in matches:
         for position, size in _positioned_sizes(layout, match.term, match.sizes, len(sizes)):
@@ -58,7 +64,11 @@ def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> li
 
 
 def _rank(layout: LayoutBuilder, matches: list[_Match]) -> int:
-    """Return the number of variadic dimensions: the most among the operands, else that before a reduction."""
+    """Return the number of variadic dimensions: the most among the operands, else that before a reduction.
+
+    Args:
+        matches: see `_common_sizes`.
+    """
     unreduced_matches = [match for match in matches if match.term.modifier != "-"]
     if unreduced_matches:
         operands = [match for match in unreduced_matches if not match.of_result]
@@ -82,8 +92,8 @@ def _positioned_sizes(layout: LayoutBuilder, term: Term, shape: tuple[int, ...],
         return list(enumerate(shape, rank - len(shape)))
     reduced_positions = layout.positions(term.argument, rank)
     if len(shape) == rank and layout.argument("keepdim"):
-        return [(p, size) for p, size in enumerate(shape) if p not in reduced_positions]
-    kept_positions = [p for p in range(rank) if p not in reduced_positions]
+        return [(position, size) for position, size in enumerate(shape) if position not in reduced_positions]
+    kept_positions = [position for position in range(rank) if position not in reduced_positions]
     if len(kept_positions) != len(shape):
         layout.fail(f"found {len(shape)} dimensions for `{term}`; expected {len(kept_positions)}")
     return list(zip(kept_positions, shape, strict=True))
@@ -96,6 +106,8 @@ def match_variadic(
 
     Args:
         shape: the sizes that `term` matches.
+        description: the name of the tensor, for errors.
+        of_operand: whether the tensor is an operand, whose dimensions of size 1 broadcast.
     """
     variadic_factors = layout.variadic[term.names[0]]
     if term.modifier == "-":
@@ -103,7 +115,8 @@ def match_variadic(
         keeps_dims = len(shape) == len(variadic_factors) and bool(layout.argument("keepdim"))
         positions = range(len(variadic_factors)) if keeps_dims else sizes
         return [
-            check_dims(layout, (variadic_factors[p],), sizes[p], description) if p in sizes else () for p in positions
+            check_dims(layout, (variadic_factors[position],), sizes[position], description) if position in sizes else ()
+            for position in positions
         ]
     if not of_operand and len(shape) != len(variadic_factors):
         layout.fail(f"{description} has {len(shape)} dimensions for `{term}`; expected {len(variadic_factors)}")
@@ -128,9 +141,12 @@ def match_variadic(
 def split_shape(
     layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], description: str
 ) -> list[tuple[Term, tuple[int, ...]]]:
-    """Return each term of `pattern` with the sizes that it matches."""
-    variadic_length = len(shape) - sum(t.kind != "variadic" for t in pattern)
-    variadic_count = sum(t.kind == "variadic" for t in pattern)
+    """Return each term of `pattern` with the sizes that it matches.
+
+    For example, `*b m k` on the shape (2, 3, 4, 5) gives `*b` with (2, 3), `m` with (4,) and `k` with (5,).
+    """
+    variadic_length = len(shape) - sum(term.kind != "variadic" for term in pattern)
+    variadic_count = sum(term.kind == "variadic" for term in pattern)
     if variadic_length < 0 or (variadic_length and not variadic_count):
         layout.fail(
             f"{description} has rank {len(shape)}; expected the dimensions `{' '.join(map(str, pattern)) or 'scalar'}`"
@@ -144,16 +160,21 @@ def split_shape(
 
 
 def check_dims(
-    layout: LayoutBuilder, dims: tuple[int, ...], size: int, description: str, broadcast: bool = False
+    layout: LayoutBuilder, factors: tuple[int, ...], size: int, description: str, broadcast: bool = False
 ) -> tuple[int, ...]:
-    """Return `dims` if their product is `size`; () if a dimension of size 1 broadcasts against them."""
-    product = math.prod(layout.sizes[f] or 0 for f in dims)
+    """Return the factors of a dimension of `size`: `factors` if their product is `size`, else raise RuleError.
+
+    Args:
+        description: the name of the tensor, for errors.
+        broadcast: whether a dimension of size 1 may broadcast; it has no factors.
+    """
+    product = math.prod(layout.sizes[factor] or 0 for factor in factors)
     if broadcast and size == 1 and product != 1:
         return ()
     if product != size:
-        names = " ".join(layout.names[f] for f in dims) or "1"
+        names = " ".join(layout.names[factor] for factor in factors) or "1"
         layout.fail(f"{description} has a dimension of size {size}; expected {names} = {product}")
-    return dims
+    return factors
 
 
 def is_mapped(pattern: Pattern | None) -> bool:

@@ -64,6 +64,9 @@ def _strides(
     """Return the strides of a result of shape `sizes` with factors `dims`; None if it is not a view.
 
     Each factor has one stride in the operand. The factors of a dimension of the result must be adjacent in memory.
+    For example, an operand of shape (4, 6) with strides (6, 1) has factors r0 = 4 with stride 6, and r1 = 6 with
+    stride 1. They are adjacent, because 6 == 1 * 6, so a result of shape (24,) has stride 1. The transposed operand, of
+    shape (6, 4) with strides (1, 6), is copied: 1 != 6 * 4.
 
     Args:
         shape, strides: the shape and strides of the operand.
@@ -75,17 +78,14 @@ def _strides(
             stride *= rule.factors[factor].size
     result_strides = []
     for dim, factors in enumerate(dims):
-        factor_strides = [
-            (f, stride_of_factor[f]) for f in factors if f in stride_of_factor and rule.factors[f].size > 1
-        ]
-        if any(
-            major != minor * rule.factors[factor].size
-            for (_, major), (factor, minor) in itertools.pairwise(factor_strides)
-        ):
-            return None
-        if factor_strides:
-            result_strides.append(factor_strides[-1][1])
-        elif any(rule.factors[f].size > 1 for f in factors if f not in stride_of_factor):
+        larger_factors = [factor for factor in factors if rule.factors[factor].size > 1]
+        operand_factors = [factor for factor in larger_factors if factor in stride_of_factor]
+        for major, minor in itertools.pairwise(operand_factors):
+            if stride_of_factor[major] != stride_of_factor[minor] * rule.factors[minor].size:
+                return None
+        if operand_factors:
+            result_strides.append(stride_of_factor[operand_factors[-1]])
+        elif larger_factors:
             # The factor is not in the operand: it is a slice of an operand's dimension, or an expanded dimension.
             source_dim = dim - len(sizes) + len(shape)
             result_strides.append(strides[source_dim] if source_dim >= 0 and shape[source_dim] > 1 else 0)

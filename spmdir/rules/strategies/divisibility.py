@@ -24,33 +24,34 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
         sharded: how other axes shard the factors.
         least: the number of elements that every rank must have, if the factor does not require more.
     """
-    factor, total = rule.factors[index], count * sharded.of(index)
+    factor, shard_count = rule.factors[index], count * sharded.of(index)
     reason = incompatible(rule, index, sharded) or _incompatible_with_plugins(rule, index, sharded)
     if reason:
         return reason
     majors = rule.majors.get(index)
-    if majors and any(sharded.of(f) != rule.factors[f].size for f in majors):
+    if majors and any(sharded.of(major) != rule.factors[major].size for major in majors):
         return Obstacle("a major factor of the same dimension is not sharded down to single elements")
-    if factor.size % total and rule.neighbours(index):
+    if factor.size % shard_count and rule.neighbours(index):
         return Obstacle(
             "{} elements cannot be sharded evenly over {} ranks, and it shares a dimension with another factor",
-            (factor.size, total),
+            (factor.size, shard_count),
         )
-    if factor.aligned and factor.size * rule.call.operands[0].dtype.itemsize % (16 * total):
+    if factor.aligned and factor.size * rule.call.operands[0].dtype.itemsize % (16 * shard_count):
         return _clause_obstacle(rule, index, "aligned", "shards would not be multiples of 16 bytes")
-    if total > RING.most and any(s.ring for n in factor.clauses for s in rule.rule.clauses[n].body):
+    bodies = [rule.rule.clauses[number].body for number in factor.clauses]
+    if shard_count > RING.most and any(statement.ring for body in bodies for statement in body):
         return _clause_obstacle(rule, index, "local", "its ring would have too many ranks")
     least = max(least, factor.least_elements)
     if not least:
         return None
     if index in sharded.by_plugins:
         return shortage(rule, index, Shard(0), count, sharded, least)
-    shard = -(-factor.size // total)
-    if index in sharded.all_axes:
-        has_enough = factor.size % total == 0 and shard >= least
-    else:
-        has_enough = factor.size - (total - 1) * shard >= least
-    return None if has_enough else too_few_elements(factor.size, total, least)
+    shard_size = -(-factor.size // shard_count)
+    if index in sharded.all_axes:  # an uneven shard of one axis may be too small for the other
+        has_enough = factor.size % shard_count == 0 and shard_size >= least
+    else:  # the last shard is the smallest
+        has_enough = factor.size - (shard_count - 1) * shard_size >= least
+    return None if has_enough else too_few_elements(factor.size, shard_count, least)
 
 
 _FEWER_THAN_2 = Obstacle("it has fewer than 2 elements")
@@ -110,17 +111,12 @@ def text_conflict(
         splits: whether the results of `text` are the same on an axis and on its sub-axes.
     """
     for sharded_factor in sharded.all_axes:
-        if (
-            splits
-            and sharded_factor in factors
-            and sharded.by_texts.get(sharded_factor) == text
-            and not rule.neighbours(sharded_factor)
-        ):
-            continue
         name = rule.factors[sharded_factor].name
         other_text = sharded.by_texts.get(sharded_factor)
-        if sharded_factor in factors and other_text and _are_routed(text, other_text):
-            continue
+        if sharded_factor in factors and other_text:
+            is_same_on_sub_axes = splits and other_text == text and not rule.neighbours(sharded_factor)
+            if is_same_on_sub_axes or _are_routed(text, other_text):
+                continue
         if name in text.whole:
             return Obstacle("another axis shards '{}', which this strategy needs unsharded", (name,))
         if sharded_factor in factors or not rule.neighbours(sharded_factor).isdisjoint(factors):
@@ -143,11 +139,12 @@ def _are_routed(text: TextStrategy, other: TextStrategy) -> bool:
 
     Then the positions of a rank along one axis are data for the other axis, so the axes do not conflict.
     """
-    has_routed = [
-        any(not term.is_any_shard and placement_type(term.name).is_routed for term in (*t.operands, *t.results))
-        for t in (text, other)
-    ]
-    return all(has_routed) and not (text.body and other.body)
+
+    def has_routed_placement(strategy: TextStrategy) -> bool:
+        terms = (*strategy.operands, *strategy.results)
+        return any(not term.is_any_shard and placement_type(term.name).is_routed for term in terms)
+
+    return has_routed_placement(text) and has_routed_placement(other) and not (text.body and other.body)
 
 
 def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, scattered: bool) -> str | Obstacle:
@@ -189,19 +186,22 @@ def shortage(
     size, s_shards = rule.factors[index].size, sharded.by_s(index)
     if size % s_shards:
         return Obstacle("{} elements cannot be sharded evenly over {} ranks of other axes", (size, s_shards))
-    shards = [(placement, count), *sharded.by_plugins.get(index, ()), *([(Shard(0), s_shards)] if s_shards > 1 else [])]
-    lengths = [shard_sizes for order in itertools.permutations(shards) if (shard_sizes := _lengths(size, order))]
-    if not lengths:
+    shards = [(placement, count), *sharded.by_plugins.get(index, ())]
+    if s_shards > 1:
+        shards.append((Shard(0), s_shards))
+    lengths_of_orders = [lengths for order in itertools.permutations(shards) if (lengths := _lengths(size, order))]
+    if not lengths_of_orders:
         return Obstacle("no nesting order of the axes suits the placements")
-    return (
-        None
-        if all(min(shard_sizes) >= least for shard_sizes in lengths)
-        else too_few_elements(size, count * sharded.of(index), least)
-    )
+    if all(min(lengths) >= least for lengths in lengths_of_orders):
+        return None
+    return too_few_elements(size, count * sharded.of(index), least)
 
 
 def _lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
-    """Return all shard lengths after nested (placement, ranks), major first; None if a placement rejects a length."""
+    """Return all shard lengths after nested (placement, ranks), major first; None if a placement rejects a length.
+
+    For example, 10 elements by S over 4 ranks have lengths 3 and 1; by another S over 2 ranks these become 2, 1 and 0.
+    """
     lengths = frozenset([size])
     for placement, count in nested:
         assert isinstance(placement, ShardPlacement)

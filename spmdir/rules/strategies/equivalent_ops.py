@@ -25,7 +25,7 @@ import attrs
 
 from spmdir.core.brackets import scan_balanced, split_entries
 from spmdir.rules.language.records import Record, Records
-from spmdir.rules.language.syntax_tree import TextStrategy
+from spmdir.rules.language.syntax_tree import Statement, TextStrategy
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu"
 ATTENTION = "aten.scaled_dot_product_attention"
@@ -89,8 +89,11 @@ def derived_records(op: str, records: Records) -> Iterator[tuple[Record, Equival
     """Yield the strategies among `records` for other names of `op`, rewritten as strategies of `op`."""
     files_with_op = {record.file for record in records.get(op, ())}
     for source, equivalents in EQUIVALENT.items():
-        for equivalent in (candidate for candidate in equivalents if candidate.op == op):
-            for record in (record for record in records.get(source, ()) if record.file not in files_with_op):
+        source_records = [record for record in records.get(source, ()) if record.file not in files_with_op]
+        for equivalent in equivalents:
+            if equivalent.op != op:
+                continue
+            for record in source_records:
                 text = record.text.replace(source, op, 1)
                 text += f"\n{' ' * 8}when {equivalent.when}" if equivalent.when else ""
                 yield attrs.evolve(record, text=text), equivalent
@@ -101,12 +104,19 @@ def derived_strategy(record: Record, equivalent: Equivalent, parse: Callable[[Re
     strategy, count = attrs.evolve(parse(record), whole=equivalent.whole), equivalent.results
     if count is None:
         return strategy
-    body = tuple(s if s.targets or s.ring else attrs.evolve(s, values=s.values[:count]) for s in strategy.body)
-    return attrs.evolve(strategy, text=_with_results(strategy.text, count), results=strategy.results[:count], body=body)
+    body: list[Statement] = []
+    for statement in strategy.body:
+        is_return = not statement.targets and not statement.ring
+        body.append(attrs.evolve(statement, values=statement.values[:count]) if is_return else statement)
+    text = _with_results(strategy.text, count)
+    return attrs.evolve(strategy, text=text, results=strategy.results[:count], body=tuple(body))
 
 
 def _with_results(text: str, count: int) -> str:
-    """Return the text of a strategy, with the first `count` of its results."""
+    """Return the text of a strategy, with the first `count` of its results.
+
+    For example, `aten.x: (R) -> (R, S(0))` with 1 result is `aten.x: (R) -> (R)`.
+    """
     start = text.index("(", text.index("->"))
     end = scan_balanced(text, start)
     return f"{text[: start + 1]}{', '.join(split_entries(text[start + 1 : end - 1])[:count])}{text[end - 1 :]}"

@@ -95,8 +95,9 @@ def lay_out(
         operands: the placements of the operands of the expanded op.
         sharded: how other axes shard the factors of the expanded op.
     """
-    labels: dict[Value, Dims] = {Value("operand", i): tensor_dims for i, tensor_dims in enumerate(dims)}
-    placements: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
+    # The dimensions of a value are factors of the expanded op; its placement changes when it is reduced.
+    dims_of_value: dict[Value, Dims] = {Value("operand", i): operand_dims for i, operand_dims in enumerate(dims)}
+    placements: dict[Value, Placement] = {Value("operand", i): placement for i, placement in enumerate(operands)}
     produced_placements: dict[Value, Placement] = dict(placements)
     strategies: list[Strategy] = []
     reductions: list[InternalReduction] = []
@@ -104,12 +105,12 @@ def lay_out(
         inner_rule = rule_of(op.call)
         if inner_rule is None:
             return None
-        outer: dict[int, int] = {}
+        outer_factors: dict[int, int] = {}  # factor of the inner op → factor of the expanded op
         for value, inner_dims in zip(op.operands, inner_rule.operand_dims, strict=True):
-            for inner_factors, outer_factors in zip(inner_dims, labels[value], strict=True):
-                outer.update(zip(inner_factors, outer_factors, strict=False))
-        inner_sharded = sharded.for_inner_op(outer)
-        occurring_placements = (*operands, *(placements[v] for v in op.operands))
+            for inner_factors, factors in zip(inner_dims, dims_of_value[value], strict=True):
+                outer_factors.update(zip(inner_factors, factors, strict=False))
+        inner_sharded = sharded.for_inner_op(outer_factors)
+        occurring_placements = (*operands, *(placements[value] for value in op.operands))
         strategy, reduced = _choose(
             inner_rule.strategies(count, inner_sharded, occurring_placements), op.operands, placements
         )
@@ -119,19 +120,18 @@ def lay_out(
             meta = expansion.ops[value.index].call.results[value.result]
             if meta is None or value.source != "op":
                 return None
-            reductions.append(InternalReduction(value, meta, placements[value].op or "", labels[value]))
+            reductions.append(InternalReduction(value, meta, placements[value].op or "", dims_of_value[value]))
             placements[value] = R
         if strategy.rewrite == "expand":
             nested = inner_rule.expansion_layout(strategy.factors[0], count, inner_sharded, strategy.operands)
-            reductions += (
-                [attrs.evolve(r, dims=_outer_dims(r.dims, outer)) for r in nested.reductions] if nested else []
-            )
+            for reduction in nested.reductions if nested else ():
+                reductions.append(attrs.evolve(reduction, dims=_outer_dims(reduction.dims, outer_factors)))
         strategies.append(strategy)
         for result, placement in enumerate(strategy.results):
             value = Value("op", op_index, result)
-            labels[value] = _outer_dims(inner_rule.result_dims[result] or (), outer)
+            dims_of_value[value] = _outer_dims(inner_rule.result_dims[result] or (), outer_factors)
             placements[value] = produced_placements[value] = placement
-    results = tuple(R if v is None else produced_placements[v] for v in expansion.results)
+    results = tuple(R if value is None else produced_placements[value] for value in expansion.results)
     return ExpansionLayout(tuple(strategies), results, tuple(reductions))
 
 
@@ -145,14 +145,14 @@ def _choose(
     Args:
         placements: the placement of each value so far.
     """
-    partial = [v for v in dict.fromkeys(reversed(operands)) if isinstance(placements[v], Partial)]
-    for size in range(len(partial) + 1):
-        for reduced in itertools.combinations(partial, size):
-            operand_placements = tuple(R if v in reduced else placements[v] for v in operands)
+    partial_operands = [value for value in dict.fromkeys(reversed(operands)) if isinstance(placements[value], Partial)]
+    for size in range(len(partial_operands) + 1):
+        for reduced in itertools.combinations(partial_operands, size):
+            operand_placements = tuple(R if value in reduced else placements[value] for value in operands)
             for matches in (operator.eq, _slices):
-                strategy = next((s for s in strategies if all(map(matches, operand_placements, s.operands))), None)
-                if strategy is not None:
-                    return strategy, reduced
+                for strategy in strategies:
+                    if all(map(matches, operand_placements, strategy.operands)):
+                        return strategy, reduced
     return None, ()
 
 
@@ -163,4 +163,4 @@ def _slices(placement: Placement, required_placement: Placement) -> bool:
 
 def _outer_dims(dims: Dims, outer_factors: Mapping[int, int]) -> Dims:
     """Return the dimensions of an inner op as factors of the expanded op; factors that it lacks are dropped."""
-    return tuple(tuple(outer_factors[f] for f in d if f in outer_factors) for d in dims)
+    return tuple(tuple(outer_factors[factor] for factor in factors if factor in outer_factors) for factors in dims)

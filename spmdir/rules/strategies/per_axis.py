@@ -11,6 +11,7 @@ The result lacks `k`, so the clause `sum k` makes it partial. If `k` has 1 eleme
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 
@@ -170,14 +171,17 @@ def _partial_decisions(
     """Yield a strategy or a reason for each clause that passes partial values and each of `candidates`."""
     for clause in rule.active(*PASSING):
         names = clause.names or (rule.rule.tensors[0].name,)
-        indices = tuple(i for name in names for i in rule.binding.operands(name))
+        indices = tuple(index for name in names for index in rule.binding.operands(name))
         if clause.kind == "ignores":
-            for i in indices:
-                for p in candidates:
-                    dtype = rule.call.operands[i].dtype
-                    yield p, _strategy(rule, {i: p}, R, ()) if _can_be_partial(p, dtype) else _unsupported(dtype)
+            for index in indices:
+                dtype = rule.call.operands[index].dtype
+                for placement in candidates:
+                    if _can_be_partial(placement, dtype):
+                        yield placement, _strategy(rule, {index: placement}, R, ())
+                    else:
+                        yield placement, _unsupported(dtype)
         elif obstacle := _blocking_number(rule, clause, names):
-            yield from ((p, obstacle) for p in candidates)
+            yield from ((placement, obstacle) for placement in candidates)
         elif clause.kind == "multilinear":
             for index in indices:
                 yield from _passing(rule, clause, (index,), candidates)
@@ -211,27 +215,26 @@ def _passing(
     """
     additive = rule.additive[0] if clause.kind == "linear" else ()
     partial_results = _partial_results(rule, clause, indices)
-    operand_dtypes = [rule.call.operands[i].dtype for i in indices]
+    operand_dtypes = [rule.call.operands[index].dtype for index in indices]
     result_dtypes = [meta.dtype for meta in partial_results]
-    inexact_cast = next(((a, b) for a in operand_dtypes for b in result_dtypes if not sums_exactly(a, b)), None)
+    casts = itertools.product(operand_dtypes, result_dtypes)
+    inexact_cast = next(((source, target) for source, target in casts if not sums_exactly(source, target)), None)
     dtypes = tuple(dict.fromkeys((*operand_dtypes, *result_dtypes)))
-    obstacle = Obstacle(
-        "this placement does not pass `{}`", (" ".join((clause.kind, *clause.reductions)),), clause.location
-    )
-    for p in candidates:
-        unsupported = next((dtype for dtype in dtypes if not _can_be_partial(p, dtype)), None)
+    heading = " ".join((clause.kind, *clause.reductions))
+    not_passed = Obstacle("this placement does not pass `{}`", (heading,), clause.location)
+    for placement in candidates:
+        unsupported = next((dtype for dtype in dtypes if not _can_be_partial(placement, dtype)), None)
+        result = _passed_placement(clause, placement)
         if unsupported is not None:
-            yield p, _unsupported(unsupported)
-        elif inexact_cast and p.reduce not in ("max", "min"):
-            yield p, Obstacle("the sum of {} values differs from their sum as {}", inexact_cast)
-        elif (result := _passed_placement(clause, p)) is None:
-            yield p, obstacle
-        elif reason := next(
-            (unreducible for dtype in result_dtypes if (unreducible := _unreducible(result, dtype))), None
-        ):
-            yield p, reason
+            yield placement, _unsupported(unsupported)
+        elif inexact_cast and placement.reduce not in ("max", "min"):
+            yield placement, Obstacle("the sum of {} values differs from their sum as {}", inexact_cast)
+        elif result is None:
+            yield placement, not_passed
         else:
-            yield p, _strategy(rule, dict.fromkeys((*indices, *additive), p), result, partial_results)
+            reasons = [reason for dtype in result_dtypes if (reason := _unreducible(result, dtype))]
+            operands = dict.fromkeys((*indices, *additive), placement)
+            yield placement, reasons[0] if reasons else _strategy(rule, operands, result, partial_results)
 
 
 def _passed_placement(clause: RuleClause, placement: PartialPlacement) -> Placement | None:
@@ -248,11 +251,15 @@ def _unreducible(result: Placement, dtype: DType) -> Obstacle | None:
 
 
 def _unsupported(dtype: DType) -> Obstacle:
+    """Return the reason that a placement does not support values of `dtype`."""
     return Obstacle("this placement does not support {}", (dtype,))
 
 
 def _partial_results(rule: RuleInstance, clause: RuleClause, indices: tuple[int, ...]) -> tuple[TensorMeta, ...]:
-    """Return the results that become partial. Integer results are not linear in float operands."""
+    """Return the results that become partial if the operands `indices` are.
+
+    Integer results of a linear op on floating-point operands stay replicated: they are not linear.
+    """
     results = tuple(meta for meta in rule.call.results if meta is not None)
     if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in indices):
         return tuple(meta for meta in results if meta.dtype.is_inexact) or results

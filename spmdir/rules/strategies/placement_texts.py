@@ -45,11 +45,12 @@ def _class_texts(kind: type[Placement]) -> Records:
     """
     owner = next(base for base in kind.__mro__ if "rules" in vars(base))
     file, source, first_line = _source(owner)
-    rules_offset = source.find(kind.rules)
+    rules_offset = source.find(kind.rules)  # -1 if `rules` is not a literal
     line = source.count("\n", 0, rules_offset) + 1 if rules_offset >= 0 else 1
     text = textwrap.dedent(kind.rules)
-    indents = (len(a) - len(b) for a, b in zip(kind.rules.splitlines(), text.splitlines(), strict=True) if b)
-    declared = read_strategies(text, file, line, next(indents, 0))
+    lines_of_both = zip(kind.rules.splitlines(), text.splitlines(), strict=True)
+    indent = next((len(indented) - len(dedented) for indented, dedented in lines_of_both if dedented), 0)
+    declared = read_strategies(text, file, line, indent)
     rules = [record for records in read(text, file).values() for record in records]
     if rules_offset < 0:
         lines = source.splitlines()[first_line - 1 :]
@@ -95,6 +96,10 @@ def _located(record: Record, lines: Sequence[str], first_line: int) -> Record:
 
 
 def _pattern(line: str) -> re.Pattern[str]:
-    """Return a pattern for the values of a line of an f-string; it matches nothing if the line is all placeholders."""
+    """Return a pattern for the values of a line of an f-string; it matches nothing if the line is all placeholders.
+
+    For example, the line `(P({op})) -> (R)` has a pattern for `(P(sum)) -> (R)`.
+    """
     literals = re.split(r"\{[^{}]*\}", line.strip())
-    return re.compile(".+".join(map(re.escape, literals)) if any(part.strip("\"' ,") for part in literals) else "(?!)")
+    is_all_placeholders = not any(literal.strip("\"' ,") for literal in literals)
+    return re.compile("(?!)" if is_all_placeholders else ".+".join(map(re.escape, literals)))

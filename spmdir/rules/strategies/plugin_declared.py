@@ -73,8 +73,11 @@ def _range_required(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
     """Return the reason if the local form requires one range of a factor that a plug-in placement shards, else None."""
     if strategy.rewrite != "local":
         return None
-    pairs = zip((*strategy.operands, *strategy.results), (*rule.operand_dims, *rule.result_dims), strict=True)
-    scattered = {f for p, dims in pairs if p.dim is not None and not isinstance(p, Shard) for f in (dims or ())[p.dim]}
+    placements = (*strategy.operands, *strategy.results)
+    scattered: set[int] = set()  # the factors that plug-in placements shard
+    for placement, dims in zip(placements, (*rule.operand_dims, *rule.result_dims), strict=True):
+        if placement.dim is not None and not isinstance(placement, Shard):
+            scattered.update((dims or ())[placement.dim])
     if usable_clauses(rule, strategy.factors, scattered):
         return None
     clause = ClauseLocation(rule, ("local",), strategy.factors[0]) if strategy.factors else None
@@ -114,17 +117,26 @@ def _check(rule: RuleInstance, placement: Placement, strategy: object) -> None:
 
 
 def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
-    """Yield the strategies that shard by S a factor that some result lacks; such a result has placement `result`."""
+    """Yield the strategies that shard by S a factor that some result lacks; such a result has placement `result`.
+
+    For example, `aten.mm` with `m k, k n -> m n` lacks `k` in its result: `(S(1), S(0)) -> (result)`.
+    """
     for index, factor in enumerate(rule.factors):
-        lacking = [meta is not None and not any(index in factors for factors in dims or ())
-                   for dims, meta in zip(rule.result_dims, rule.call.results, strict=True)]  # fmt: skip
-        if not any(lacking) or not any(index in factors for dims in rule.operand_dims for factors in dims):
+        results: list[Placement] = []
+        is_lacking = False
+        for dims, meta in zip(rule.result_dims, rule.call.results, strict=True):
+            dims_with_factor = [dim for dim, factors in enumerate(dims or ()) if index in factors]
+            if dims_with_factor:
+                results.append(Shard(dims_with_factor[0]))
+            elif meta is None:
+                results.append(R)
+            else:
+                results.append(result)
+                is_lacking = True
+        if not is_lacking or not any(index in factors for dims in rule.operand_dims for factors in dims):
             continue
         rewrite, factor_placements = (None, (Shard(0),)) if factor.rewrite == "expand" else (factor.rewrite, ())
-        placements = (next((Shard(d) for d, factors_of_dim in enumerate(dims or ()) if index in factors_of_dim), R)
-                for dims in rule.result_dims)  # fmt: skip
-        results = tuple(result if lacks else p for lacks, p in zip(lacking, placements, strict=True))
-        yield Strategy(shard_operands(rule, index), results, (index,), rewrite, factor_placements)
+        yield Strategy(shard_operands(rule, index), tuple(results), (index,), rewrite, factor_placements)
 
 
 def is_pointwise(rule: RuleInstance) -> bool:

@@ -75,18 +75,22 @@ def _strategy(
     shards: tuple[ShardPlacement, ...],
     lay_out: LayOutExpansion,
 ) -> Strategy | Obstacle | None:
-    """Return the strategy that shards the factor by `placement`, or a reason; None if all dimensions have S."""
+    """Return the strategy that shards factor `index` by `placement`, or a reason; None if all dimensions have S.
+
+    Args:
+        shards: the plug-in placements of the program.
+    """
     size = rule.factors[index].size
     if placement.is_routed and (reason := _reason_against_routed(rule, index)):
         return reason
-    if not any(can_shard(placement, n, count) for n in (size, size // sharded.of(index))):
+    if not any(can_shard(placement, extent, count) for extent in (size, size // sharded.of(index))):
         return Obstacle("this placement cannot shard {1} elements over {0} ranks", (count, size))
     rewrite = _rewrite(rule, index, count, sharded, placement)
     if isinstance(rewrite, Obstacle):
         return rewrite
-    return _shortage(rule, index, count, sharded, placement, rewrite) or _substituted(
-        rule, index, count, sharded, placement, shards, lay_out, rewrite
-    )
+    if reason := _shortage(rule, index, count, sharded, placement, rewrite):
+        return reason
+    return _substituted(rule, index, count, sharded, placement, shards, lay_out, rewrite)
 
 
 def _reason_against_routed(rule: RuleInstance, index: int) -> Obstacle | None:
@@ -138,6 +142,7 @@ def _shortage(
 
 
 def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
+    """Return whether another axis shards `factor` unevenly or by a plug-in placement."""
     return factor in sharded.by_plugins or rule.factors[factor].size % sharded.of(factor) != 0
 
 
@@ -158,12 +163,17 @@ def _positions(rule: RuleInstance, index: int, sharded: ShardCounts) -> tuple[Fa
 
 
 def _position(rule: RuleInstance, index: int, dims: Dims, sharded: ShardCounts) -> FactorPosition | None:
-    """Return the position of the factor in the local shard of a tensor, whose major factors may be sharded; or None."""
+    """Return the position of the factor in the local shard of a tensor, whose major factors may be sharded; or None.
+
+    For example, `n` in a dimension `(m n k)` of sizes 6, 8 and 2 has `outer` 6 and `inner` 2. If another axis shards
+    `m` into 3 shards, `outer` is 2.
+    """
     for dim, factors in enumerate(dims):
         if index in factors:
             depth = factors.index(index)
-            outer = math.prod(rule.factors[f].size // sharded.of(f) for f in factors[:depth])
-            return FactorPosition(dim, outer, math.prod(rule.factors[f].size for f in factors[depth + 1 :]))
+            outer = math.prod(rule.factors[major].size // sharded.of(major) for major in factors[:depth])
+            inner = math.prod(rule.factors[minor].size for minor in factors[depth + 1 :])
+            return FactorPosition(dim, outer, inner)
     return None
 
 
@@ -208,12 +218,15 @@ def _implied_for_dimension(
     """Return the placement of a dimension whose factor of `size` is sharded by `placement`; None if none is found."""
     if position.fills:
         return with_dim(placement, position.dim)
-    candidates: list[Placement | None] = [p for p in shards if _implied_for_factor(p, position) == placement]
-    candidates += [placement.scaled(position.inner)] if position.outer == 1 else []
-    equivalent = (
-        p for p in candidates if isinstance(p, ShardPlacement) and _is_equivalent(placement, p, position, size, count)
-    )
-    return next((with_dim(p, position.dim) for p in equivalent), None)
+    candidates: list[Placement | None] = [
+        shard for shard in shards if _implied_for_factor(shard, position) == placement
+    ]
+    if position.outer == 1:
+        candidates.append(placement.scaled(position.inner))
+    for candidate in candidates:
+        if isinstance(candidate, ShardPlacement) and _is_equivalent(placement, candidate, position, size, count):
+            return with_dim(candidate, position.dim)
+    return None
 
 
 @lru_cache(maxsize=65536)
@@ -223,6 +236,10 @@ def _is_equivalent(
     """Return whether `of_dim` of the dimension and `of_factor` of the factor give ranks the same positions in order.
 
     Also return False for more than ENUMERATED ranges, because comparing them takes too long. This omits strategies.
+
+    Args:
+        position: the position of the factor in the dimension.
+        size: the size of the factor.
     """
     extent = size * position.inner
     if not can_shard(of_dim, position.outer * extent, count):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from spmdir.core.limits import RING
-from spmdir.core.placement.standard import Partial, R, Shard
+from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
@@ -40,16 +40,19 @@ def split_strategies(
     """
     if not may_be_split(rule) or not 1 < count <= RING.most:
         return
-    plain_strategies = [
-        strategy for strategy in strategies if len(strategy.factors) == 1 and not strategy.rewrite and not strategy.text
-    ]
-    plain_strategies = [strategy for strategy in plain_strategies if not strategy.factor_placements]
+    plain_strategies = [strategy for strategy in strategies if _shards_one_factor_by_s(strategy)]
     for blocks in plain_strategies:
         if not _has_blocks(rule, blocks, count, sharded):
             continue
         for product in plain_strategies:
             if product is not blocks and (split := _split_strategy(product, blocks)) is not None:
                 yield split
+
+
+def _shards_one_factor_by_s(strategy: Strategy) -> bool:
+    """Return whether a strategy only shards one factor by S: it rewrites nothing, and is not written as text."""
+    is_changed = strategy.rewrite or strategy.text or strategy.factor_placements
+    return len(strategy.factors) == 1 and not is_changed
 
 
 def _has_blocks(rule: RuleInstance, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
@@ -61,13 +64,16 @@ def _has_blocks(rule: RuleInstance, strategy: Strategy, count: int, sharded: Sha
 
 
 def _split_strategy(product: Strategy, blocks: Strategy) -> Strategy | None:
-    """Return `product` with one operand gathered, or the result scattered, by `blocks`; None if neither is possible."""
+    """Return `product` with one operand gathered, or the result scattered, by `blocks`; None if neither is possible.
+
+    For example, `(R, S(1)) -> (S(1))` for `n` and blocks `(S(0), R) -> (S(0))` for `m` give `(S(0), S(1)) -> (S(1))`.
+    """
     factors = (*product.factors, *blocks.factors)
     if product.results == (_SUM,):
         return Strategy(product.operands, blocks.results, factors, SPLIT)
-    pairs = list(zip(product.operands, blocks.operands, strict=True))
-    if sum(placement == R != block for placement, block in pairs) != 1:
-        return None
-    return Strategy(
-        tuple(block if placement == R else placement for placement, block in pairs), product.results, factors, SPLIT
-    )
+    operands: list[Placement] = []
+    gathered_count = 0
+    for placement, block_placement in zip(product.operands, blocks.operands, strict=True):
+        operands.append(block_placement if placement == R else placement)
+        gathered_count += placement == R and block_placement != R
+    return Strategy(tuple(operands), product.results, factors, SPLIT) if gathered_count == 1 else None

@@ -57,6 +57,7 @@ def text_strategies(
 
 
 def _has_any_shard(text: TextStrategy) -> bool:
+    """Return whether the strategy has a term `shard(…)`, which stands for S and for each plug-in placement."""
     return any(term.is_any_shard for term in (*text.operands, *text.results))
 
 
@@ -79,8 +80,8 @@ def _strategy(
     reader = _Reader(rule, count, placement)
     operands: list[Placement] = [R] * len(rule.call.operands)
     for parameter, term in zip(rule.rule.tensors, text.operands, strict=False):
-        for i in rule.binding.operands(parameter.name):
-            operands[i] = reader.placement(term, rule.call.operands[i], rule.operand_dims[i])
+        for index in rule.binding.operands(parameter.name):
+            operands[index] = reader.placement(term, rule.call.operands[index], rule.operand_dims[index])
     terms = text.results * len(rule.call.results) if rule.rule.result_list else text.results
     results = [
         R if meta is None else reader.placement(term, meta, dims or ())
@@ -91,11 +92,11 @@ def _strategy(
     for ring in rings:
         reader.check_ring(ring, sharded)
     placements = (*operands, *results)
-    is_routed = any(p.is_routed for p in placements)
+    is_routed = any(placement.is_routed for placement in placements)
     if text.body and not rings and not is_routed:
         reader.check_nonempty(sharded)  # the body of a ring skips empty blocks, and any rank may have no routed rows
-    splits = any(p.has_own_type for p in results) or is_routed
-    splits = splits and all(p.splits for p in placements)
+    has_special_type = is_routed or any(placement.has_own_type for placement in results)
+    splits = has_special_type and all(placement.splits for placement in placements)
     if conflict := text_conflict(rule, factors, text, sharded, splits):
         raise NotApplicable("{}", conflict)
     rewrite = "local" if text.body else None
@@ -126,12 +127,13 @@ class _Reader:
             raise NotApplicable("{}", error.message) from None
         if isinstance(placement, ShardPlacement):
             factors = [factor for factor in dims[placement.dim] if self.rule.factors[factor].size != 1]
-            if meta.shape[placement.dim] <= 1:
+            size, factor_placement = meta.shape[placement.dim], with_dim(placement, 0)
+            if size <= 1:
                 raise NotApplicable("dimension {} has fewer than 2 elements", placement.dim)
-            self.dimensions[tuple(factors), meta.shape[placement.dim], with_dim(placement, 0)] = None
+            self.dimensions[tuple(factors), size, factor_placement] = None
             for factor in factors:
-                recorded = self.factors.setdefault(factor, with_dim(placement, 0))
-                is_same = recorded == with_dim(placement, 0) or (recorded.is_routed and placement.is_routed)
+                recorded = self.factors.setdefault(factor, factor_placement)
+                is_same = recorded == factor_placement or (recorded.is_routed and placement.is_routed)
                 if not is_same and len(factors) == 1:
                     raise NotApplicable("factor '{}' has two placements", self.rule.factors[factor].name)
         return placement
@@ -170,11 +172,12 @@ class _Reader:
                 )
 
     def _read(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
+        """Return the placement that `term` denotes on a tensor of type `meta`; NotApplicable if it has no value."""
         if term.is_any_shard:
             assert self.any_shard is not None
             return with_dim(self.any_shard, self._dimension(term, term.fields[0], meta, dims))
         placement_class = placement_type(term.name)
-        values = {}
+        values = {}  # field of the placement → its value
         for (name, field_type), field in zip(field_types(placement_class).items(), term.fields, strict=False):
             is_dim = name == "dim" and issubclass(placement_class, ShardPlacement)
             values[name] = self._dimension(term, field, meta, dims) if is_dim else self._value(term, field, field_type)
