@@ -111,18 +111,17 @@ class ViewedContraction:
         return parts if not remaining else None
 
     def split_letter(self, letter: int, major: Extent) -> tuple[int, int]:
-        """Replace a letter everywhere by two letters. The first one has size `major`."""
-        new_letter = max(self.sizes) + 1
+        """Replace a letter everywhere by two new letters, and return these. The first one has size `major`."""
+        major_letter = max(self.sizes) + 1
+        minor_letter = major_letter + 1
         minor = _quotient(self.sizes[letter], major)
         assert minor is not None  # the caller has checked it
-        self.sizes[new_letter], self.sizes[new_letter + 1] = major, minor
+        self.sizes[major_letter], self.sizes[minor_letter] = major, minor
+        replacement = {letter: [major_letter, minor_letter]}
         for tensor in self.tensors:
-            tensor.dims = [
-                [new for old in dim for new in ((new_letter, new_letter + 1) if old == letter else (old,))]
-                for dim in tensor.dims
-            ]
-        self.split[letter] = [new_letter, new_letter + 1]
-        return new_letter, new_letter + 1
+            tensor.dims = [[new for old in dim for new in replacement.get(old, [old])] for dim in tensor.dims]
+        self.split[letter] = [major_letter, minor_letter]
+        return major_letter, minor_letter
 
     def expand(self, letters: Letters) -> Letters:
         """Return `letters` with each letter that was split replaced by its parts."""

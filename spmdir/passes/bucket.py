@@ -82,7 +82,8 @@ class ArgumentPlaces:
         """Return the sort key of a collective: (0, argument index), (1, result index) or (2, 0).
 
         The argument is the only source of the collective's operand. The result is computed only from that of the
-        collective. If there is neither, the key is (2, 0)."""
+        collective. If there is neither, the key is (2, 0).
+        """
         for value in _producers(op.operands[0]):
             if isinstance(value, BlockArgument):
                 return 0, value.index

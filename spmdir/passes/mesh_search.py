@@ -214,7 +214,8 @@ class MeshSearch:
     def fastest(self, plain: Solution, budget: float) -> tuple[Scheduled, Scheduled]:
         """Return the scheduled decision `plain`, and the fastest scheduled decision.
 
-        The peak of the latter is at most `budget` bytes, or at most the peak of `plain`, if that is larger."""
+        The peak of the latter is at most `budget` bytes, or at most the peak of `plain`, if that is larger.
+        """
         limit = max(budget, self.decision(plain).memory.peak_bytes) if budget < math.inf else budget
         first = self._schedule_copy(plain, limit)
         return first, fastest(first, lambda worth: self._schedule_copy(self._search.solution(worth), limit))
@@ -233,7 +234,8 @@ class MeshSearch:
     def _schedule_copy(self, solution: Solution, limit: float) -> Scheduled:
         """Write a solution to the function, and return it with the times of the default schedule.
 
-        The time is infinite if the solution is illegal, or needs more than `limit` bytes."""
+        The time is infinite if the solution is illegal, or needs more than `limit` bytes.
+        """
         rejected = Scheduled(solution, math.inf, (1.0,) * len(self.problem.values))
         if not self.is_legal(solution):
             return rejected

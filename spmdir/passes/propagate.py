@@ -146,7 +146,8 @@ class PropagatePass(FunctionPass):
     ) -> tuple[MeshSearch, Solution, float]:
         """Annotate `function` with the cheaper of two searches.
 
-        The first splits mesh axes as the user annotations do. The second also splits them where views need it."""
+        The first splits mesh axes as the user annotations do. The second also splits them where views need it.
+        """
         makers, problem = build_problem(function, mesh, ctx.rules, machine.topology, self.apart)
         annotated = _annotated_mesh(function, problem)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)

@@ -102,7 +102,8 @@ def _text(value: Any) -> str:
 def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
     """Return the first line of a pass's docstring, and a list of its stages and options.
 
-    An option has the form `option: type = default`."""
+    An option has the form `option: type = default`.
+    """
     kind = load_pass(name, passes)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     options = [

@@ -67,13 +67,14 @@ def _bucket_traffic(spec: CollectiveSpec, member_sizes: Sequence[Sizes], source:
         source, target: the bytes of the message before and after the transfer.
     """
     traffic = spec.traffic
+    # One kernel packs all members into the message, after those that pack one member each.
     packed_bytes = [traffic.packed(member) for member in member_sizes]
     bytes_before, bytes_after = source + math.fsum(packed_bytes), 0.0
     kernels = 1 + sum(map(bool, packed_bytes))
-    if spec.is_copied_apart:
+    if spec.is_copied_apart:  # one kernel for each member copies its result out of the message
         bytes_after += target
         kernels += len(member_sizes)
-    if spec.arrives_in_parts:
+    if spec.arrives_in_parts:  # each member is unpacked as if it were alone
         members = list(zip(member_sizes, packed_bytes, strict=True))
         bytes_after += math.fsum(traffic.copied(member) - packed for member, packed in members)
         kernels += sum(traffic.kernels(member) - bool(packed) for member, packed in members)

@@ -195,20 +195,23 @@ _TRAITS = ("replicated", "shard", "partial")
 
 
 def _is_text_or_none(value: object) -> bool:
+    """Return whether `value` is a string or None."""
     return value is None or isinstance(value, str)
 
 
 def _are_loads(value: object) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and bool(value)
-        and all(isinstance(loads, Mapping) for loads in value)
-        and all(
-            isinstance(ranks, tuple) and [*map(type, (*ranks, numel))] == [int, int, int] and min(*ranks, numel) >= 0
-            for loads in value
-            for ranks, numel in loads.items()
-        )
-    )
+    """Return whether `value` is a list with a dict for each round: (sender, receiver) → elements, as `{(0, 1): 8}`."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    for loads in value:
+        if not isinstance(loads, Mapping):
+            return False
+        for ranks, numel in loads.items():
+            if not isinstance(ranks, tuple) or [*map(type, (*ranks, numel))] != [int, int, int]:
+                return False
+            if min(*ranks, numel) < 0:
+                return False
+    return True
 
 
 class _Lower(Function):

@@ -178,13 +178,14 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
     """
     traffics = [spec.traffic for spec in _specs(edge)]
     if edge.bytes is not None:
+        # The edge declares how many bytes each of its collectives sends. Local copies are not counted.
         sent = edge.sent(shape, itemsize, sizes.group)
         return [
             (attrs.evolve(traffic, wire=_moved_bytes, **_NOT_COPIED), attrs.evolve(sizes, moved=sent_bytes))
             for traffic, sent_bytes in zip(traffics, sent, strict=True)
         ]
     if edge.itemsize is not None:
-        scale = edge.itemsize / itemsize
+        scale = edge.itemsize / itemsize  # the edge sends elements of another size
         source, target, chunk = sizes.source * scale, sizes.target * scale, sizes.chunk * scale
         sizes = attrs.evolve(sizes, source=source, target=target, chunk=chunk)
     return [(traffic, sizes) for traffic in traffics]
@@ -224,7 +225,8 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
         return Terms()
     copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
     launches = traffic.kernels(sizes) * topology.launch_latency
-    if traffic.crossing is None or (sizes.crossing is not None and not sizes.moved):
+    sends_nothing = traffic.crossing is None or (sizes.crossing is not None and not sizes.moved)
+    if sends_nothing:
         return Terms(copies=copies, launches=launches)
     wire = traffic.wire(sizes)
     latency, intra, inter = min(_transfers(traffic, sizes, wire, nodes, topology), key=_transfer_seconds)
@@ -234,6 +236,7 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
             traffic.name, sizes.group, nodes, wire, lambda sent: fixed + per_byte * sent
         )
         if measured is not None:
+            # Divide the measured time into latency and busy time, in the proportion of the model.
             modelled = fixed + per_byte * wire
             measured_latency = measured.seconds * latency / modelled if modelled else 0.0
             busy = measured.seconds - measured_latency

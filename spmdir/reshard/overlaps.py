@@ -273,7 +273,8 @@ def _ranges_at(cuts: _Cuts, size: int, coordinate: Mapping[str, int]) -> Any:
 def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_AgreeingDigits, ...] | None:
     """Return the digits that must agree; None if the cuts have no such digits, or if chunks are uneven.
 
-    The digits of both sides of a dimension agree pairwise, in order. Pairs with a digit in common are one group.
+    The digits of both sides of a dimension agree pairwise, in order. Pairs with a digit in common are one group. In the
+    example of `_find_digits`, the groups are {("a", 1), ("x", 1)} and {("a", 2), ("y", 1)}, both of size 2.
     """
     axes = {axis: count for dim in dims for axis, (_, count) in (*dim.before, *dim.after)}
     if any(len(starts[axis]) > 1 for axis in axes) or not all(dim.is_even() for dim in dims):

@@ -151,6 +151,7 @@ def _make_move(
     if source.has_own_type and blocking_axes(spec, axes, source, target or source):
         return None
     dims = (*(placement.dim for _, placement in source.entries), clauses.get("dim"), clauses.get("to_dim"))
+    # The sizes do not matter here: any tensor with all these dimensions will do.
     rank = 1 + max((dim for dim in dims if dim is not None), default=-1)
     return make_step(spec.name, source, mesh, (0,) * rank, axes=axes, target=target, **clauses)
 

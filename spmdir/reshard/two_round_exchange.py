@@ -97,7 +97,7 @@ def two_round_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple
 
 
 Pool = Callable[[set[int], set[int], set[int]], set[int]]
-"""(senders, receivers, near) → reducers, all sets of ranks; see POOLS."""
+"""(senders, receivers, near) → reducers, all sets of ranks; see POOLS and `_Move.reducers`."""
 
 POOLS: tuple[Pool, ...] = (
     lambda senders, receivers, near: senders & receivers or senders,
@@ -145,7 +145,7 @@ class _Move:
         """Return the reducers of the partial values that move; none if all stay."""
         if not self.moving:
             return ()
-        near: set[int] = set()
+        near: set[int] = set()  # if some ranks have the sum: the ranks of the target partial value that fewest lack
         if self.ranks_with_sum:
             fewest = min(map(len, self.ranks_without_sum))
             near.update(*(ranks for ranks in self.ranks_without_sum if len(ranks) == fewest))

@@ -72,6 +72,7 @@ class _Builder(Transformer[Token, Any]):
         return rewrite
 
     def collective(self, items: list[Any]) -> Collective:
+        """Build a collective; ParseError unless it has each required clause once, and flags have no variable."""
         kind, operand, *items_of_clauses = items
         if kind not in kinds():
             raise ParseError(
@@ -88,7 +89,9 @@ class _Builder(Transformer[Token, Any]):
                     self.at(kind),
                 )
         is_complete = required <= values.keys() <= clauses.keys() and len(values) == len(items_of_clauses)
-        if not is_complete or any((value is None) == (keyword in required) for keyword, value in items_of_clauses):
+        # A required clause must have a variable, and a flag must not.
+        has_wrong_value = any((value is None) == (keyword in required) for keyword, value in items_of_clauses)
+        if not is_complete or has_wrong_value:
             present = ", ".join(keyword for keyword, _ in items_of_clauses) or "none"
             expected_clauses = (
                 ", ".join(keyword if keyword in required else f"{keyword} or not" for keyword in clauses) or "none"

@@ -130,16 +130,20 @@ class Block:
         buffer_count = len(self.sizes)
         source, sink = buffer_count + len(self.seconds), buffer_count + len(self.seconds) + 1
         producer = {buffer: task for task, buffers in enumerate(self.allocates) for buffer in buffers}
+        # (from, to, capacity). A needed buffer must be available.
         edges = [(source, buffer, INFINITE) for buffer in self.needed]
         copy_price: dict[int, float] = {}  # of the buffers that are cheaper to copy than to hold
         for buffer, size in enumerate(self.sizes):
-            if size is not None:
-                available_price, copy = price * size, self.copies[buffer] if self.copies else None
-                if copy is not None and copy < available_price:
-                    available_price = copy_price[buffer] = copy
-                end = buffer_count + producer[buffer] if buffer in producer else sink
-                edges.append((buffer, end, round(available_price / CAPACITY_UNIT)))
+            if size is None:
+                continue
+            # Such a buffer is held or copied, or else its task runs again.
+            available_price, copy = price * size, self.copies[buffer] if self.copies else None
+            if copy is not None and copy < available_price:
+                available_price = copy_price[buffer] = copy
+            producer_node = buffer_count + producer[buffer] if buffer in producer else sink
+            edges.append((buffer, producer_node, round(available_price / CAPACITY_UNIT)))
         for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
+            # A task that runs again costs its seconds, and requires its operands. Even a free task costs one unit.
             capacity = INFINITE if seconds is None else 1 + round(seconds / CAPACITY_UNIT)
             edges.append((buffer_count + task, sink, capacity))
             edges += [(buffer_count + task, buffer, INFINITE) for buffer in reads]

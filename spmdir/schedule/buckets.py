@@ -207,8 +207,9 @@ class _Merger:
     def _buckets(self) -> Iterator[_Bucket]:
         """Yield the buckets. Collectives that can be hidden are not merged with others, which would expose them."""
         earliest, latest = find_intervals(self.needs, self.is_movable)
-        open_buckets: dict[bool, _Bucket] = {}
-        closed_at = {True: 0, False: 0}
+        # Both have an entry for the collectives that can be hidden (True), and one for the others (False).
+        open_buckets: dict[bool, _Bucket] = {}  # the bucket that the next collective may join
+        closed_at = {True: 0, False: 0}  # the position of the last yielded bucket
         preferred = {member: earliest[member] if self.growth[member] < 0 else member for member in self.members}
         for count, member in enumerate(sorted(self.members, key=preferred.__getitem__), 1):
             say("bucket: {} of {} collectives that may be one", count, len(self.members))

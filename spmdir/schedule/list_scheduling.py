@@ -101,10 +101,11 @@ class ListScheduler:
         self.in_flight: dict[int, int] = {}
         self.transferring: dict[str, list[int]] = {}
         self._unmet_needs = [len(set(task.needs)) for task in program.tasks]
-        self._due_starts: dict[str, list[tuple[float, int]]] = {}
-        self._early_starts: dict[str, list[int]] = {}
-        self._ready_tasks: list[int] = []
-        self._leading_tasks: list[tuple[int, int]] = []
+        # Heaps of tasks whose needs are in the list. A task that only leads to starts counts as a start.
+        self._due_starts: dict[str, list[tuple[float, int]]] = {}  # stream → (latest time, start)
+        self._early_starts: dict[str, list[int]] = {}  # stream → the starts that free memory
+        self._ready_tasks: list[int] = []  # the other tasks
+        self._leading_tasks: list[tuple[int, int]] = []  # (urgent start, ready task that leads to it)
         for task, count in enumerate(self._unmet_needs):
             if not count:
                 self._release(task)
@@ -152,7 +153,8 @@ class ListScheduler:
                 latest, start = heap[0]
                 is_due = latest < self.busy_time + max(LEAST_SECONDS, compute_seconds)
                 has_room = len(self.transferring.get(stream, ())) < IN_FLIGHT
-                if latest == -math.inf or (is_due and has_room):
+                is_urgent = latest == -math.inf
+                if is_urgent or (is_due and has_room):
                     task = self._next_towards(start)
                     if task is not None:
                         return task

@@ -104,8 +104,8 @@ class Orders:
         rules: Sequence[OpRule | None],
     ):
         self.problem, self._mesh = problem, problem.mesh
-        self._known: dict[tuple[Placement, ...], Placed] = {}
-        self._meetings: dict[tuple[Placed, Placed], Meeting] = {}
+        self._placed_of_placements: dict[tuple[Placement, ...], Placed] = {}
+        self._meetings: dict[tuple[Placed, Placed], Meeting] = {}  # (produced, needed) → their difference
         self._parent: dict[Key, Key] = {}  # a union-find forest of the dimensions that share one order
         self._fixed: dict[Key, Order] = {}  # the orders that annotations or major factors fix
         self._requests: dict[Key, dict[Order, float]] = {}  # key → requested (outer, inner) axes → weight in bytes
@@ -184,15 +184,15 @@ class Orders:
 
     def _placed_by(self, placements: tuple[Placement, ...]) -> Placed:
         """Return the placements of a value, one for each axis of the mesh, as a shared object."""
-        if placements not in self._known:
+        if placements not in self._placed_of_placements:
             shards: dict[int, Order] = {}
             for axis, placement in zip(self._mesh.axis_names, placements, strict=True):
                 if placement.dim is not None:
                     shards[placement.dim] = (*shards.get(placement.dim, ()), axis)
             nested = {dim: axes for dim, axes in shards.items() if len(axes) > 1}
             by_axis = dict(zip(self._mesh.axis_names, placements, strict=True))
-            self._known[placements] = Placed(by_axis, shards, nested)
-        return self._known[placements]
+            self._placed_of_placements[placements] = Placed(by_axis, shards, nested)
+        return self._placed_of_placements[placements]
 
     def _meet(self, index: int, form: Form, value: int, needed: Placed) -> None:
         """Join the dimensions of a value with equal axes at the node `index`; request orders for the others.

@@ -274,6 +274,7 @@ class Annotation:
         )
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
+        """Return one strategy for each placement of the value on `axis`; a fixed axis has only that of `sharding`."""
         fixed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
         plugin_placements = self.plugin_placements.on(axis) if fixed is None else ()
         key = fixed, count, plugin_placements

@@ -94,11 +94,17 @@ class Prices:
         return self.shared.value_weight[value] * self.shared.values[value].bytes * self.shares[numbers]
 
     def _replace_shaped(self, price: Numbers, numbers: Numbers, meta: TensorMeta, weight: float) -> None:
-        """Replace the prices that depend on the shape."""
+        """Replace the prices of reshards with a step whose time depends on the shape.
+
+        Args:
+            price: [before, after], with a row for each of the joint placements `numbers`.
+            weight: the factor on the seconds.
+        """
         all_placements, shaped = self.placements.all, self.placements.catalogue.shaped
         for row, source in enumerate(numbers):
             for column, target in enumerate(numbers):
                 before, after = all_placements[source], all_placements[target]
+                # On each axis, both are numbers of placements.
                 if any(
                     axis_after in shaped[axis_before] for axis_before, axis_after in zip(before, after, strict=True)
                 ):

@@ -303,10 +303,11 @@ class _Kernels:
         """Add the kernel steps of an op, and return the seconds that it takes in addition."""
         if isinstance(op, AtenOp):
             self._steps.append(self._torch_step(op))
-        elif isinstance(op, (WaitOp, HostCopyOp)):
-            start = op.start if isinstance(op, WaitOp) else op
-            if not (start is op and isinstance(op, HostCopyOp) and op.IS_START):
-                self._add_reshard(op, start.operands)
+        elif isinstance(op, WaitOp):
+            self._add_reshard(op, op.start.operands)
+        elif isinstance(op, HostCopyOp):
+            if not op.IS_START:  # a start has its steps at its wait
+                self._add_reshard(op, op.operands)
         elif isinstance(op, Collective) and not op.IS_START:
             self._add_reshard(op, op.operands)
             return 0.0 if op in self.messages else self._local_seconds(op)

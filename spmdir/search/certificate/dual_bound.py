@@ -284,7 +284,7 @@ class _Tables:
         self._is_plugin = np.array([not plugins.isdisjoint(placed) for placed in placements.all])
 
     def of(self, value: int) -> _Table:
-        """Return the table of a value."""
+        """Return the table of a value: of the joint placements whose dimensions the value has."""
         shared = self._shared
         key = shared.values[value], value in shared.ties, shared.exposed and shared.exposed[value]
         if key not in self._tables:
@@ -292,16 +292,17 @@ class _Tables:
             row = np.full(len(self._last_dim), -1)
             row[numbers] = np.arange(len(numbers))
             price = np.minimum(self._bounds.table(numbers, value), IMPOSSIBLE)
-            if value in shared.ties:
+            if value in shared.ties:  # it is never resharded, so all prices are final
                 may_rise = np.zeros(price.shape, dtype=bool)
             else:
-                is_unknown = self._is_plugin[numbers] | (not keep_bounds(shared.collectives))
-                price[is_unknown] = price[:, is_unknown] = 0.0
+                # Plug-ins may make such reshards cheaper than any bound.
+                has_no_bound = self._is_plugin[numbers] | (not keep_bounds(shared.collectives))
+                price[has_no_bound] = price[:, has_no_bound] = 0.0
                 may_rise = price < self._estimates.table(numbers, value) * (1 - 1e-9)
-                is_uneven = self._is_uneven(shared.values[value], numbers)
-                is_uneven = is_uneven[:, None] | is_uneven
-                price[is_uneven] *= UNEVEN
-                may_rise |= is_uneven
+                has_uneven_shards = self._is_uneven(shared.values[value], numbers)
+                is_uneven_reshard = has_uneven_shards[:, None] | has_uneven_shards  # [before, after]
+                price[is_uneven_reshard] *= UNEVEN
+                may_rise |= is_uneven_reshard
             self._tables[key] = _Table(price, may_rise, numbers, row)
         return self._tables[key]
 

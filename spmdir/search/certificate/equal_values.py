@@ -181,23 +181,27 @@ class EqualValues:
         return float((self.least_at(-1) + self.producer.seconds).min())
 
     def tight_reshards(self, produced: Numbers, needed: Sequence[Numbers], slack: float) -> Iterator[tuple[int, int]]:
-        """Yield the reshards, as numbers of placements, at the root and the leaves of trees that cost at most `slack`.
+        """Yield the reshards at the root and the leaves of trees that cost at most `slack`.
+
+        A reshard is (before, after), two numbers of placements in `price`.
 
         Args:
-            produced: indices of the placements that are considered.
-            needed: the same for each use.
+            produced: indices of the placements of the producer's message that are considered.
+            needed: the same for the message of each use.
         """
-        roots, seconds = self.produced[produced], self.producer.seconds[produced][:, None]
+        roots, root_seconds = self.produced[produced], self.producer.seconds[produced][:, None]
         if len(self.uses) > 1:
             branched, _ = self._trees(range(len(self.uses)))
-            for row, column in np.argwhere(self.price[roots] + seconds + branched[-1] <= slack):
+            # [root, placement where the tree branches]
+            for row, column in np.argwhere(self.price[roots] + root_seconds + branched[-1] <= slack):
                 yield int(roots[row]), int(column)
-        for use, (end, places) in enumerate(zip(self.uses, needed, strict=True)):
-            leaves = end.needed[places]
+        for use, (end, needed_indices) in enumerate(zip(self.uses, needed, strict=True)):
+            leaves = end.needed[needed_indices]
             if len(self.uses) > 1:
-                sources, above = np.arange(len(self.price)), self._above(use)[:, None]
-            else:
-                sources, above = roots, seconds
-            cost = self.price[np.ix_(sources, leaves)] + above + end.count * end.message.seconds[places]
+                sources, seconds_above = np.arange(len(self.price)), self._above(use)[:, None]
+            else:  # the tree is one reshard
+                sources, seconds_above = roots, root_seconds
+            leaf_seconds = end.count * end.message.seconds[needed_indices]
+            cost = self.price[np.ix_(sources, leaves)] + seconds_above + leaf_seconds  # [source, leaf]
             for row, column in np.argwhere(cost <= slack):
                 yield int(sources[row]), int(leaves[column])
