@@ -1,16 +1,21 @@
-"""The price of a candidate: a training step is captured at two depths, partitioned, scheduled and modelled."""
+"""The price of a candidate: a training step is captured, partitioned, scheduled and modelled.
+
+`estimate` prices the traced program, which has few layers, and adds the share of a layer for each further layer. Its
+memory, compute and bound are close to those of the whole model. `refine` also prices a deeper program: its schedule
+shows how much communication each of many layers exposes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from spmdir.analysis.phases import phases
 from spmdir.core.equal_layers import numbered_layer
-from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
 from spmdir.plans.resolve import sharding_plan
@@ -18,10 +23,15 @@ from spmdir.report.rank_step import RankStep, rank_step
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.memory import Memory as LiveBuffers
 from spmdir.schedule.program import MEMORY_CLASSES
+from spmdir.schedule.simulate import Execution
 from spmdir.sweep.candidate import MeshRecipe
-from spmdir.sweep.captures import CaptureOptions, imported
+from spmdir.sweep.captures import Captured, CaptureOptions, imported
+from spmdir.sweep.deepen import deepen
 from spmdir.sweep.step_costs import Memory, StepCosts, at_depth
-from spmdir.sweep.workload import Workload
+from spmdir.sweep.workload import PERIODS, LayerPattern, Workload
+
+_LARGE = 0.01
+"""The fraction of the flops of the largest op that a large op has."""
 
 
 @attrs.frozen
@@ -43,20 +53,74 @@ class StepOptions:
         return CaptureOptions(self.samples // self.micro_batches, self.micro_batches > 1, self.recomputes, depth)
 
 
+@attrs.frozen(eq=False)
+class Estimate:
+    """The costs of a step of the whole model, according to one program with few layers.
+
+    Attributes:
+        costs: the costs of the whole model.
+        traced: the costs of the program.
+        module: the program, undecided.
+        captured: its capture.
+    """
+
+    costs: StepCosts
+    traced: StepCosts
+    module: ModuleOp
+    captured: Captured
+
+
 def price(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline) -> StepCosts:
     """Return the costs of a step of the whole model.
 
     Raises:
         SpmdirError: the model cannot be captured or partitioned, or the recipe does not fit the model.
     """
+    return refine(workload, candidate, options, pipeline, estimate(workload, candidate, options, pipeline))
+
+
+def estimate(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline) -> Estimate:
+    """Return the costs of a step of the whole model, from the traced program.
+
+    Raises:
+        SpmdirError: as `price`.
+    """
     layers = workload.layers
-    costs: dict[int, StepCosts] = {}
-    for depth in layers.depths if layers else (None,):
+    depth = layers.traced if layers else 0
+    module, captured = imported(workload, candidate, options.at_depth(depth or None))
+    step = rank_step(module, None, pipeline)
+    costs = _step_costs(step, captured.accumulated, options.micro_batches, depth)
+    whole = costs
+    if layers and depth < layers.count:
+        period = _period_costs(step, layers, captured.accumulated, options.micro_batches)
+        extended = costs.plus(period, (layers.count - depth) / layers.period)
+        whole = extended.exposing(extended.exposed_seconds)
+    return Estimate(whole, costs, module, captured)
+
+
+def refine(
+    workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline, estimate: Estimate
+) -> StepCosts:
+    """Return the costs of a step of the whole model, from the program of an estimate and a deeper one.
+
+    Raises:
+        SpmdirError: as `price`.
+    """
+    layers = workload.layers
+    if layers is None or layers.depths[-1] == layers.traced:
+        return estimate.costs
+    depth = layers.depths[-1]
+    copies = (depth - layers.traced) // layers.period
+    program = deepen(estimate.module, layers.first, layers.period, copies)
+    if program is None:
         module, captured = imported(workload, candidate, options.at_depth(depth))
-        with collector_paused():
-            step = rank_step(module, None, pipeline)
-        costs[depth or 0] = _step_costs(step, captured.accumulated, options.micro_batches, depth or 0)
-    return at_depth(costs, layers.count if layers else 0)
+        accumulated = captured.accumulated
+    else:
+        module, results = program.module, enumerate(program.origins)
+        accumulated = frozenset(index for index, origin in results if origin in estimate.captured.accumulated)
+    step = rank_step(module, None, pipeline)
+    deep = _step_costs(step, accumulated, options.micro_batches, depth)
+    return at_depth({layers.traced: estimate.traced, depth: deep}, layers.count)
 
 
 def full_plan(workload: Workload, candidate: MeshRecipe) -> ShardingPlan:
@@ -67,51 +131,102 @@ def full_plan(workload: Workload, candidate: MeshRecipe) -> ShardingPlan:
 def _step_costs(step: RankStep, accumulated: Collection[int], micro_batches: int, depth: int) -> StepCosts:
     """Return the costs of a step: runs of the part that `accumulated` needs, then a run of the whole program."""
     execution = step.execution
+    whole = _task_costs(execution, range(len(execution.program.tasks)))
+    whole = attrs.evolve(
+        whole,
+        seconds=execution.seconds,
+        exposed_seconds=execution.exposed_seconds,
+        places={place: _kinds(step, live) for place, live in _live_by_place(step, depth).items()},
+    )
     repeated = [] if micro_batches == 1 else _tasks_of(step, accumulated)
-    exposed = math.fsum(execution.transfers[index].exposed for index in repeated if index in execution.transfers)
-    tasks = execution.program.tasks
-    seconds = math.fsum(tasks[index].seconds for index in repeated) + exposed
-    flops = math.fsum(tasks[index].kernel_cost.flops for index in repeated)
+    return whole.plus(_task_costs(execution, repeated), micro_batches - 1)
+
+
+def _period_costs(step: RankStep, layers: LayerPattern, accumulated: Collection[int], micro_batches: int) -> StepCosts:
+    """Return the share of one period of layers in the costs of the traced program.
+
+    The time is the average over all periods, because buckets and starts are in other layers than their tensors. The
+    memory at a place is what the middle period has there, without buffers of messages.
+    """
+
+    def period_of(path: str) -> int:
+        layer = numbered_layer(path)
+        return (layer[1] - layers.first) // layers.period if layer and layer[1] >= layers.first else -1
+
+    execution = step.execution
+    repeated = [index for index, task in enumerate(execution.program.tasks) if period_of(task.path) >= 0]
+    costs = _task_costs(execution, repeated)
+    if micro_batches > 1:
+        accumulating = {*_tasks_of(step, accumulated)}
+        costs = costs.plus(_task_costs(execution, [i for i in repeated if i in accumulating]), micro_batches - 1)
+    middle = {
+        buffer
+        for buffer, value in enumerate(step.memory.values)
+        if period_of(_path_of(step, value)) == PERIODS // 2
+        and step.memory.buffers[buffer].kind != "communication buffers"
+    }
+    places = {
+        place: _kinds(step, middle.intersection(live)) for place, live in _live_by_place(step, layers.traced).items()
+    }
+    nothing = StepCosts(0.0, 0.0, 0.0, places)
+    return nothing.plus(costs, 1 / PERIODS)
+
+
+def _path_of(step: RankStep, value: SSAValue) -> str:
+    return step.paths.get(value if isinstance(value, BlockArgument) else value.owner, "")  # type: ignore[arg-type]
+
+
+def _task_costs(execution: Execution, tasks: Iterable[int]) -> StepCosts:
+    """Return the costs of some tasks, without memory."""
+    tasks = list(tasks)
+    records = [execution.program.tasks[index] for index in tasks]
+    exposed = math.fsum(execution.transfers[index].exposed for index in tasks if index in execution.transfers)
+    transfers = [task.transfer for task in records if task.transfer is not None]
     return StepCosts(
-        execution.seconds + (micro_batches - 1) * seconds,
-        execution.exposed_seconds + (micro_batches - 1) * exposed,
-        math.fsum(task.kernel_cost.flops for task in tasks) + (micro_batches - 1) * flops,
-        _memory_by_place(step, depth),
+        math.fsum(task.seconds for task in records) + exposed,
+        exposed,
+        math.fsum(task.kernel_cost.flops for task in records),
+        {},
+        math.fsum(transfer.intra for transfer in transfers),
+        math.fsum(transfer.inter for transfer in transfers),
     )
 
 
-def _memory_by_place(step: RankStep, depth: int) -> dict[str, Memory]:
-    """Return place → the memory at the peak of this place."""
-    program = step.execution.program
-    memory = LiveBuffers(program)
+def _live_by_place(step: RankStep, depth: int) -> dict[str, tuple[int, ...]]:
+    """Return place → the live buffers at the peak of this place."""
+    memory = LiveBuffers(step.execution.program)
     peaks: dict[str, tuple[float, tuple[int, ...]]] = {}
     for index, places in enumerate(_places(step, depth)):
         for size in memory.moments(index):
             for place in places:
                 if size > peaks.get(place, (0.0, ()))[0]:
                     peaks[place] = size, tuple(memory.live)
-    return {
-        place: {
-            kind: math.fsum(program.buffers[b].bytes for b in live if program.buffers[b].kind == kind)
-            for kind in MEMORY_CLASSES
-        }
-        for place, (_, live) in peaks.items()
-    }
+    return {place: live for place, (_, live) in peaks.items()}
+
+
+def _kinds(step: RankStep, live: Iterable[int]) -> Memory:
+    """Return the memory of some buffers."""
+    sizes: dict[str, float] = dict.fromkeys(MEMORY_CLASSES, 0.0)
+    for buffer in map(step.execution.program.buffers.__getitem__, live):
+        sizes[buffer.kind] += buffer.bytes
+    return sizes
 
 
 def _places(step: RankStep, depth: int) -> Iterator[tuple[str, ...]]:
     """Yield the places of each task: forward or backward, and before, after, or in the first or last of the layers.
 
-    Tasks of the optimizer run between other tasks, and are at the place of the task before.
+    The layers begin with their first large op, because a schedule moves transfers, casts and small ops to the front.
+    Tasks of the optimizer and sums of gradients, which have no path, are at the place of the task before.
     """
     phase_of = phases(step.function, step.kinds)
     started: set[str] = set()
+    large = _LARGE * max((task.kernel_cost.flops for task in step.execution.program.tasks), default=0.0)
     places: tuple[str, ...] = ("forward, before the layers",)
     for task, ops in zip(step.execution.program.tasks, step.units, strict=True):
         phase, layer = phase_of[ops[0]], numbered_layer(task.path)
-        if phase != "optimizer" and layer is None:
+        if phase != "optimizer" and task.path and layer is None:
             places = (f"{phase}, {'after' if phase in started else 'before'} the layers",)
-        elif phase != "optimizer" and layer is not None:
+        elif phase != "optimizer" and layer is not None and (task.kernel_cost.flops >= large or phase in started):
             started.add(phase)
             ends = {"first": 0, "last": depth - 1}
             places = tuple(f"{phase}, {name} layer" for name, position in ends.items() if layer[1] == position)

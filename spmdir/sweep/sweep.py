@@ -1,12 +1,15 @@
 """The sweep: price candidates of a training step on several processes, and skip those that bounds exclude.
 
-For each candidate, the memory of one priced setting predicts which other settings fit. Example with a limit of 72 GB:
+For each candidate, an estimate of the memory decides which settings are priced. Example with a limit of 72 GB:
 
     1 micro-batch, no recomputation        90 GB   does not fit: 20 GB of state, 70 GB of activations
     2 micro-batches, no recomputation      55 GB   the first that is predicted to fit: 20 + 70 / 2
     1 micro-batch, recompute all layers    30 GB   so 10 of 32 layers suffice: 90 - 10 / 32 * (90 - 30) = 71 GB
 
 More micro-batches do the same work in smaller pieces, so the sweep stops at the first number that fits.
+
+A setting is skipped if a priced setting dominates it: it takes no longer than the lower bound on the time of the other,
+and needs no more memory. A step takes at least as long as the kernels of a rank, and as the transfers on its links.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.recipes import AUTO, recipe_factors
 from spmdir.reshard.topology import EFFICIENCY, Topology, find_topology
 from spmdir.sweep.candidate import DEFAULT_RECIPES, MeshRecipe, candidates, micro_batch_counts
-from spmdir.sweep.price import StepOptions, full_plan, parameter_count, price, sweep_pipeline
+from spmdir.sweep.price import Estimate, StepOptions, estimate, full_plan, parameter_count, refine, sweep_pipeline
 from spmdir.sweep.step_costs import StepCosts
 from spmdir.sweep.workload import Workload
 
@@ -79,6 +82,18 @@ class SweepRequest:
 
 
 @attrs.frozen
+class Bound:
+    """Lower bounds on the seconds of a step and on the peak bytes of a rank, or exact values."""
+
+    seconds: float
+    peak_bytes: float
+
+    def dominates(self, other: Bound) -> bool:
+        """Return whether a setting with these values is neither slower nor larger than any with the bounds `other`."""
+        return self.seconds <= other.seconds and self.peak_bytes <= other.peak_bytes
+
+
+@attrs.frozen
 class Setting:
     """A priced way to train a model.
 
@@ -88,6 +103,7 @@ class Setting:
         recomputed: the number of layers that the backward recomputes.
         costs: the costs of a step.
         fits: whether the peak is within the limit.
+        bound: the values for which a setting that dominates them makes this one superfluous.
     """
 
     candidate: MeshRecipe
@@ -95,14 +111,28 @@ class Setting:
     recomputed: int
     costs: StepCosts
     fits: bool
+    bound: Bound
+
+    @property
+    def values(self) -> Bound:
+        """The time and the memory of a step."""
+        return Bound(self.costs.seconds, self.costs.peak_bytes)
 
 
 @attrs.frozen
 class Skipped:
-    """A candidate without a setting, and the reason."""
+    """A candidate with a setting that was not priced, and the reason."""
 
     candidate: MeshRecipe
     reason: str
+
+
+@attrs.frozen
+class CandidateOutcome:
+    """The settings of one candidate, and why others are not priced."""
+
+    settings: tuple[Setting, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
 
 @attrs.frozen
@@ -112,7 +142,7 @@ class Sweep:
     Attributes:
         request: what was searched.
         settings: the priced ways: those that fit first, the fastest first.
-        skipped: the candidates that have no setting.
+        skipped: the candidates with settings that were not priced.
         model_flops: floating-point operations of a step on one device, without recomputation.
         parameters: the number of parameters of the model.
     """
@@ -167,9 +197,9 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
     """
     workload = request.workload
     alone = StepOptions(request.samples)
-    one_device = price(workload, MeshRecipe(Mesh({"dp": 1}), "ddp"), alone, request.pipeline)
+    one_device = estimate(workload, MeshRecipe(Mesh({"dp": 1}), "ddp"), alone, request.pipeline).costs
     parameters = parameter_count(workload)
-    bounds: dict[MeshRecipe, float] = {}
+    bounds: dict[MeshRecipe, Bound] = {}
     skipped: list[Skipped] = []
     for candidate in candidates(request.ranks, request.machine.ranks_per_node, recipes):
         state = state_bytes(candidate, parameters)
@@ -180,15 +210,32 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
             skipped.append(Skipped(candidate, f"parameters and optimizer state need {size_text(state)}"))
         else:
             synchronisation = gradient_seconds(candidate, parameters, request.machine)
-            bounds[candidate] = max(one_device.seconds / request.ranks, synchronisation)
+            bounds[candidate] = Bound(max(one_device.seconds / request.ranks, synchronisation), state)
     settings: list[Setting] = []
-    for candidate, outcome in _outcomes(request, bounds, workers):
-        if isinstance(outcome, str):
-            skipped.append(Skipped(candidate, outcome))
-        else:
-            settings += outcome
+    for outcome in _outcomes(request, bounds, workers):
+        settings += outcome.settings
+        skipped += outcome.skipped
+    settings, superfluous = _without_dominated(settings)
     settings.sort(key=lambda setting: (not setting.fits, setting.costs.seconds, setting.costs.peak_bytes))
+    skipped = sorted([*skipped, *superfluous], key=lambda entry: (str(entry.candidate), entry.reason))
     return Sweep(request, tuple(settings), tuple(skipped), one_device.flops, parameters)
+
+
+def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list[Skipped]]:
+    """Return the settings that are not dominated, and the others.
+
+    How many of them were priced depends on the order in which processes end. The result does not.
+    """
+    fitting = [setting for setting in settings if setting.fits]
+    kept: list[Setting] = []
+    skipped: list[Skipped] = []
+    for setting in settings:
+        others = (other.values for other in fitting if other.candidate != setting.candidate)
+        if setting.fits and any(other.dominates(setting.bound) for other in others):
+            skipped.append(Skipped(setting.candidate, _dominated_reason(setting.bound)))
+        else:
+            kept.append(setting)
+    return kept, skipped
 
 
 def state_bytes(candidate: MeshRecipe, parameters: int) -> float:
@@ -212,27 +259,31 @@ def gradient_seconds(candidate: MeshRecipe, parameters: int, machine: Topology) 
     return gradients / machine.ranks_per_node * (1 - 1 / candidate.data_ranks) / machine.inter_bandwidth
 
 
-def _outcomes(
-    request: SweepRequest, bounds: Mapping[MeshRecipe, float], workers: int
-) -> Iterator[tuple[MeshRecipe, list[Setting] | str]]:
-    """Yield the settings of each candidate, or why it has none. Candidates with the smallest bounds come first."""
-    pending = sorted(bounds, key=lambda candidate: bounds[candidate])
-    fastest = math.inf
+def _outcomes(request: SweepRequest, bounds: Mapping[MeshRecipe, Bound], workers: int) -> Iterator[CandidateOutcome]:
+    """Yield the outcome of each candidate. Candidates with the smallest bounds come first."""
+    pending = sorted(bounds, key=lambda candidate: bounds[candidate].seconds)
+    priced: list[Bound] = []
     with _pool(workers, len(pending)) as pool:
-        running: dict[Future[list[Setting] | str], MeshRecipe] = {}
+        running: dict[Future[CandidateOutcome], MeshRecipe] = {}
         while pending or running:
             while pending and len(running) < max(workers, 1):
                 candidate = pending.pop(0)
-                if bounds[candidate] >= fastest:
-                    yield candidate, f"a step takes at least {bounds[candidate]:.4g} s, longer than the fastest one"
+                if any(setting.dominates(bounds[candidate]) for setting in priced):
+                    yield CandidateOutcome(skipped=(Skipped(candidate, _dominated_reason(bounds[candidate])),))
                     continue
                 say("pricing {}, {} candidates left", candidate, len(pending) + len(running))
-                running[pool.submit(settings_of, request, candidate)] = candidate
+                running[pool.submit(settings_of, request, candidate, tuple(priced))] = candidate
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                outcome = future.result()
-                settings = [] if isinstance(outcome, str) else outcome
-                fastest = min([fastest, *(setting.costs.seconds for setting in settings if setting.fits)])
-                yield running.pop(future), outcome
+                outcome, _ = future.result(), running.pop(future)
+                priced += [setting.values for setting in outcome.settings if setting.fits]
+                yield outcome
+
+
+def _dominated_reason(bound: Bound) -> str:
+    return (
+        f"a step takes at least {bound.seconds:.4g} s and {size_text(bound.peak_bytes)}, and another setting is "
+        "faster and smaller"
+    )
 
 
 def _pool(workers: int, tasks: int) -> Executor:
@@ -246,38 +297,89 @@ def _pool(workers: int, tasks: int) -> Executor:
     return ProcessPoolExecutor(min(workers, tasks), mp_context=multiprocessing.get_context(method))
 
 
-def settings_of(request: SweepRequest, candidate: MeshRecipe) -> list[Setting] | str:
-    """Return the settings of one candidate, or the reason why it has none."""
+def settings_of(request: SweepRequest, candidate: MeshRecipe, priced: Sequence[Bound] = ()) -> CandidateOutcome:
+    """Return the settings of one candidate.
+
+    Args:
+        priced: the settings of other candidates that fit. What they dominate is skipped.
+    """
+    pricing = _Pricing(request, candidate, priced)
     try:
-        return list(_settings(request, candidate))
+        pricing.run()
     except (SpmdirError, SpmdirErrors) as error:
-        return str(error).partition("\n")[0]
+        pricing.skipped.append(Skipped(candidate, str(error).partition("\n")[0]))
+    return CandidateOutcome(tuple(pricing.settings), tuple(pricing.skipped))
 
 
-def _settings(request: SweepRequest, candidate: MeshRecipe) -> Iterator[Setting]:
-    """Yield the settings of one candidate, as in the example of this module."""
-    layers, limit = request.layers, request.memory
-    least_count = 1
-    for count in micro_batch_counts(request.samples, candidate.data_ranks):
-        if count < least_count:
-            continue
-        costs = _priced(request, candidate, count, recomputes=False)
-        yield Setting(candidate, count, 0, costs, costs.peak_bytes <= limit)
-        if costs.peak_bytes <= limit:
-            return
-        if layers:
-            everything = _priced(request, candidate, count, recomputes=True)
-            saved = (costs.peak_bytes - everything.peak_bytes) / layers
-            recomputed = min(math.ceil((costs.peak_bytes - limit) / saved), layers) if saved > 0 else layers
-            mixed = costs.toward(everything, recomputed / layers)
-            yield Setting(candidate, count, recomputed, mixed, mixed.peak_bytes <= limit)
-        scaled = sum(costs.memory.get(kind, 0.0) for kind in _SCALED)
-        fixed = costs.peak_bytes - scaled
-        if fixed >= limit:
-            return
-        least_count = math.ceil(count * scaled / (limit - fixed))
+class _Pricing:
+    """Prices one candidate, as in the example of this module."""
+
+    def __init__(self, request: SweepRequest, candidate: MeshRecipe, priced: Sequence[Bound]):
+        self.request, self.candidate, self.priced = request, candidate, priced
+        self.settings: list[Setting] = []
+        self.skipped: list[Skipped] = []
+
+    def run(self) -> None:
+        request, limit, least_count = self.request, self.request.memory, 1
+        for count in micro_batch_counts(request.samples, self.candidate.data_ranks):
+            if count < least_count:
+                continue
+            options = StepOptions(request.samples, count)
+            plain = self._estimate(options)
+            if plain.costs.peak_bytes <= limit:
+                bound = _bound_of(plain.costs)
+                if self._is_dominated(bound):
+                    return
+                costs = self._refine(options, plain)
+                self._add(count, 0, costs, bound)
+                if costs.peak_bytes <= limit:
+                    return
+                plain = attrs.evolve(plain, costs=costs)
+            if request.layers:
+                self._recompute(options, plain.costs)
+            scaled = sum(plain.costs.memory.get(kind, 0.0) for kind in _SCALED)
+            fixed = plain.costs.peak_bytes - scaled
+            if fixed >= limit:
+                return
+            least_count = math.ceil(count * scaled / (limit - fixed))
+
+    def _recompute(self, options: StepOptions, plain: StepCosts) -> None:
+        """Add the setting that recomputes as many layers as necessary.
+
+        Args:
+            plain: the costs without recomputation.
+        """
+        layers, limit = self.request.layers, self.request.memory
+        options = attrs.evolve(options, recomputes=True)
+        everything = self._estimate(options)
+        saved = (plain.peak_bytes - everything.costs.peak_bytes) / layers
+        recomputed = min(math.ceil((plain.peak_bytes - limit) / saved), layers) if saved > 0 else layers
+        mixed = plain.toward(everything.costs, recomputed / layers)
+        bound = _bound_of(mixed)
+        if mixed.peak_bytes <= limit:
+            if self._is_dominated(bound):
+                return
+            hidden = everything.costs.exposed_seconds - self._refine(options, everything).exposed_seconds
+            mixed = mixed.exposing(mixed.exposed_seconds - hidden)
+        self._add(options.micro_batches, recomputed, mixed, bound)
+
+    def _is_dominated(self, bound: Bound) -> bool:
+        is_dominated = any(setting.dominates(bound) for setting in self.priced)
+        if is_dominated:
+            self.skipped.append(Skipped(self.candidate, _dominated_reason(bound)))
+        return is_dominated
+
+    def _add(self, count: int, recomputed: int, costs: StepCosts, bound: Bound) -> None:
+        fits = costs.peak_bytes <= self.request.memory
+        self.settings.append(Setting(self.candidate, count, recomputed, costs, fits, bound))
+
+    def _estimate(self, options: StepOptions) -> Estimate:
+        return estimate(self.request.workload, self.candidate, options, self.request.pipeline)
+
+    def _refine(self, options: StepOptions, estimated: Estimate) -> StepCosts:
+        return refine(self.request.workload, self.candidate, options, self.request.pipeline, estimated)
 
 
-def _priced(request: SweepRequest, candidate: MeshRecipe, micro_batches: int, recomputes: bool) -> StepCosts:
-    options = StepOptions(request.samples, micro_batches, recomputes)
-    return price(request.workload, candidate, options, request.pipeline)
+def _bound_of(costs: StepCosts) -> Bound:
+    """Return the lower bound on the time of estimated costs, and the memory."""
+    return Bound(costs.least_seconds, costs.peak_bytes)

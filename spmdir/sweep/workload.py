@@ -1,12 +1,13 @@
 """Workloads: the models that a sweep plans for, with a batch of any size and a reduced number of layers.
 
-A model with 80 equal layers is never captured as a whole. Two programs with few layers are priced, and their difference
-is the cost of further layers. In a model whose layers alternate between two kinds, a period has two layers:
+A model with 80 equal layers is never captured as a whole. Two programs with fewer layers are priced, and their
+difference is the cost of further layers. In a model whose layers alternate between two kinds, a period has two layers:
 
     layers               0 dense | 1 sparse  2 dense | 3 sparse  4 dense | …
     first                1, because layer 0 has no counterpart in the periods
     period               2
-    depths               3 and 5: one and two periods
+    traced               7: three periods
+    depths               7 and 17: three and eight periods
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +35,12 @@ from spmdir.plugins import load_module
 
 MOST_LAYERS = 1024
 """The largest number of layers of a model."""
+
+PERIODS = 3
+"""The number of periods of layers in a traced program. The middle one can be repeated."""
+
+FURTHER_LAYERS = 9
+"""The least number of layers by which the two programs that are priced differ."""
 
 DEFAULT_SEQUENCE = 4096
 """The largest sequence length that is used by default."""
@@ -62,14 +70,19 @@ class LayerPattern:
     period: int
 
     @property
-    def depths(self) -> tuple[int, int] | tuple[int]:
-        """Return the numbers of layers of the programs that are priced: two, or the whole model if it is short.
+    def traced(self) -> int:
+        """The number of layers of the traced program: three periods, or the whole model if it is short."""
+        depth = self.first + PERIODS * self.period
+        return depth if depth <= self.count else self.count
 
-        The smaller program has at least two repeated layers, because a single layer overlaps with no other one.
+    @property
+    def depths(self) -> tuple[int, int] | tuple[int]:
+        """The numbers of layers of the programs that are priced: two, or the whole model if it is short.
+
+        The larger program has at least `FURTHER_LAYERS` more layers, in whole periods.
         """
-        lower = self.first + max(self.period, 2)
-        upper = lower + max(self.period, 2)
-        return (lower, upper) if upper < self.count else (self.count,)
+        upper = self.traced + math.ceil(FURTHER_LAYERS / self.period) * self.period
+        return (self.traced, upper) if upper < self.count else (self.count,)
 
 
 def layers_of(kinds: Sequence[Hashable]) -> LayerPattern:
@@ -89,7 +102,7 @@ def layers_of(kinds: Sequence[Hashable]) -> LayerPattern:
         while first > 0 and kinds[first - 1] == kinds[first - 1 + period]:
             first -= 1
         candidates.append(LayerPattern(count, first + (count - first) % period, period))
-    return min(candidates, key=lambda layers: (layers.depths[-1], layers.period))
+    return min(candidates, key=lambda layers: (layers.first + PERIODS * layers.period, layers.period))
 
 
 class Workload(ABC):

@@ -9,12 +9,12 @@ import attrs
 import pytest
 
 from spmdir.placement import sharding_plan
-from spmdir.report import memory_report
+from spmdir.report.rank_step import rank_step
 from spmdir.sweep.candidate import candidates
 from spmdir.sweep.captures import imported
-from spmdir.sweep.price import StepOptions, price
+from spmdir.sweep.price import StepOptions, estimate, price, refine
 from spmdir.sweep.step_costs import StepCosts, at_depth
-from spmdir.sweep.sweep import Sweep, SweepRequest, gradient_seconds, state_bytes, sweep
+from spmdir.sweep.sweep import Bound, Sweep, SweepRequest, gradient_seconds, settings_of, state_bytes, sweep
 from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
 from spmdir.sweep.workload import ConfiguredModel, PythonModel
 from tests.sweep.test_workload import config_file
@@ -36,14 +36,28 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> SweepRequest:
     return SweepRequest.of(ConfiguredModel.read(path), 4, 8)
 
 
-def test_costs_of_two_depths_give_the_costs_of_the_whole_model(tiny: SweepRequest) -> None:
+def test_costs_of_two_depths_give_the_costs_of_the_whole_model(tmp_path: Path) -> None:
+    path = config_file(tmp_path, hidden_size=256, intermediate_size=512, vocab_size=512, num_hidden_layers=16)
+    request = SweepRequest.of(ConfiguredModel.read(path), 4, 8)
     for recipe in RECIPES:
         candidate = next(candidates(4, 8, [recipe]))
-        options = StepOptions(tiny.samples)
-        predicted = price(tiny.workload, candidate, options, tiny.pipeline)
-        whole, _ = imported(tiny.workload, candidate, options.at_depth(tiny.layers))
-        peak = memory_report(whole, pipeline=tiny.pipeline).peak_bytes
-        assert predicted.peak_bytes == pytest.approx(peak, rel=0.1), recipe
+        options = StepOptions(request.samples)
+        predicted = price(request.workload, candidate, options, request.pipeline)
+        whole, _ = imported(request.workload, candidate, options.at_depth(request.layers))
+        step = rank_step(whole, None, request.pipeline)
+        assert predicted.peak_bytes == pytest.approx(step.execution.peak_bytes, rel=0.1), recipe
+        assert predicted.seconds == pytest.approx(step.execution.seconds, rel=0.1), recipe
+        assert predicted.least_seconds <= step.execution.seconds
+
+
+def test_estimate_is_near_the_refined_costs(tiny: SweepRequest) -> None:
+    for recipe in RECIPES:
+        candidate, options = next(candidates(4, 8, [recipe])), StepOptions(tiny.samples, 2)
+        estimated = estimate(tiny.workload, candidate, options, tiny.pipeline)
+        costs = refine(tiny.workload, candidate, options, tiny.pipeline, estimated)
+        assert estimated.costs.peak_bytes == pytest.approx(costs.peak_bytes, rel=0.2), recipe
+        assert estimated.costs.least_seconds <= costs.seconds
+        assert estimated.costs.flops == pytest.approx(costs.flops, rel=0.05)
 
 
 def test_peak_moves_to_another_place_with_depth() -> None:
@@ -85,6 +99,15 @@ def test_bounds_are_below_the_prices(tiny: SweepRequest, free: Sweep) -> None:
         state = sum(setting.costs.memory.get(kind, 0.0) for kind in ("parameters", "optimizer state"))
         assert state_bytes(setting.candidate, free.parameters) <= state * (1 + 1e-9)
         assert gradient_seconds(setting.candidate, free.parameters, tiny.machine) <= setting.costs.seconds
+
+
+def test_dominated_settings_are_skipped(tiny: SweepRequest) -> None:
+    candidate = next(candidates(4, 8, ["ddp"]))
+    outcome = settings_of(attrs.evolve(tiny, memory=math.inf), candidate, [Bound(0.0, 0.0)])
+    assert not outcome.settings
+    assert "another setting is faster and smaller" in outcome.skipped[0].reason
+    (setting,) = settings_of(attrs.evolve(tiny, memory=math.inf), candidate, [Bound(0.0, math.inf)]).settings
+    assert setting.bound.seconds <= setting.costs.seconds
 
 
 def test_nothing_fits_into_too_little_memory(tiny: SweepRequest) -> None:

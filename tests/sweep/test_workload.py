@@ -26,11 +26,12 @@ def config_file(folder: Path, **settings: object) -> str:
 @pytest.mark.parametrize(
     ("kinds", "layers", "depths"),
     [
-        ("aaaaa", LayerPattern(5, 0, 1), (2, 4)),
-        ("daaaaa", LayerPattern(6, 1, 1), (3, 5)),
-        ("abababab", LayerPattern(8, 0, 2), (2, 4)),
-        ("aaabaaabaaab", LayerPattern(12, 0, 4), (4, 8)),
-        ("ababababa", LayerPattern(9, 1, 2), (3, 5)),
+        ("a" * 32, LayerPattern(32, 0, 1), (3, 12)),
+        ("d" + "a" * 31, LayerPattern(32, 1, 1), (4, 13)),
+        ("ab" * 20, LayerPattern(40, 0, 2), (6, 16)),
+        ("aaab" * 10, LayerPattern(40, 0, 4), (12, 24)),
+        ("ababababa", LayerPattern(9, 1, 2), (9,)),
+        ("aaaaa", LayerPattern(5, 0, 1), (5,)),
         ("abcd", LayerPattern(4, 3, 1), (4,)),
         ("a", LayerPattern(1, 0, 1), (1,)),
     ],
