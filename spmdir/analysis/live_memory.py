@@ -9,6 +9,7 @@ import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from spmdir.analysis.routes import dispatched_dim, most_rows
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Call
@@ -102,14 +103,17 @@ class LiveMemory:
         return program_of_steps(tasks, self.buffers, self.inputs, self.outputs)
 
 
-def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]) -> LiveMemory:
+def live_memory(
+    function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str], imbalance: float = 1.0
+) -> LiveMemory:
     """Return the buffers of a localized function.
 
     Args:
         kinds: value → its class of memory, one of `MEMORY_CLASSES` of `spmdir.schedule.program`. By default it is
             "activations".
+        imbalance: as in `Topology`; inf for that of the worst router.
     """
-    return _Tracer(function, mesh, rules, kinds).run()
+    return _Tracer(function, mesh, rules, kinds, imbalance).run()
 
 
 class _Tracer:
@@ -122,8 +126,9 @@ class _Tracer:
         copied: as in `LiveMemory`.
     """
 
-    def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]):
+    def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str], imbalance: float):
         self.function, self.mesh, self.rules, self.kinds = function, mesh, rules, kinds
+        self.imbalance = min(imbalance, most_rows(function, mesh))
         self.buffer: dict[SSAValue, int] = {}
         self.strides: dict[SSAValue, Strides] = {}
         self.buffers: list[Buffer] = []
@@ -297,6 +302,11 @@ class _Tracer:
 
     def _bytes(self, value: SSAValue) -> float:
         """Return the bytes of a value on the rank with the largest shard."""
+        scale = self.imbalance if self.imbalance > 1.0 and dispatched_dim(value) is not None else 1.0
+        return scale * self._balanced_bytes(value)
+
+    def _balanced_bytes(self, value: SSAValue) -> float:
+        """Return the result of `_bytes`, with a balanced router."""
         meta = meta_of(value.type)
         if meta is None:
             return 0.0

@@ -40,21 +40,28 @@ def op_seconds(
     Args:
         work: the work of the unsharded op.
     """
-    return op_work(work, operands, results, mesh).time(topology).seconds
+    return op_work(work, operands, results, mesh, topology.imbalance).time(topology).seconds
 
 
 @functools.lru_cache(maxsize=65536)
-def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh) -> Work:
+def op_work(
+    work: Work,
+    operands: tuple[ShardedType, ...],
+    results: tuple[ShardedType, ...],
+    mesh: Mesh,
+    imbalance: float = 1.0,
+) -> Work:
     """Return the work of an op on the busiest rank.
 
     Args:
         work: the work of the unsharded op.
+        imbalance: as in `Topology`.
     """
     fine = refinement(mesh, *(sharding for _, sharding in (*operands, *results)))
     refined_operands = [(meta, sharding.refined(fine)) for meta, sharding in operands]
     refined_results = [(meta, sharding.refined(fine)) for meta, sharding in results]
     strategies = [_strategy(axis, refined_operands, refined_results) for axis in fine.axis_names]
-    return local_work(work, strategies, [fine.sizes[axis] for axis in fine.axis_names])
+    return local_work(work, strategies, [fine.sizes[axis] for axis in fine.axis_names], imbalance)
 
 
 def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> Strategy:

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.row_exchanges import ExchangeRowsOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 
 ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows"
+TO_SOURCES = "experts.to_sources"
 
 Routes = frozenset[SSAValue]
 """The order of each route; a function argument with routed rows is a route of its own."""
@@ -91,3 +96,36 @@ def _route(value: SSAValue) -> Routes:
         seen.update(new)
         pending += new
     return frozenset(routes)
+
+
+def dispatched_dim(value: SSAValue) -> int | None:
+    """Return the dimension of a local value along which a rank has the rows of its own experts; None if there is none.
+
+    Values inside the local form of `experts.regroup` have no sharding. They have the rows of its result or operand.
+    """
+    owner = value.owner
+    if isinstance(owner, ExchangeRowsOp) and sharding_of(value) is None:
+        return next((dispatched_dim(use.operation.results[0]) for use in value.uses if use.operation.results), None)
+    if isinstance(owner, AtenOp) and owner.name == TO_SOURCES:
+        return dispatched_dim(owner.operands[0])
+    sharding = sharding_of(value)
+    return next((p.dim for _, p in sharding.entries if p.varies), None) if sharding is not None else None
+
+
+def most_rows(function: FuncOp, mesh: Mesh) -> float:
+    """Return the most rows that a rank of experts may receive, as a multiple of those with a balanced router.
+
+    If a router chooses k of E experts for each token, n ranks with T tokens receive T k / n rows each if it is
+    balanced. One rank receives at most T min(k, E / n).
+    """
+    ops = list(function.body.block.ops)
+    ranks = [mesh.group_size(op.axes) for op in ops if isinstance(op, ExchangeRowsOp)]
+    experts_by_choice = [_experts_by_choice(op) for op in ops if isinstance(op, AtenOp) and op.name == ROUTE]
+    return float(min(max(ranks, default=1), max(experts_by_choice, default=1)))
+
+
+def _experts_by_choice(route: AtenOp) -> float:
+    """Return the number of experts of a route, divided by the number that each token goes to."""
+    ids = meta_of(route.operands[0].type)
+    assert ids is not None  # verified
+    return route.argument["experts"] / max(ids.shape[1], 1)  # type: ignore[operator]  # verified

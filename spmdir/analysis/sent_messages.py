@@ -16,13 +16,11 @@ from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
 from spmdir.reshard.bucket_cost import added_bucket_seconds, collective_terms
-from spmdir.reshard.cost import NEIGHBOURS, Terms, node_count, sends_anything
-from spmdir.reshard.cost import terms as terms_of
+from spmdir.reshard.cost import Terms, inner_terms, node_count, sends_anything
 from spmdir.reshard.topology import Topology
-from spmdir.reshard.traffic import Sizes
 
-NEIGHBOURLY = (HaloExchangeOp, RotationOp, ExpertExchangeOp)
-"""The ops that send to neighbouring ranks."""
+LOCAL_FORMS = (HaloExchangeOp, RotationOp, ExpertExchangeOp)
+"""The ops of local forms that send."""
 
 
 @attrs.frozen
@@ -44,7 +42,7 @@ class SentMessage:
 
 @cache
 def _may_send(kind: type[Operation]) -> bool:
-    return issubclass(kind, (Collective, *NEIGHBOURLY))
+    return issubclass(kind, (Collective, *LOCAL_FORMS))
 
 
 class SentMessages:
@@ -62,8 +60,8 @@ class SentMessages:
         """Return the message of an op; None if it sends nothing."""
         if not _may_send(type(op)):
             return None
-        if isinstance(op, NEIGHBOURLY):
-            return self._to_neighbours(op)
+        if isinstance(op, LOCAL_FORMS):
+            return self._in_local_form(op)
         assert isinstance(op, Collective)
         key = op.likeness(self.mesh)
         if key not in self._messages:
@@ -75,12 +73,12 @@ class SentMessages:
             self._sent.add(state)
         return message
 
-    def _to_neighbours(self, op: HaloExchangeOp | RotationOp | ExpertExchangeOp) -> SentMessage | None:
-        """Return the message of an op that sends to neighbouring ranks; None if it sends nothing."""
+    def _in_local_form(self, op: HaloExchangeOp | RotationOp | ExpertExchangeOp) -> SentMessage | None:
+        """Return the message of an op of a local form; None if it sends nothing."""
         if not op.sent(self.mesh):
             return None
-        sizes = Sizes(self.mesh.group_size(op.axes), 0, 0, op.sent(self.mesh))
-        terms = terms_of(NEIGHBOURS, sizes, node_count(op.axes, self.mesh), self.topology)
+        ranks, nodes = self.mesh.group_size(op.axes), node_count(op.axes, self.mesh)
+        terms = inner_terms(op.name.removesuffix("_start"), op.sent(self.mesh), ranks, nodes, self.topology)
         return SentMessage(op.name.removeprefix("spmd."), op.axes, terms)
 
     def _message(self, op: Collective) -> SentMessage | None:

@@ -243,11 +243,19 @@ def _check_order(
             nested = [None if f is None else _together(choice[axis], f) for axis, f in zip(axes, factors, strict=True)]
             for factor in dict.fromkeys(nested):
                 nesting = tuple(axis for axis, of_axis in zip(axes, nested, strict=True) if of_axis == factor)
-                if factor is not None and order_of_factor.setdefault(factor, nesting) != nesting:
+                if factor is not None and not _agree(order_of_factor.setdefault(factor, nesting), nesting):
                     raise ShardingError(
                         f"the axes of factor '{rule.factors[factor].name}' nest as {list(order_of_factor[factor])} in "
                         f"one tensor and as {list(nesting)} in another; use the same order in both"
                     )
+
+
+def _agree(order: Sequence[str], other_order: Sequence[str]) -> bool:
+    """Return whether two nesting orders agree on the axes that both contain.
+
+    The rows of experts may be sharded by more axes than their weights.
+    """
+    return [axis for axis in order if axis in other_order] == [axis for axis in other_order if axis in order]
 
 
 def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Sharding | None], mesh: Mesh) -> None:

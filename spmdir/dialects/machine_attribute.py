@@ -58,7 +58,7 @@ class Machine:
 def write_topology(function: FuncOp, topology: Topology) -> None:
     """Write the constants of `topology` on `function`, unless it is a preset; omit defaults."""
     function.attributes.pop(TOPOLOGY, None)
-    constants_only = attrs.evolve(topology, costs=None)
+    constants_only = attrs.evolve(topology, costs=None, imbalance=1.0)
     if TOPOLOGIES.get(topology.name) != constants_only:
         values = _changed(constants_only, ("peak_flops", "protocols"))
         values |= {f"{_PEAK}{unit}": peak for unit, peak in topology.peak_flops}
@@ -114,7 +114,7 @@ def write_certificate(function: FuncOp, certificate: Certificate) -> None:
     values = attrs.asdict(certificate)
     rounded = {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in values.items()}
     function.attributes[CERTIFICATE] = _dictionary_attr(
-        {name: value for name, value in rounded.items() if value not in ("", "none")}
+        {name: value for name, value in rounded.items() if value not in ("", "none", None)}
     )
 
 

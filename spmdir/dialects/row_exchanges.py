@@ -6,7 +6,6 @@ balanced router.
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from xdsl.irdl import irdl_op_definition
@@ -16,6 +15,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.ring_ops import LocalFormOp, check_axes
+from spmdir.dialects.values import global_type, sharding_of
 
 
 class ExpertExchangeOp(LocalFormOp):
@@ -32,10 +32,16 @@ class ExpertExchangeOp(LocalFormOp):
 
     def sent(self, mesh: Mesh) -> int:
         """Return the bytes that a rank sends if the router is balanced."""
-        meta, count = meta_of(self.operands[0].type), mesh.group_size(self.axes)
-        if meta is None or DYNAMIC in meta.shape:
-            return 0
-        return math.prod(meta.shape) * meta.dtype.itemsize * (count - 1) // count
+        meta, count = self._balanced_meta(mesh), mesh.group_size(self.axes)
+        return 0 if meta is None else meta.bytes * (count - 1) // count
+
+    def _balanced_meta(self, mesh: Mesh) -> TensorMeta | None:
+        """Return the type of the tensor of the first rank with a balanced router; None if sizes are symbolic."""
+        value = self.operands[0]
+        meta, sharding, whole = meta_of(value.type), sharding_of(value), global_type(value, mesh)
+        if meta is not None and DYNAMIC in meta.shape and sharding is not None and whole is not None:
+            meta = sharding.local_type(whole, mesh, mesh.coordinate(0)) if DYNAMIC not in whole.shape else whole
+        return None if meta is None or DYNAMIC in meta.shape else meta
 
 
 @irdl_op_definition

@@ -85,7 +85,7 @@ class FitMemoryPass(LocalPass, MachineOptions):
         machine = self.machine(ctx, function, self.budget)
         if machine.memory == math.inf:
             return None
-        memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules))
+        memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules), machine.topology.imbalance)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology, memory)
         values, copies = copyable_values(memory, machine.topology) if self.offload else ({}, {})
         fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)

@@ -261,7 +261,9 @@ class MeshSearch:
 
     def _find_live_values(self, local: ModuleOp) -> PeakMemory:
         """Return the live buffers at the peak of a local program. Temporary buffers count as the first result."""
-        memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
+        memory = live_memory(
+            ir.functions(local)[0], ir.mesh(local), self._context.rules, {}, self.problem.topology.imbalance
+        )
         peak_bytes, _, live_buffers = find_peak(memory.program)
         live: list[tuple[int, bool, float]] = []  # (value of the problem, whether it is a resharded copy, bytes)
         for buffer in live_buffers:

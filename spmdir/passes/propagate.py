@@ -41,7 +41,7 @@ from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.limited_memory import peak_bound
-from spmdir.pipeline.options import Count
+from spmdir.pipeline.options import Count, Factor
 from spmdir.pipeline.recorded_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.measured_times import Costs
@@ -78,6 +78,9 @@ class PropagatePass(FunctionPass):
     overlap: Literal["none", "messages", "schedule"] = "none"
     """How reshards are priced: in full (`none`), without the latency of messages that parameters or gradients share
     (`messages`), or only the part that a schedule leaves exposed (`schedule`)."""
+    imbalance: Factor = 1.0  # type: ignore[assignment]
+    """The most rows that a rank of experts receives, as a multiple of those with a balanced router. Times and memory
+    assume it, because routes are data."""
     effort: Count = 100
     """The largest number of rounds of messages for each pair of mesh axes."""
     sub_axes: Literal["auto", "none"] = "auto"
@@ -123,6 +126,7 @@ class PropagatePass(FunctionPass):
         _warn_of_other_names(function, ctx.rules)
         with collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
+            topology = attrs.evolve(topology, imbalance=self.imbalance)
             machine = Machine(topology, memory_limit(self.memory, topology))
             remark_other_costs(function, self, topology, self.name)
             write_stage(function, "decided")  # also if the function was at a later stage

@@ -114,8 +114,10 @@ class _Bound:
         return float(meta.bytes) if meta else 0.0
 
     def _shard_bytes(self, value: SSAValue, sharding: Sharding | None) -> float:
-        """Return the bytes of the largest local shard of a value."""
+        """Return the bytes of the largest local shard of a value; the whole value if the size of shards is data."""
         meta = meta_of(value.type)
+        if sharding is not None and any(placement.varies for _, placement in sharding.entries):
+            return self._whole_bytes(value)
         if (meta, sharding) not in self._sizes:
             size = local_bytes(sharding or Sharding(), meta.shape, meta.dtype.itemsize, self.mesh) if meta else 0.0
             self._sizes[meta, sharding] = size

@@ -22,6 +22,24 @@ Count = Annotated[int, "from 0 on"]
 """The type of an option that is an integer of at least 0."""
 
 
+class _Factor(float):
+    """A number of at least 1, parsed from text or given as a number.
+
+    Raises:
+        ValueError: the text is not such a number.
+    """
+
+    def __new__(cls, value: str | float) -> _Factor:
+        number = real(value) if isinstance(value, str) else value
+        if not number >= 1:
+            raise ValueError(value)
+        return super().__new__(cls, number)
+
+
+Factor = Annotated[_Factor, "from 1 on"]
+"""The type of an option that is a factor of at least 1."""
+
+
 def load_pass(name: str, passes: PassTable = PASSES) -> type[ModulePass]:
     """Return the class of the pass `name`. This may import its module.
 
@@ -154,4 +172,4 @@ def _type_text(kind: Any) -> str:
         return "|".join(map(str, members))
     if origin in (Union, UnionType):
         return "|".join(map(_type_text, members))
-    return {bool: "true|false", NoneType: "none", Bytes: "a size"}.get(kind) or kind.__name__
+    return {bool: "true|false", NoneType: "none", Bytes: "a size", _Factor: "a number"}.get(kind) or kind.__name__

@@ -13,6 +13,7 @@ import os
 from collections.abc import Collection
 from typing import Any, Literal
 
+import attrs
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
@@ -40,7 +41,7 @@ Memory = Literal["auto", "least"] | Size | None
 def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool) -> None:
     """Write the pass that decided `function` to its attribute, with the options that differ from their defaults."""
     function.attributes.pop(NOTE, None)
-    noted = (*MACHINE, "costs-digest", "overlap")
+    noted = (*MACHINE, "costs-digest", "overlap", "imbalance")
     options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in noted]
     if options:
         function.attributes[NOTE] = StringAttr(str(Step(decided_by.name, tuple(options))))
@@ -67,6 +68,12 @@ def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
     """Return whether `function` was decided with `overlap=messages`: without the latency of shared messages."""
     decided_by: Any = _noted_pass(function, pipeline)
     return decided_by.overlap == "messages"
+
+
+def imbalance_of(function: FuncOp, pipeline: Pipeline) -> float:
+    """Return the imbalance of experts that propagate assumed for `function`."""
+    decided_by: Any = _noted_pass(function, pipeline)
+    return decided_by.imbalance
 
 
 def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
@@ -141,6 +148,7 @@ def machine_of(
     """
     if not isinstance(topology, str) or topology != "auto":
         machine_topology = with_costs(pipeline.find_topology(topology), costs)
+        machine_topology = attrs.evolve(machine_topology, imbalance=imbalance_of(function, pipeline))
         return Machine(machine_topology, memory_limit(memory, machine_topology))
     noted = _noted_machine(function, pipeline, not costs)
     machine_topology = with_costs(noted.topology, costs)
@@ -187,4 +195,5 @@ def _noted_machine(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool)
     _check_files(function, decided_by, files, pipeline)
     topology = topology or pipeline.find_topology(decided_by.topology)
     topology = with_costs(topology, decided_by.costs if with_noted_costs else "")
+    topology = attrs.evolve(topology, imbalance=decided_by.imbalance)
     return Machine(topology, memory_limit(decided_by.memory, topology))

@@ -58,6 +58,7 @@ class Grouped(RoutedPlacement):
     """A rank has all rows of its own experts, sorted by expert."""
 
     text: ClassVar[str] = "Grouped({dim})"
+    varies: ClassVar[bool] = True
     nests_as_mesh: ClassVar[bool] = True  # the ranks of a dispatch are in the order of their process group
     dim: int
 

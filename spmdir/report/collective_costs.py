@@ -1,16 +1,27 @@
-"""The cost of each collective of a program. Local steps, such as slice, are in compute.py."""
+"""The cost of each message of a program: collectives, and messages inside ops. Local steps, such as slice, are in
+compute.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 from xdsl.dialects.func import FuncOp
 
 from spmdir.analysis.sent_messages import SentMessages
+from spmdir.analysis.type_check import match
+from spmdir.core.errors import Location
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
+from spmdir.dialects.value_op import ValueOp
 from spmdir.report.op_costs import MEASURED, OpCost
 from spmdir.report.op_sums import Share
+from spmdir.report.torch_ops import torch_ops
+from spmdir.reshard.cost import Terms, inner_terms, node_count
+from spmdir.reshard.topology import Topology
+from spmdir.rules import RuleSet
+from spmdir.search.joint_cost import communicating_groups
 
 
 def collective_costs(function: FuncOp, messages: SentMessages) -> Iterator[OpCost]:
@@ -18,7 +29,40 @@ def collective_costs(function: FuncOp, messages: SentMessages) -> Iterator[OpCos
     for op in function.body.block.ops:
         message = messages.of(op)
         if message is not None:
-            terms = message.terms
-            share = Share(1, terms.wire_bytes, terms.seconds, (terms.measured or messages.topology.name,))
-            bound = MEASURED if terms.measured else "network"
-            yield OpCost(text_name(op.results[0]), message.kind, location_of(op), share, 0.0, 0.0, bound, message.axes)
+            name, location = text_name(op.results[0]), location_of(op)
+            yield _message_cost(name, message.kind, location, message.terms, message.axes, messages.topology)
+
+
+def inner_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> Iterator[OpCost]:
+    """Yield the cost of each message inside an op of a decided function: those of rings, and of rows of experts.
+
+    After localize, these messages are ops of local forms, and `collective_costs` yields their costs.
+    """
+    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
+    for _, op in torch_ops(ops, mesh, rules):
+        if op is None or op.rule is None:
+            continue
+        operands, results = ([sharding for _, sharding in types] for types in (op.needed, op.produced))
+        if not op.rule.may_send(placement for sharding in (*operands, *results) for _, placement in sharding.entries):
+            continue
+        choice = match(op.rule, operands, results, mesh)
+        fine = mesh.refine(choice)
+        joint = [
+            attrs.evolve(strategy, sent=op.rule.sent_tensors(strategy, fine.sizes[axis]))
+            for axis, strategy in choice.items()
+        ]
+        for axes, strategy, sharded in communicating_groups(joint, tuple(choice), fine):
+            ranks, nodes = fine.group_size(axes), node_count(axes, fine)
+            for sent in strategy.sent:
+                terms = inner_terms(sent.op, sent.sent_bytes(sharded, ranks), ranks, nodes, topology)
+                if ranks > 1:
+                    kind = sent.op.removeprefix("spmd.")
+                    yield _message_cost(op.name, kind, op.location, terms, axes, topology)
+
+
+def _message_cost(
+    name: str, kind: str, location: Location | None, terms: Terms, axes: tuple[str, ...], topology: Topology
+) -> OpCost:
+    """Return the cost of a message with these terms."""
+    share = Share(1, terms.wire_bytes, terms.seconds, (terms.measured or topology.name,))
+    return OpCost(name, kind, location, share, 0.0, 0.0, MEASURED if terms.measured else "network", axes)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class CommReport(ShownAsText):
     """The communication of a program. Local steps such as slice, partition and rearrange do not count.
 
-    Halo exchanges of windows (halo, halo_reduce) and rotations (rotate) count only after localize, which inserts them.
+    Halo exchanges of windows (halo, halo_reduce) count only after localize, which inserts them. Rows of experts
+    (exchange_rows) count with the assumed imbalance of `propagate`.
 
     Attributes:
         count: the number of collectives.
@@ -150,7 +151,7 @@ def comm_report(
     from spmdir.dialects.stage import is_local
     from spmdir.dialects.stage_inference import is_undecided
     from spmdir.pipeline.recorded_options import machine_of, remark_noted_costs
-    from spmdir.report.collective_costs import collective_costs
+    from spmdir.report.collective_costs import collective_costs, inner_costs
     from spmdir.report.compute import compute_costs
     from spmdir.report.lower_for_report import with_collectives
     from spmdir.report.output_errors import output_errors
@@ -173,6 +174,9 @@ def comm_report(
         with pipeline.rules:
             if is_decided and not is_local(function):
                 compute += compute_costs(function, mesh, pipeline.rules, machine)
+                collectives += inner_costs(function, mesh, pipeline.rules, machine)
+                balanced = attrs.evolve(machine, imbalance=1.0)
+                bounds += [cost.share.wire_bytes for cost in inner_costs(function, mesh, pipeline.rules, balanced)]
             errors += output_errors(function, mesh, pipeline.rules)
     total = sum((op.share for op in collectives), Share())
     return CommReport(

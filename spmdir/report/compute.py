@@ -38,7 +38,7 @@ def compute_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         work = op_work(input_work(sharded[0]), (), (sharded,), mesh)
         costs.append(_kernel_cost(text_name(value), INPUTS, _location(value, function), work, topology))
     for op, work in program.works(topology.costs is not None):
-        local_work = op_work(work, op.needed, op.produced, mesh)
+        local_work = op_work(work, op.needed, op.produced, mesh, topology.imbalance)
         costs.append(_kernel_cost(op.name, op.kind, op.location, local_work, topology))
     costs += [_local_step_cost(op, mesh, topology) for op in function.body.block.ops if isinstance(op, Collective)]
     return [cost for cost in costs if cost is not None and cost.seconds]

@@ -38,6 +38,8 @@ class MemoryReport(ShownAsText):
         by_class: kind of memory → live bytes at the peak.
         holders: the buffers that are live at the peak, the largest first.
         host_bytes: the peak of the bytes that the rank has in the memory of its host.
+        worst_bytes: the peak if one rank receives as many rows of experts as a router can send; None if rows are not
+            dispatched. The other numbers assume the imbalance of `propagate`.
     """
 
     peak_bytes: float
@@ -45,6 +47,7 @@ class MemoryReport(ShownAsText):
     by_class: dict[str, float]
     holders: tuple[Buffer, ...]
     host_bytes: float = 0.0
+    worst_bytes: float | None = None
 
     def top(self, count: int) -> tuple[Buffer, ...]:
         """Return the `count` largest buffers at the peak."""
@@ -53,6 +56,8 @@ class MemoryReport(ShownAsText):
     def __str__(self) -> str:
         lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.peak_value or 'the arguments'}"]
         lines += [f"  {kind:<22}{size_text(size):>9}" for kind, size in self.by_class.items()]
+        if self.worst_bytes is not None:
+            lines.append(f"at most {size_text(self.worst_bytes)} with the worst router of experts")
         lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])
 
@@ -83,15 +88,21 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     """
     from spmdir.analysis.live_memory import live_memory
     from spmdir.analysis.memory_classes import memory_classes
+    from spmdir.analysis.routes import most_rows
     from spmdir.dialects import ir
+    from spmdir.pipeline.recorded_options import imbalance_of
     from spmdir.pipeline.remaining_passes import bind_examples, localize
 
     pipeline = as_pipeline(pipeline)
     with collector_paused(), pipeline.rules:
         module = localize(bind_examples(module, pipeline), pipeline)
         function = ir.main_function(module)
-        kinds = memory_classes(function, pipeline.rules)
-        memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)
+        kinds, mesh = memory_classes(function, pipeline.rules), ir.mesh(module)
+        imbalance = imbalance_of(function, pipeline)
+        memory = live_memory(function, mesh, pipeline.rules, kinds, imbalance)
+        worst_bytes = None
+        if most_rows(function, mesh) > 1.0:
+            worst_bytes = find_peak(live_memory(function, mesh, pipeline.rules, kinds, math.inf).program)[0]
     program = memory.program
     peak_bytes, peak_index, live_buffers = find_peak(program)
     live = sorted((program.buffers[buffer] for buffer in sorted(live_buffers)), key=lambda buffer: -buffer.bytes)
@@ -107,4 +118,5 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         by_class,
         tuple(live),
         memory.host_bytes,
+        worst_bytes,
     )

@@ -71,7 +71,7 @@ def rank_step(module: ModuleOp, topology: Topology | str | None, pipeline: Pipel
         machine = machine_of(function, pipeline, chosen_topology, os.fspath(pipeline.costs or "")).topology
         mesh, kinds = ir.mesh(module), memory_classes(function, pipeline.rules)
         say("pricing the program of a rank")
-        memory = live_memory(function, mesh, pipeline.rules, kinds)
+        memory = live_memory(function, mesh, pipeline.rules, kinds, machine.imbalance)
         paths = module_paths(function)
         program, units = rank_program(function, mesh, pipeline.rules, machine, memory, paths)
         return RankStep(function, mesh, machine, units, kinds, paths, memory, simulate(program))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.analysis.sent_messages import NEIGHBOURLY
+from spmdir.analysis.sent_messages import LOCAL_FORMS
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.collectives import Collective, WaitOp
@@ -25,7 +25,7 @@ def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation,
     targets_of: dict[SSAValue, list[Sharding]] = {}
     collectives_of: dict[SSAValue, dict[Operation, None]] = {}
     for op in function.body.block.ops:
-        if isinstance(op, NEIGHBOURLY):
+        if isinstance(op, LOCAL_FORMS):
             yield (op,), op.sent(mesh)
         if not isinstance(op, (Collective, WaitOp)):
             continue

@@ -32,10 +32,19 @@ from spmdir.reshard.collectives import collective
 from spmdir.reshard.exchange import least_received, reduced_axes
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, Topology
-from spmdir.reshard.traffic import Sizes, Traffic, anywhere
+from spmdir.reshard.traffic import Sizes, Traffic, anywhere, direct
 
-NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
-"""The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`. They do not occur in reshards."""
+_TO_NEIGHBOURS = Traffic(wire=lambda s: s.source, crossing=anywhere)
+"""The traffic of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`."""
+
+_TO_EXPERTS = Traffic(
+    wire=lambda s: s.source,
+    crossing=direct,
+    passes=1,
+    sends_at_once=True,
+    name="all_to_all",
+)
+"""The traffic of `spmd.exchange_rows` and `spmd.exchange_counts`."""
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
@@ -245,6 +254,23 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
     packed_bytes = traffic.packed(sizes)
     packing = 2 * packed_bytes / topology.memory_bandwidth + topology.launch_latency if packed_bytes else 0.0
     return Terms(wire, latency, intra, inter, copies, launches, packing)
+
+
+def inner_terms(op: str, size: float, ranks: int, nodes: int, topology: Topology) -> Terms:
+    """Return the terms of an op that occurs only inside local forms, not in reshards.
+
+    Args:
+        op: `spmd.halo`, `spmd.halo_reduce`, `spmd.rotate`, `spmd.exchange_rows` or `spmd.exchange_counts`.
+        size: bytes that a rank sends; if it sends rows, with a balanced router.
+        ranks, nodes: of a group.
+    """
+    if op == "spmd.exchange_rows":
+        size *= topology.imbalance
+    traffic = _TO_EXPERTS if op in ("spmd.exchange_rows", "spmd.exchange_counts") else _TO_NEIGHBOURS
+    inner = terms(traffic, Sizes(ranks, size, size), nodes, topology)
+    if op != "spmd.exchange_counts" or ranks == 1:
+        return inner
+    return attrs.evolve(inner, latency=inner.latency + topology.host_latency)  # the host waits for the counts
 
 
 Transfer = tuple[float, float, float]

@@ -68,6 +68,8 @@ class Topology:
             are no such trees.
         protocols: further protocols. That of large messages has the latencies above, and both bandwidths in full.
         costs: measured times, which replace modelled ones; not a key of a file.
+        imbalance: the most rows that a rank of experts receives, as a multiple of those with a balanced router. It is
+            an assumption on data, not on the machine, so it is not a key of a file.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Topology:
     tree_efficiency: float = 0.0
     protocols: tuple[Protocol, ...] = attrs.field(default=(), repr=lambda all: f"<{', '.join(p.name for p in all)}>")
     costs: Costs | None = None
+    imbalance: float = 1.0
 
     def __str__(self) -> str:
         return self.name
@@ -262,7 +265,7 @@ def _check_numbers(
     most: float,
 ) -> None:
     """Raise ParseError unless `table` has the constants of `kind`, other than tables, in range."""
-    fields = [field for field in attrs.fields(kind) if field.name not in ("name", "costs")]
+    fields = [field for field in attrs.fields(kind) if field.name not in ("name", "costs", "imbalance")]
     expected = [field.name for field in fields]
     for key, value in table.items():
         if key not in expected:

@@ -12,9 +12,9 @@ import attrs
 from spmdir.core.errors import ParseError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Call, Local, shard_of
-from spmdir.core.placement.standard import Placement
+from spmdir.core.placement.standard import Placement, plugins
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules.language.syntax_tree import TextStrategy
+from spmdir.rules.language.syntax_tree import OpCall, Statement, TextStrategy, walk
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.rank import Rank, SingleRank
 from spmdir.rules.replacement import expand, localize
@@ -33,21 +33,17 @@ from spmdir.rules.strategies.plugin_declared import combining, declared_strategi
 from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, plugins_among, with_dim
 from spmdir.rules.strategies.plugin_shards import substituted_strategies
 from spmdir.rules.strategies.split_products import split_strategies
-from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
+from spmdir.rules.strategies.strategy import EXCHANGES, UNSHARDED, SentTensor, ShardCounts, Strategy
 from spmdir.rules.strategies.text_strategies import text_strategies
 
-SENDING = ("spmd.rotate", "spmd.exchange_counts", "spmd.exchange_rows")
+SENDING = ("spmd.rotate", *EXCHANGES)
 """Ops of local forms that send their first operand."""
 
 
-def rotated_bytes(
+def find_sent_tensors(
     rule: RuleInstance, local_form: Callable[..., Expansion | None], strategy: Strategy, count: int
-) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Return (bytes, factors) of each tensor that a rank sends in the local form of `strategy` on `count` ranks.
-
-    If other axes shard the returned factors, the tensor is smaller. They are the factors, other than those of
-    `strategy`, of the operand that has the shape of the tensor, apart from the sharded dimension.
-    """
+) -> tuple[SentTensor, ...]:
+    """Return the tensors that a rank sends in the local form of `strategy` on `count` ranks."""
     mesh = Mesh({"ring": count})
     shard_of_factor = {
         factor: shard_of(rule.factors[factor].size, [("ring", strategy.placement_of(factor))])
@@ -59,19 +55,26 @@ def rotated_bytes(
     )
     scattered = frozenset(factor for factor, shard in shard_of_factor.items() if not shard.is_contiguous(mesh))
     form = local_form(shard_of_factor, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,), ("ring",))
-    sent_tensors = [op.call.operands[0] for op in form.ops if op.call.name in SENDING] if form else []
-    return tuple((meta.bytes, _shrinking_factors(rule, strategy, operands, meta)) for meta in sent_tensors)
+    sent_tensors = []
+    for op in form.ops if form else ():
+        if op.call.name in SENDING:
+            meta = op.call.operands[0]
+            factors = _shrinking_factors(rule, strategy, operands, meta, op.call.name in EXCHANGES)
+            sent_tensors.append(SentTensor(op.call.name, meta.bytes, factors))
+    return tuple(sent_tensors)
 
 
 def _shrinking_factors(
-    rule: RuleInstance, strategy: Strategy, operands: tuple[TensorMeta, ...], sent: TensorMeta
+    rule: RuleInstance, strategy: Strategy, operands: tuple[TensorMeta, ...], sent: TensorMeta, is_exchange: bool
 ) -> tuple[int, ...]:
-    """Return the factors by which other axes could shard the tensor `sent`, see `rotated_bytes`.
+    """Return the factors by which other axes could shard the tensor `sent`.
 
     They are those of the first operand with the shape of `sent`, apart from the sharded dimension; () if there is none.
+    In a ring, the factors that `strategy` shards are not among them. Exchanged rows may be sharded by other axes too.
 
     Args:
         operands: the local types of the operands.
+        is_exchange: whether `sent` contains rows that are exchanged.
     """
     sharded_factors = set(strategy.factors)
     for dims, operand in zip(rule.operand_dims, operands, strict=True):
@@ -80,8 +83,14 @@ def _shrinking_factors(
             for factors, size, sent_size in zip(dims, operand.shape, sent.shape, strict=True)
         )
         if has_same_shape:
-            return tuple(factor for factors in dims for factor in factors if factor not in sharded_factors)
+            return tuple(f for factors in dims for f in factors if is_exchange or f not in sharded_factors)
     return ()
+
+
+def _sends(statement: Statement) -> bool:
+    """Return whether a statement of a local form is a ring, or calls an op that sends."""
+    calls = (part for value in statement.values for part in walk(value) if isinstance(part, OpCall))
+    return statement.ring is not None or any(call.op in SENDING for call in calls)
 
 
 class Rules(Ops, Protocol):
@@ -115,7 +124,7 @@ class OpRule(RuleInstance):
     _factor_cache: StrategyCache = attrs.field(factory=dict)
     _expansions: dict[int, Expansion] = attrs.field(factory=dict)
     _internal_reductions: dict[tuple[int, int], tuple[InternalReduction, ...]] = attrs.field(factory=dict)
-    _rotated_bytes: dict[tuple[Strategy, int], tuple[tuple[int, tuple[int, ...]], ...]] = attrs.field(factory=dict)
+    _sent_tensors: dict[tuple[Strategy, int], tuple[SentTensor, ...]] = attrs.field(factory=dict)
 
     def __repr__(self) -> str:
         return f"<OpRule: {self.name}>"
@@ -343,19 +352,30 @@ class OpRule(RuleInstance):
 
     def has_ring(self, strategy: Strategy) -> bool:
         """Return whether the local form of a strategy may contain a ring."""
-        if strategy.rewrite != "local":
-            return False
-        bodies = [strategy.text.body] if strategy.text else [clause.body for clause in self.rule.of_kind("local")]
-        return any(statement.ring is not None for body in bodies for statement in body)
+        return any(statement.ring is not None for statement in self._local_body(strategy))
 
-    def rotated_bytes(self, strategy: Strategy, count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return (bytes, factors) of each tensor that a rank sends in the rings of a strategy on `count` ranks."""
-        if not self.has_ring(strategy):
+    def may_send(self, placements: Iterable[Placement]) -> bool:
+        """Return whether the local form of a strategy with `placements` sends: a ring, or rows of experts."""
+        kinds = tuple(dict.fromkeys(map(type, plugins(placements))))
+        texts = self.rules.text_strategies(self.name, kinds)
+        bodies = [*(text.body for text in texts), *(clause.body for clause in self.rule.of_kind("local"))]
+        return any(_sends(statement) for body in bodies for statement in body)
+
+    def _local_body(self, strategy: Strategy) -> list[Statement]:
+        """Return the statements from which the local form of a strategy is made."""
+        if strategy.rewrite != "local":
+            return []
+        bodies = [strategy.text.body] if strategy.text else [clause.body for clause in self.rule.of_kind("local")]
+        return [statement for body in bodies for statement in body]
+
+    def sent_tensors(self, strategy: Strategy, count: int) -> tuple[SentTensor, ...]:
+        """Return the tensors that a rank sends in the local form of a strategy on `count` ranks."""
+        if not any(map(_sends, self._local_body(strategy))):
             return ()
         key = strategy, count
-        if key not in self._rotated_bytes:
-            self._rotated_bytes[key] = rotated_bytes(self, self.local_form, strategy, count)
-        return self._rotated_bytes[key]
+        if key not in self._sent_tensors:
+            self._sent_tensors[key] = find_sent_tensors(self, self.local_form, strategy, count)
+        return self._sent_tensors[key]
 
     def local_form(
         self,

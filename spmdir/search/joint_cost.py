@@ -12,10 +12,9 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
-from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
+from spmdir.reshard.cost import inner_terms, node_count
 from spmdir.reshard.plan_tree import ROUNDING, Planner, plan_tree
-from spmdir.reshard.traffic import Sizes
-from spmdir.rules.strategies.strategy import Strategy, shard_counts
+from spmdir.rules.strategies.strategy import EXCHANGES, ShardCounts, Strategy, shard_counts
 from spmdir.search.merged_nodes import Quotient
 from spmdir.search.problem import AVOIDED, Problem, local_seconds
 from spmdir.search.roofline import Work
@@ -117,38 +116,47 @@ def node_seconds(
 ) -> float:
     """Return the seconds of a node with a strategy on each of `axes`: compute, and collectives inside the op.
 
-    `inner_bytes` of a strategy are all-reduced, `sent_bytes` are exchanged with neighbours (a halo).
+    `inner_bytes` of a strategy are all-reduced, and `sent` tensors are sent as by the op of a local form.
     """
     seconds = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
-    for positions, strategy in _communicating_groups(joint):
-        other_strategies = [
-            (other_strategy, mesh.sizes[axis])
-            for position, (axis, other_strategy) in enumerate(zip(axes, joint, strict=True))
-            if position not in positions
-        ]
-        group = tuple([axes[position] for position in positions])
-        sharded, count, nodes = shard_counts(other_strategies), mesh.group_size(group), node_count(group, mesh)
+    for group, strategy, sharded in communicating_groups(joint, axes, mesh):
+        count, nodes = mesh.group_size(group), node_count(group, mesh)
         for size, factors in strategy.inner_bytes:
             local = size / math.prod(map(sharded.of, factors))
             seconds += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds
-        for size, factors in strategy.sent_bytes:
-            sizes = Sizes(count, 0, 0, size / math.prod(map(sharded.of, factors)))
-            seconds += cost(NEIGHBOURS, sizes, nodes, shared.topology).seconds
+        for sent in strategy.sent:
+            seconds += inner_terms(sent.op, sent.sent_bytes(sharded, count), count, nodes, shared.topology).seconds
     return seconds
 
 
-def _communicating_groups(joint: Sequence[Strategy]) -> list[tuple[list[int], Strategy]]:
-    """Return groups of axes that communicate together inside an op: their positions, and the strategy of the first.
+def communicating_groups(
+    joint: Sequence[Strategy], axes: Sequence[str], mesh: Mesh
+) -> list[tuple[tuple[str, ...], Strategy, ShardCounts]]:
+    """Return the groups of axes that communicate together inside an op.
 
-    An expansion reduces a value once over all axes that shard it; other axes communicate separately.
+    An expansion reduces a value once over all axes that shard it, and rows are dispatched once over all axes with the
+    strategy. Other axes communicate separately.
+
+    Returns: for each group, its axes, the strategy of its first axis, and the shards of factors along all other axes.
     """
-    groups: dict[object, tuple[list[int], Strategy]] = {}
+    groups: dict[object, list[int]] = {}
     for position, strategy in enumerate(joint):
-        if strategy.inner_bytes or strategy.sent_bytes:
-            key = strategy.inner_bytes if strategy.rewrite == "expand" else position
-            positions, _ = groups.setdefault(key, ([], strategy))
-            positions.append(position)
-    return list(groups.values())
+        if strategy.inner_bytes or strategy.sent:
+            is_exchange = any(sent.op in EXCHANGES for sent in strategy.sent)
+            key = strategy.inner_bytes if strategy.rewrite == "expand" else strategy.text if is_exchange else position
+            groups.setdefault(key, []).append(position)
+    return [
+        (
+            tuple([axes[position] for position in positions]),
+            joint[positions[0]],
+            shard_counts(
+                (strategy, mesh.sizes[axis])
+                for position, (axis, strategy) in enumerate(zip(axes, joint, strict=True))
+                if position != positions[0]
+            ),
+        )
+        for positions in groups.values()
+    ]
 
 
 def value_seconds(

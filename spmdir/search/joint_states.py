@@ -172,10 +172,10 @@ class StateFinder:
                 placement_numbers,
                 shards=tuple([float(placement.trait == "shard") for placement in placements]),
                 factor=strategy.factors[0] if strategy.factors else -1,
-                fraction=fractions([strategy], [count])[0],
+                fraction=fractions([strategy], [count], self.shared.topology.imbalance)[0],
                 is_known=-1 not in placement_numbers,
                 shards_several=len(strategy.factors) > 1,
-                sends=bool(strategy.sent_bytes or strategy.inner_bytes),
+                sends=bool(strategy.sent or strategy.inner_bytes),
             )
             self._numbered[strategy, count] = numbered
         return numbered
@@ -276,7 +276,7 @@ class StateFinder:
             shares_factor |= (factors[:, axis] == factors[:, other_axis]) & (factors[:, axis] >= 0)
         for row in np.flatnonzero(shares_factor).tolist():
             joint = [strategies[index].strategy for strategies, index in zip(by_axis, rows[row].tolist(), strict=True)]
-            fraction_by_axis[row] = fractions(joint, counts)
+            fraction_by_axis[row] = fractions(joint, counts, self.shared.topology.imbalance)
         return fraction_by_axis
 
     def _orders(

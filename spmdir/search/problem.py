@@ -57,7 +57,7 @@ def splits(size: int, count: int, before: int) -> bool:
     return before == 1 or size % (count * before) == 0
 
 
-def fractions(joint: Iterable[Strategy], counts: Iterable[int]) -> list[float]:
+def fractions(joint: Iterable[Strategy], counts: Iterable[int], imbalance: float = 1.0) -> list[float]:
     """Return, for each axis, the fraction of the work that the axis leaves to the busiest rank.
 
     The product of the fractions is the whole fraction. For example, 10 rows over axes of 2 and 4 ranks give 5/10 and
@@ -66,16 +66,22 @@ def fractions(joint: Iterable[Strategy], counts: Iterable[int]) -> list[float]:
     Args:
         joint: the strategy on each axis.
         counts: the number of ranks on each axis.
+        imbalance: as in `Topology`. It counts once for a factor, however many axes dispatch its rows.
     """
     fraction_by_axis: list[float] = []
     chunks_by_factor: dict[int, int] = {}
+    dispatched_factors: set[int] = set()
     for strategy, count in zip(joint, counts, strict=True):
         if strategy.partition is None:
             fraction_by_axis.append(1.0)
         else:
             placement, size = strategy.partition
             size_before = -(-size // chunks_by_factor.get(strategy.factors[0], 1))
-            fraction_by_axis.append(largest_part(placement, size_before, count))
+            fraction = largest_part(placement, size_before, count)
+            if placement.varies and dispatched_factors.isdisjoint(strategy.factors):
+                fraction = min(fraction * imbalance, 1.0)
+                dispatched_factors.update(strategy.factors)
+            fraction_by_axis.append(fraction)
         for factor in strategy.factors:
             chunks_by_factor[factor] = chunks_by_factor.get(factor, 1) * count
     return fraction_by_axis
@@ -107,17 +113,18 @@ def _local_operand(meta: TensorMeta, operand_index: int, parts: Iterable[tuple[S
 
 def local_seconds(work: Work, topology: Topology, joint: Sequence[Strategy], counts: Sequence[int]) -> float:
     """Return the compute seconds of a node on the busiest rank, with a strategy for each axis of `counts` ranks."""
-    return local_work(work, joint, counts).time(topology).seconds
+    return local_work(work, joint, counts, topology.imbalance).time(topology).seconds
 
 
-def local_work(work: Work, joint: Sequence[Strategy], counts: Sequence[int]) -> Work:
+def local_work(work: Work, joint: Sequence[Strategy], counts: Sequence[int], imbalance: float = 1.0) -> Work:
     """Return the work of a node on the busiest rank.
 
     Args:
         joint: one strategy for each axis.
         counts: the number of ranks on each axis.
+        imbalance: as in `Topology`.
     """
-    fraction_by_axis = fractions(joint, counts)
+    fraction_by_axis = fractions(joint, counts, imbalance)
     parts = list(zip(joint, fraction_by_axis, strict=True))
     return attrs.evolve(
         work,

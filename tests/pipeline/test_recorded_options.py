@@ -54,7 +54,7 @@ def test_a_machine_that_is_no_preset_is_in_the_text(through_text: bool, in_file:
     own = attrs.evolve(FLAT, name="own", memory_bandwidth=1.0 / 3.0 * 1e13)
     path = tmp_path / "own.toml"
     if in_file:
-        tables = ("name", "costs", "peak_flops", "protocols")
+        tables = ("name", "costs", "imbalance", "peak_flops", "protocols")
         values = attrs.asdict(own, filter=lambda field, value: field.name not in tables)
         lines = [f"{name} = {value!r}" for name, value in values.items() if value != math.inf]
         path.write_text("\n".join([*lines, "[peak_flops]", *(f"{unit} = {peak!r}" for unit, peak in own.peak_flops)]))

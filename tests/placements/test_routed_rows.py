@@ -97,8 +97,17 @@ def test_other_axes_are_free(hidden: str, tokens: int):
     assert error(module, tokens) < 1e-12
 
 
-def test_the_search_dispatches_rows_if_that_is_cheapest():
-    assert placements(layer()) == {"Home(0)", "Grouped(0)"}
+def test_rows_are_dispatched_over_two_of_three_axes():
+    hidden = "dp: Home(0), ep: Grouped(0), tp: Grouped(0)"
+    module = layer("dp = 2, ep = 2, tp = 2", x="dp: S(0), ep: S(0), tp: S(0)", up="ep: S(0), tp: S(0)", hidden=hidden)
+    assert error(module, 8) < 1e-12
+
+
+@pytest.mark.parametrize(("width", "chosen"), [(4096, {"Home(0)", "Grouped(0)"}), (8, {"Home(0)"})])
+def test_the_search_dispatches_rows_if_that_is_cheaper_than_gathering_weights(width: int, chosen: set[str]):
+    text = LAYER.format(mesh="ep = 2", x="ep: S(0)", up="ep: S(0)", tokens=8, rows=16, hidden="")
+    module = spmdir.parse(text.replace("10xf64", f"{width}xf64").replace("4x10x6", f"4x{width}x6"))
+    assert placements(spmdir.run_passes(module, "propagate{topology=flat}")) == chosen
 
 
 TWO_ROUTES = """

@@ -186,7 +186,7 @@ class OpStrategies:
         return attrs.evolve(
             strategy,
             inner_bytes=self._inner_reductions(factor) if strategy.rewrite == "expand" else self._halos(factor),
-            sent_bytes=self.rule.rotated_bytes(strategy, count),
+            sent=self.rule.sent_tensors(strategy, count),
             partition=(placement, self.rule.factors[factor].size),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from spmdir.analysis.local_forms import SPLIT, Note
 from spmdir.analysis.local_programs.globalize import Unit, units_of
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.op_seconds import op_work, work_alone
+from spmdir.analysis.routes import dispatched_dim, most_rows
 from spmdir.analysis.scheduling.copied_values import host_transfer
 from spmdir.analysis.sent_messages import SentMessage, SentMessages
 from spmdir.core.dtype import I1
@@ -53,6 +55,9 @@ from spmdir.search.roofline import Work
 _ABSENT_META = TensorMeta((), I1)
 """The type of an absent result."""
 
+PRICED = ("aten.", "experts.")
+"""The prefixes of the ops whose local forms are priced as the op that they replace."""
+
 _NO_COST = KernelCost()
 """The cost of a unit without kernels."""
 
@@ -79,7 +84,7 @@ def rank_program(
         UnsupportedError: the function copies to the host, but the topology has no bandwidth to the host; located.
     """
     units = list(units_of(function.body.block))
-    memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules))
+    memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules), topology.imbalance)
     sent_messages = SentMessages(mesh, topology)
     messages = {op: message for op in memory.memory_steps if (message := sent_messages.of(op)) is not None}
     streams = _Streams(messages, mesh)
@@ -234,6 +239,7 @@ class _Kernels:
     ):
         self.function, self.mesh, self.rules, self.topology = function, mesh, rules, topology
         self.messages = messages
+        self._imbalance = min(topology.imbalance, most_rows(function, mesh))
         self._metas: list[TensorMeta] = []
         self._numbers: dict[SSAValue, int] = {}
         self._rules: dict[Call, OpRule | None] = {}
@@ -252,7 +258,7 @@ class _Kernels:
         kernels = [_UnitKernels() for _ in units]
         unit_of_step: list[int] = []  # without the steps of arguments
         for index, (note, ops) in enumerate(units):
-            if note is not None and note.op.startswith("aten.") and SPLIT not in note.attributes:
+            if note is not None and note.op.startswith(PRICED) and SPLIT not in note.attributes:
                 work = self._form_work(note)
                 kernels[index].seconds, kernels[index].cost = self._price(work)
                 results = {result for op in ops for result in op.results}
@@ -297,7 +303,7 @@ class _Kernels:
         result_shardings = [sharding or Sharding() for sharding in note.result_shardings]
         sharded_operands = tuple(zip(operand_metas, operand_shardings, strict=True))
         sharded_results = tuple(zip(result_metas, result_shardings, strict=True))
-        return op_work(work, sharded_operands, sharded_results, self.mesh)
+        return op_work(work, sharded_operands, sharded_results, self.mesh, self.topology.imbalance)
 
     def _add_steps(self, op: ValueOp) -> float:
         """Add the kernel steps of an op, and return the seconds that it takes in addition."""
@@ -376,6 +382,14 @@ class _Kernels:
 
     def _meta(self, value: SSAValue) -> TensorMeta:
         """Return the type of a value on the rank with the largest shard."""
+        meta, dim = self._balanced_meta(value), dispatched_dim(value) if self._imbalance > 1.0 else None
+        if dim is None:
+            return meta
+        rows = math.ceil(meta.shape[dim] * self._imbalance)
+        return attrs.evolve(meta, shape=(*meta.shape[:dim], rows, *meta.shape[dim + 1 :]))
+
+    def _balanced_meta(self, value: SSAValue) -> TensorMeta:
+        """Return the result of `_meta`, with a balanced router."""
         meta = meta_of(value.type)
         if meta is None or DYNAMIC not in meta.shape:
             return meta or _ABSENT_META

@@ -83,6 +83,7 @@ class Placement:
             be exact.
         is_routed: whether the positions of a rank depend on data. No step is derived from and to the placement, and
             only ops that need no positions and no local sizes take it.
+        varies: whether the number of a rank's elements is data. Times and memory multiply it by `Topology.imbalance`.
         nests_as_mesh: whether several axes with the placement must nest in the order of the mesh.
         is_opaque: whether only strategies in text use the placement, because the elements of local tensors are not
             those of the tensor.
@@ -99,6 +100,7 @@ class Placement:
     offered: ClassVar[bool] = False
     is_routed: ClassVar[bool] = False
     is_opaque: ClassVar[bool] = False
+    varies: ClassVar[bool] = False
     nests_as_mesh: ClassVar[bool] = False
     sample_shapes: ClassVar[Sequence[tuple[int, ...]]] = ()
     unchecked: ClassVar[Mapping[str, str]] = {}

@@ -16,6 +16,33 @@ from spmdir.rules.language.syntax_tree import TextStrategy
 _S = Shard(0)
 
 
+EXCHANGES = ("spmd.exchange_counts", "spmd.exchange_rows")
+"""Ops of local forms that send parts of a tensor to the ranks along all axes with the strategy together."""
+
+
+@attrs.frozen
+class SentTensor:
+    """A tensor that a rank sends inside an op.
+
+    Attributes:
+        op: the op of the local form that sends it, such as `spmd.rotate`.
+        bytes: its size, if only the axis of the strategy shards it.
+        factors: the factors by which further axes may shard it.
+    """
+
+    op: str
+    bytes: int
+    factors: tuple[int, ...]
+
+    def sent_bytes(self, sharded: ShardCounts, ranks: int) -> float:
+        """Return the bytes that a rank sends in a group of `ranks`, where further axes shard factors as in `sharded`.
+
+        A rank keeps its own part of an exchange.
+        """
+        local_bytes = self.bytes / math.prod(map(sharded.of, self.factors))
+        return local_bytes * (ranks - 1) / ranks if self.op in EXCHANGES else local_bytes
+
+
 @attrs.frozen(cache_hash=True)
 class Strategy(ShownAsText):
     """One way to run an op on the ranks of one mesh axis.
@@ -29,7 +56,7 @@ class Strategy(ShownAsText):
         factor_placements: the placement of each factor, with `dim` 0; empty if all are sharded by S.
         text: the strategy as text, if it was declared as text.
         inner_bytes: for the search, (bytes, factors) of each value that is all-reduced inside the op.
-        sent_bytes: for the search, (bytes, factors) of each tensor that a rank sends inside the op, in one collective.
+        sent: for the search, the tensors that a rank sends inside the op, one collective each.
         partition: for the search, the placement and the size of the first sharded factor; None if no factor is sharded.
     """
 
@@ -40,7 +67,7 @@ class Strategy(ShownAsText):
     factor_placements: tuple[Placement, ...] = ()
     text: TextStrategy | None = None
     inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    sent_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    sent: tuple[SentTensor, ...] = ()
     partition: tuple[ShardPlacement, int] | None = None
 
     @cached_property

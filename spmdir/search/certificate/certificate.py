@@ -47,6 +47,8 @@ class Certificate:
         mesh: the mesh of the decisions as text, if it splits axes of the program's mesh into sub-axes. Decisions on
             another mesh may cost less.
         overlap: as of `propagate`. With `messages`, costs omit the latency of messages that a schedule shares.
+        imbalance: as of `propagate`, for a program whose rows may be dispatched to experts; else None. The objective
+            assumes it. The lower bound holds for every router.
     """
 
     objective: float
@@ -54,6 +56,7 @@ class Certificate:
     floor: float
     mesh: str = ""
     overlap: str = "none"
+    imbalance: float | None = None
 
     @property
     def gap(self) -> float:
@@ -75,7 +78,15 @@ class Certificate:
         return (
             f"no decision {on}costs less than {milliseconds(self.lower_bound)} ms{self._left_out}: gap {self.gap:.2%}, "
             f"or {self.gap_above_floor:.1%} of what is above the least compute of {milliseconds(self.floor)} ms"
-            f"{_UNBOUNDED_OBJECTIVE if self.overlap == 'schedule' else ''}"
+            f"{_UNBOUNDED_OBJECTIVE if self.overlap == 'schedule' else ''}{self._assumption}"
+        )
+
+    @property
+    def _assumption(self) -> str:
+        if self.imbalance is None:
+            return ""
+        return (
+            f"; assumes that a rank of experts receives at most {self.imbalance:g} times the rows of a balanced router"
         )
 
     @property
@@ -102,7 +113,9 @@ def certify(
         raise UnsupportedError(
             "certify bounds times by the constants of a topology and cannot use measured costs; omit the table of costs"
         )
-    dual = DualBound(problem, DEPTH, counted_fractions)
+    topology = problem.topology
+    balanced = attrs.evolve(problem, topology=attrs.evolve(topology, imbalance=1.0))
+    dual = DualBound(balanced, DEPTH, counted_fractions)
     bound = _rise(dual, objective)
     for _ in range(ROUNDS):
         if not dual.add_plans(NEAR_CHEAPEST * max(objective - bound, 0.0)):
@@ -115,7 +128,8 @@ def certify(
             "the bound is wrong, please report the program"
         )
     mesh = str(problem.mesh) if problem.mesh.root is not None else ""
-    return Certificate(objective, min(bound, objective), floor, mesh, overlap)
+    has_rows = any(placement.varies for placement in problem.plugin_placements)
+    return Certificate(objective, min(bound, objective), floor, mesh, overlap, topology.imbalance if has_rows else None)
 
 
 def _rise(dual: DualBound, objective: float) -> float:

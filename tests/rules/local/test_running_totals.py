@@ -71,4 +71,4 @@ def test_shards_that_are_ranges_stay_and_others_become_partial(op: str, expected
 def test_ranks_send_only_totals() -> None:
     rule = prepare(sample("cumsum", f(800, 4), dim=0), default()).rule
     (kept,) = (strategy for strategy in rule.strategies(4) if str(strategy) == "(S(0)) -> (S(0)) local")
-    assert [size for size, _ in rule.rotated_bytes(kept, 4)] == [4 * 8] * 3
+    assert [sent.bytes for sent in rule.sent_tensors(kept, 4)] == [4 * 8] * 3
