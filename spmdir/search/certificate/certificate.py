@@ -23,7 +23,7 @@ TURNS = 60
 SETTLED, PATIENCE = 0.01, 4
 """A round ends after PATIENCE turns that each close less than this fraction of the gap."""
 
-PROVED = 1e-5
+PROVED = 1e-4
 """A gap that is small enough to end."""
 
 NEAR_CHEAPEST = 0.0003
@@ -118,7 +118,7 @@ def certify(
     dual = DualBound(balanced, DEPTH, counted_fractions)
     bound = _rise(dual, objective)
     for _ in range(ROUNDS):
-        if not dual.add_plans(NEAR_CHEAPEST * max(objective - bound, 0.0)):
+        if objective - bound <= PROVED * objective or not dual.add_plans(NEAR_CHEAPEST * (objective - bound)):
             break
         bound = _rise(dual, objective)
     floor = dual.floor()

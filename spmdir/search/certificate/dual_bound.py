@@ -49,7 +49,7 @@ UNEVEN = 0.9
 """The factor for prices of placements with chunks of different lengths until they are planned. Plans of such reshards
 were up to 4 % faster than with equal chunks."""
 
-MOST_PLANS = 1500
+MOST_PLANS = 2600
 """The largest number of reshards that are planned for a bound."""
 
 MOMENTUM = 0.8
