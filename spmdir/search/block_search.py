@@ -126,9 +126,12 @@ class BlockSearch:
         near_fraction = GOOD_ENOUGH if len(self.assignment.choice) > FEW_NODES else LEAST_SAVING
         undecided = min(FIRST_DECISION, max(effort, 1) - 1)
         for turn in range(max(effort, 1)):
-            is_deciding = turn >= undecided
+            # A random order rarely helps before the search is stuck.
+            is_deciding, is_stuck = turn >= undecided, turn - last_progress > 1
             looked_better = [
-                is_deciding and self._consider(self.messages.decide(self._random_order() if is_back else None), 1)
+                is_deciding
+                and (is_stuck or not is_back)
+                and self._consider(self.messages.decide(self._random_order() if is_back else None), 1)
                 for is_back in self.messages.improve()
             ]
             gap = self.least_cost - self.messages.bound

@@ -202,11 +202,16 @@ class StateFinder:
         orders = [self._natural] * len(rows)
         nested_rows = self._find_nested_rows(placed)
         if nested_rows:
-            ordered_rows = [
-                (index, order)
-                for index, row in enumerate(rows.tolist())
-                for order in (self._orders(source, block, by_axis, row) if index in nested_rows else orders[:1])
-            ]
+            ordered_rows: list[tuple[int, tuple[int, ...]]] = []
+            orders_by_factors: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+            for index, row in enumerate(rows.tolist()):
+                row_orders = orders[:1]
+                if index in nested_rows:
+                    factors = tuple([numbered[number].factor for numbered, number in zip(by_axis, row, strict=True)])
+                    if factors not in orders_by_factors:
+                        orders_by_factors[factors] = self._orders(source, block, factors)
+                    row_orders = orders_by_factors[factors]
+                ordered_rows += [(index, order) for order in row_orders]
             row_of_state, orders = map(list, zip(*ordered_rows, strict=True))
             rows, seconds, placements = rows[row_of_state], seconds[row_of_state], placements[row_of_state]
             for state, (index, order) in enumerate(ordered_rows):
@@ -279,18 +284,14 @@ class StateFinder:
             fraction_by_axis[row] = fractions(joint, counts, self.shared.topology.imbalance)
         return fraction_by_axis
 
-    def _orders(
-        self,
-        source: StrategySource,
-        block: Sequence[int],
-        by_axis: Sequence[Sequence[NumberedStrategy]],
-        row: Sequence[int],
-    ) -> list[tuple[int, ...]]:
+    def _orders(self, source: StrategySource, block: Sequence[int], factors: Sequence[int]) -> list[tuple[int, ...]]:
         """Return the legal nesting orders of the axes: those that annotations and major factors permit.
 
         If more than `MOST_NESTED` axes shard something, axes outside the block keep the order of the mesh.
+
+        Args:
+            factors: the factor that each axis shards, or -1.
         """
-        factors = [strategies[index].factor for strategies, index in zip(by_axis, row, strict=True)]
         permuted_axes = [axis for axis, factor in enumerate(factors) if factor >= 0]
         if len(permuted_axes) > MOST_NESTED:
             permuted_axes = [axis for axis in permuted_axes if axis in block]
