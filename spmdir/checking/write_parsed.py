@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from spmdir.core.parse_cache import ParsedTexts
+from spmdir.rewrites.op_rewrites import EXPERTS, parse_op_rewrites
+from spmdir.rewrites.op_rewrites import PARSED as PARSED_OP_REWRITES
 from spmdir.rewrites.rewrite_files import PARSED as PARSED_REWRITES
 from spmdir.rewrites.rewrite_files import REWRITES
 from spmdir.rewrites.rewrite_text import parse_rewrites
@@ -24,10 +26,11 @@ def files() -> dict[ParsedTexts, str]:
     strategies = [
         (record.text, record.line, parse_strategy(record.text, record.file, record.line)) for record in declared
     ]
-    rewrites = REWRITES.read_text(encoding="utf-8")
+    rewrites, op_rewrites = (path.read_text(encoding="utf-8") for path in (REWRITES, EXPERTS))
     return {
         PARSED_RULES: PARSED_RULES.spell([*rules, *strategies]),
         PARSED_REWRITES: PARSED_REWRITES.spell([(rewrites, 1, parse_rewrites(rewrites))]),
+        PARSED_OP_REWRITES: PARSED_OP_REWRITES.spell([(op_rewrites, 1, parse_op_rewrites(op_rewrites, EXPERTS.name))]),
     }
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from spmdir import rewrites
 from spmdir.dialects.context import IRContext
 from spmdir.pipeline.base_passes import FunctionPass
-from spmdir.rewrites.op_rewrites import OpRewrite, apply_op_rewrites, load_op_rewrites
+from spmdir.rewrites.op_rewrites import EXPERTS, OpRewrite, apply_op_rewrites, load_op_rewrites
 
 
 @cache
 def _rewrites() -> tuple[OpRewrite, ...]:
-    return load_op_rewrites(Path(rewrites.__file__).with_name("experts.op_rewrites"))
+    return load_op_rewrites(EXPERTS)
 
 
 @dataclass(frozen=True)

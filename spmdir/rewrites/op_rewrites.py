@@ -26,6 +26,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, RuleError
+from spmdir.core.parse_cache import ParsedTexts
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import meta_of
@@ -138,9 +139,20 @@ def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite
     return OpRewrite(name, pattern, replacement, tuple(conditions), location)
 
 
+EXPERTS = Path(__file__).with_name("experts.op_rewrites")
+"""The shipped rewrites of a mixture of experts."""
+
+PARSED = ParsedTexts(
+    EXPERTS.with_suffix(".parsed"), (OpRewrite, Statement, OpCall, Name, Constant, Function, Binary, Sequence)
+)
+"""The parsed form of the shipped rewrites; `make parsed-texts` writes it."""
+
+
 def load_op_rewrites(path: Path) -> tuple[OpRewrite, ...]:
     """Return the rewrites in the file at `path`."""
-    return parse_op_rewrites(path.read_text(encoding="utf-8"), path.name)
+    text = path.read_text(encoding="utf-8")
+    parsed = PARSED.find(text, path.name)
+    return parse_op_rewrites(text, path.name) if parsed is None else parsed
 
 
 class _Mismatch(Exception):
