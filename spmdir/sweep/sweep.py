@@ -35,6 +35,9 @@ from spmdir.sweep.price import Estimate, StepOptions, estimate, full_plan, param
 from spmdir.sweep.step_costs import StepCosts
 from spmdir.sweep.workload import Workload
 
+DOMINATED = "another setting takes no longer than the lower bound of this one, and needs no more memory"
+"""The reason for a skipped setting."""
+
 _SCALED = ("activations", "communication buffers")
 """The kinds of memory that shrink with the micro-batch."""
 
@@ -217,7 +220,7 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
         skipped += outcome.skipped
     settings, superfluous = _without_dominated(settings)
     settings.sort(key=lambda setting: (not setting.fits, setting.costs.seconds, setting.costs.peak_bytes))
-    skipped = sorted([*skipped, *superfluous], key=lambda entry: (str(entry.candidate), entry.reason))
+    skipped = sorted({*skipped, *superfluous}, key=lambda entry: (str(entry.candidate), entry.reason))
     return Sweep(request, tuple(settings), tuple(skipped), one_device.flops, parameters)
 
 
@@ -232,7 +235,7 @@ def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list
     for setting in settings:
         others = (other.values for other in fitting if other.candidate != setting.candidate)
         if setting.fits and any(other.dominates(setting.bound) for other in others):
-            skipped.append(Skipped(setting.candidate, _dominated_reason(setting.bound)))
+            skipped.append(Skipped(setting.candidate, DOMINATED))
         else:
             kept.append(setting)
     return kept, skipped
@@ -269,7 +272,7 @@ def _outcomes(request: SweepRequest, bounds: Mapping[MeshRecipe, Bound], workers
             while pending and len(running) < max(workers, 1):
                 candidate = pending.pop(0)
                 if any(setting.dominates(bounds[candidate]) for setting in priced):
-                    yield CandidateOutcome(skipped=(Skipped(candidate, _dominated_reason(bounds[candidate])),))
+                    yield CandidateOutcome(skipped=(Skipped(candidate, DOMINATED),))
                     continue
                 say("pricing {}, {} candidates left", candidate, len(pending) + len(running))
                 running[pool.submit(settings_of, request, candidate, tuple(priced))] = candidate
@@ -277,13 +280,6 @@ def _outcomes(request: SweepRequest, bounds: Mapping[MeshRecipe, Bound], workers
                 outcome, _ = future.result(), running.pop(future)
                 priced += [setting.values for setting in outcome.settings if setting.fits]
                 yield outcome
-
-
-def _dominated_reason(bound: Bound) -> str:
-    return (
-        f"a step takes at least {bound.seconds:.4g} s and {size_text(bound.peak_bytes)}, and another setting is "
-        "faster and smaller"
-    )
 
 
 def _pool(workers: int, tasks: int) -> Executor:
@@ -366,7 +362,7 @@ class _Pricing:
     def _is_dominated(self, bound: Bound) -> bool:
         is_dominated = any(setting.dominates(bound) for setting in self.priced)
         if is_dominated:
-            self.skipped.append(Skipped(self.candidate, _dominated_reason(bound)))
+            self.skipped.append(Skipped(self.candidate, DOMINATED))
         return is_dominated
 
     def _add(self, count: int, recomputed: int, costs: StepCosts, bound: Bound) -> None:

@@ -14,7 +14,7 @@ from spmdir.sweep.candidate import candidates
 from spmdir.sweep.captures import imported
 from spmdir.sweep.price import StepOptions, estimate, price, refine
 from spmdir.sweep.step_costs import StepCosts, at_depth
-from spmdir.sweep.sweep import Bound, Sweep, SweepRequest, gradient_seconds, settings_of, state_bytes, sweep
+from spmdir.sweep.sweep import DOMINATED, Bound, Sweep, SweepRequest, gradient_seconds, settings_of, state_bytes, sweep
 from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
 from spmdir.sweep.workload import ConfiguredModel, PythonModel
 from tests.sweep.test_workload import config_file
@@ -105,7 +105,7 @@ def test_dominated_settings_are_skipped(tiny: SweepRequest) -> None:
     candidate = next(candidates(4, 8, ["ddp"]))
     outcome = settings_of(attrs.evolve(tiny, memory=math.inf), candidate, [Bound(0.0, 0.0)])
     assert not outcome.settings
-    assert "another setting is faster and smaller" in outcome.skipped[0].reason
+    assert [entry.reason for entry in outcome.skipped] == [DOMINATED]
     (setting,) = settings_of(attrs.evolve(tiny, memory=math.inf), candidate, [Bound(0.0, math.inf)]).settings
     assert setting.bound.seconds <= setting.costs.seconds
 
@@ -117,7 +117,8 @@ def test_nothing_fits_into_too_little_memory(tiny: SweepRequest) -> None:
 
 
 def test_several_processes_give_the_same_rows(tiny: SweepRequest, free: Sweep) -> None:
-    assert sweep(attrs.evolve(tiny, memory=math.inf), RECIPES, workers=2).settings == free.settings
+    result = sweep(attrs.evolve(tiny, memory=math.inf), RECIPES, workers=2)
+    assert (result.settings, result.skipped) == (free.settings, free.skipped)
 
 
 def test_models_of_one_name_have_their_own_prices(tmp_path: Path) -> None:
