@@ -342,22 +342,19 @@ class _Pricing:
     def _recompute(self, options: StepOptions, plain: StepCosts) -> None:
         """Add the setting that recomputes as many layers as necessary.
 
+        The schedule of the traced program recomputes several of its few layers at once, so its estimate of the memory
+        with recomputation is too large by far.
+
         Args:
             plain: the costs without recomputation.
         """
         layers, limit = self.request.layers, self.request.memory
         options = attrs.evolve(options, recomputes=True)
-        everything = self._estimate(options)
-        saved = (plain.peak_bytes - everything.costs.peak_bytes) / layers
+        everything = self._refine(options, self._estimate(options))
+        saved = (plain.peak_bytes - everything.peak_bytes) / layers
         recomputed = min(math.ceil((plain.peak_bytes - limit) / saved), layers) if saved > 0 else layers
-        mixed = plain.toward(everything.costs, recomputed / layers)
-        bound = _bound_of(mixed)
-        if mixed.peak_bytes <= limit:
-            if self._is_dominated(bound):
-                return
-            hidden = everything.costs.exposed_seconds - self._refine(options, everything).exposed_seconds
-            mixed = mixed.exposing(mixed.exposed_seconds - hidden)
-        self._add(options.micro_batches, recomputed, mixed, bound)
+        mixed = plain.toward(everything, recomputed / layers)
+        self._add(options.micro_batches, recomputed, mixed, _bound_of(mixed))
 
     def _is_dominated(self, bound: Bound) -> bool:
         is_dominated = any(setting.dominates(bound) for setting in self.priced)
