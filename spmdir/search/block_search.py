@@ -2,7 +2,8 @@
 
 Message passing proposes decisions and gives a lower bound (`message_passing.py`). Moves over forests of parts improve
 each decision (`forest_moves.py`). If a decision looks better than the best so far, the planner prices its reshards
-exactly. The exact prices replace the estimates, also for later decisions.
+exactly. The exact prices replace the estimates, also for later decisions. A search without progress ends with dives:
+message passing with one part restricted to another state.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ GOOD_ENOUGH = 0.002
 
 PATIENCE = 34
 """The search ends if 1/PATIENCE of all turns pass without progress."""
+
+DIVES, DIVE_TURNS = 6, 8
+"""The largest number of dives after a search without progress, and the turns of each."""
 
 LEAST_RISE = 1e-3
 """A bound that rises by this fraction is progress."""
@@ -150,11 +154,31 @@ class BlockSearch:
         assignment = self.assignment
         if len(assignment.choice) <= FEW_NODES:
             self._try_all(STATES_PER_TURN * effort)
+        elif self.end.reason == "no progress":
+            self._dive(effort - self.end.turns)
         assignment.assume(self.best)
         self.orders = [
             states.order[choice] for states, choice in zip(assignment.states, assignment.choice, strict=True)
         ]
         return [states.strategies(choice) for states, choice in zip(assignment.states, assignment.choice, strict=True)]
+
+    def _dive(self, max_turns: int) -> None:
+        """Look for decisions far from the best one, in at most `max_turns` turns.
+
+        If two very different decisions have nearly equal costs, messages tie, and decisions mix both. A dive restricts
+        one part to another state than that of the best decision, and passes messages on. This breaks the tie.
+        """
+        order, turns = list(range(len(self.assignment.choice))), self.end.turns
+        self.random.shuffle(order)
+        alternatives = self.messages.alternatives(self.best, self.least_cost * (1 - LEAST_SAVING), order)
+        for part, state in itertools.islice(alternatives, min(DIVES, max_turns // DIVE_TURNS)):
+            with self.messages.restricted(part, state):
+                for turn in range(DIVE_TURNS):
+                    for _ in self.messages.improve():
+                        if turn >= FIRST_DECISION:
+                            self._consider(self.messages.decide(), 1)
+            turns += DIVE_TURNS
+        self.end = attrs.evolve(self.end, turns=turns)
 
     def _try_all(self, max_states: int) -> None:
         """Try all decisions that may beat the best one, up to `max_states`; repeat when exact prices are learned."""

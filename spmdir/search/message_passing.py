@@ -27,13 +27,15 @@ decided already and the messages of the others. If the bound is tight, the decis
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from spmdir.search.assignment import Assignment
 from spmdir.search.forest_moves import operand_cost
 from spmdir.search.joint_placements import Numbers
+from spmdir.search.reshard_prices import IMPOSSIBLE
 from spmdir.search.value_factor import End, Use, UsePrices, ValueFactor
 
 MOMENTUM = 0.8
@@ -210,6 +212,39 @@ class MessagePassing:
             part.send(cost - least, value_costs, int(self._is_back))
             bound += least
         self.bound = bound
+
+    def alternatives(self, choice: Sequence[int], limit: float, order: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield (part, state) for the parts in `order`: the state other than the chosen one with the lowest bound.
+
+        Parts are left out if every decision with another state costs at least `limit`.
+        """
+        own_cost = sum(part.least_own_cost() for part in self._parts)
+        bound = own_cost + sum(factor.lower_bound() for factor in self._factors.values())
+        for index in order:
+            part = self._parts[index]
+            if part.is_leaf or len(part.cost) == 1:
+                continue
+            cost, value_costs = part.min_marginals()
+            lower_bounds = cost + (bound - part.least_own_cost() - part.least_value_cost(value_costs))
+            lower_bounds[choice[index]] = np.inf
+            state = int(lower_bounds.argmin())
+            if lower_bounds[state] < limit:
+                yield index, state
+
+    @contextmanager
+    def restricted(self, index: int, state: int) -> Iterator[None]:
+        """Restrict a part to one state. Afterwards, messages and bound are as before."""
+        part, bound, rising_turns = self._parts[index], self.bound, self._rising_turns
+        cost, messages, previous = part.cost, self._messages.copy(), self._previous
+        part.cost = np.where(np.arange(len(cost)) == state, cost, cost + IMPOSSIBLE)
+        self._rising_turns = 0
+        try:
+            yield
+        finally:
+            part.cost, self._messages[:], self._previous = cost, messages, previous
+            self.bound, self._rising_turns = bound, rising_turns
+            for member in self._parts:
+                member.decide(None)
 
     def decisions_below(self, limit: Callable[[], float]) -> Iterator[list[int]]:
         """Yield decisions that cost less than the limit. `limit()` is called for each state that is tried.

@@ -144,6 +144,23 @@ def test_all_decisions_below_a_limit_are_found(topology, turns: int) -> None:
     assert 0 < len(below) < len(totals)
 
 
+@TOPOLOGIES
+def test_a_restriction_is_undone_and_decisions_have_its_state(topology) -> None:
+    messages = MessagePassing(search_of(topology)[1].assignment)
+    for _ in range(3):
+        turn(messages)
+    before, bound = messages._messages.copy(), messages.bound
+    choice = messages.decide()
+    (part, state), *_ = messages.alternatives(choice, np.inf, range(len(choice)))
+    assert state != choice[part]
+    with messages.restricted(part, state):
+        turn(messages)
+        assert messages.decide()[part] == state
+    assert (messages._messages == before).all() and messages.bound == bound
+    assert messages.decide() == choice
+    assert [*messages.alternatives(choice, 0.0, range(len(choice)))] == []
+
+
 def _descend(now: Assignment) -> None:
     """Let each part take the state that is cheapest beside the others."""
     for part, costs in enumerate(now.cost_rows):
