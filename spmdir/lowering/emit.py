@@ -395,7 +395,9 @@ class _Emitter:
             return [exchange_rows.exchange_counts(self.call, group, size, first)]
         meta = meta_of(op.operands[0].type)
         assert meta is not None
-        return [exchange_rows.exchange_rows(self.call, group, size, first, TORCH_DTYPES[meta.dtype], *counts)]
+        once = partial(self.call_once, ("counts", group))
+        dtype = TORCH_DTYPES[meta.dtype]
+        return [exchange_rows.exchange_rows(self.call, once, group, size, first, dtype, *counts)]
 
     def emit_host_copy(self, op: Any) -> Sequence[Any]:
         """Emit a copy to or from host memory; for a start, return the function that waits for it."""

@@ -14,27 +14,35 @@ from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.wire_types import view_as_sendable
 
 
+def host_copy(counts: Tensor) -> Tensor:
+    """Return counts in the memory of the host. On an accelerator, the host waits for all kernels before it."""
+    return counts.cpu()
+
+
 def host_list(counts: Tensor) -> list[int]:
-    """Return the numbers of a vector. On an accelerator, this waits for all kernels before it."""
+    """Return the numbers of a vector in the memory of the host."""
     return counts.tolist()
 
 
 def exchange_counts(emit: Emit, group: str, size: int, counts: Node) -> Node:
-    """Return the counts of this rank's experts on each rank: [E] → [size, E / size]."""
+    """Return the counts of this rank's experts on each rank, in the memory of the host: [E] → [size, E / size]."""
     matrix = emit(aten.reshape.default, counts, [size, -1])
     ones = [1] * size
-    return emit(WAIT, emit(functional.all_to_all_single.default, matrix, ones, ones, group))
+    return emit(host_copy, emit(WAIT, emit(functional.all_to_all_single.default, matrix, ones, ones, group)))
 
 
 def exchange_rows(
-    emit: Emit, group: str, size: int, rows: Node, dtype: torch.dtype, sent: Node, received: Node
+    emit: Emit, once: Emit, group: str, size: int, rows: Node, dtype: torch.dtype, sent: Node, received: Node
 ) -> Node:
     """Return the rows from all ranks, ordered by rank.
 
     Args:
+        once: as `emit`, for calls that all exchanges of a route share.
         sent, received: counts of rows, with the ranks in their leading dimension.
     """
-    sends, receives = (emit(host_list, _sum_by_rank(emit, size, counts)) for counts in (sent, received))
+    sends, receives = (
+        once(host_list, _sum_by_rank(once, size, once(host_copy, counts))) for counts in (sent, received)
+    )
     rows, unpack = view_as_sendable(emit, rows, dtype)
     rows = emit(aten.contiguous.default, rows)
     return unpack(emit(WAIT, emit(functional.all_to_all_single.default, rows, receives, sends, group)))

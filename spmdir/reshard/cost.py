@@ -270,7 +270,8 @@ def inner_terms(op: str, size: float, ranks: int, nodes: int, topology: Topology
     inner = terms(traffic, Sizes(ranks, size, size), nodes, topology)
     if op != "spmd.exchange_counts" or ranks == 1:
         return inner
-    return attrs.evolve(inner, latency=inner.latency + topology.host_latency)  # the host waits for the counts
+    # The host copies the counts of the rows that it sends, and of those that it receives.
+    return attrs.evolve(inner, latency=inner.latency + 2 * topology.host_latency)
 
 
 Transfer = tuple[float, float, float]
