@@ -393,7 +393,7 @@ def axis_verdicts(case: Case, counts: Sequence[int], plugins: Sequence[Placement
     """
     for count in counts:
         for strategy in strategies_of(case.rule, count, plugins):
-            if any(placement.is_routed for placement in (*strategy.operands, *strategy.results)):
+            if _is_routed(strategy):
                 continue
             yield judge(case, [("x", strategy)], Mesh({"x": count}))
 
@@ -484,8 +484,13 @@ def unsound(
     ]
 
 
+def _is_routed(strategy: Strategy) -> bool:
+    """Return whether a strategy has a routed placement."""
+    return any(placement.is_routed for placement in (*strategy.operands, *strategy.results))
+
+
 def _pairs(rule: OpRule, plugins: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:
-    """Yield compatible pairs of strategies that shard factors on two axes of 2 ranks.
+    """Yield compatible pairs of strategies that shard factors on two axes of 2 ranks, without routed placements.
 
     Args:
         plugins: if not empty, only pairs with a plug-in placement.
@@ -497,5 +502,6 @@ def _pairs(rule: OpRule, plugins: tuple[Placement, ...]) -> Iterator[tuple[Strat
         for inner in rule.strategies(2, shard_counts([(outer, 2)]), plugins):
             occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
             has_plugin = not plugins or bool(plugins_among(occurring))
-            if inner.factors and has_plugin and are_compatible(rule, (outer, inner), (2, 2), plugins):
+            is_routed = _is_routed(outer) or _is_routed(inner)
+            if inner.factors and has_plugin and not is_routed and are_compatible(rule, (outer, inner), (2, 2), plugins):
                 yield outer, inner
