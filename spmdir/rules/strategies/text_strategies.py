@@ -44,8 +44,14 @@ def text_strategies(
     Args:
         sharded: how other axes shard factors.
         shards: the plug-in placements that `shard(…)` may mean, in addition to S.
+
+    Raises:
+        RuleError: the call has fewer results than the op.
     """
+    found, expected = len(rule.call.results), len(rule.rule.results)
     for text in texts:
+        if found < expected and not rule.rule.result_list:
+            raise RuleError(f"{rule.name}: found {found} results; expected {expected}")
         any_shard = (Shard(0), *(shard for shard in shards if not shard.is_routed))
         for placement in any_shard if _has_any_shard(text) else (None,):
             try:
