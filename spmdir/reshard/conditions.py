@@ -107,8 +107,8 @@ def check_unrouted(source: Sharding, target: Sharding) -> None:
         for axis, placement in side.entries:
             if placement.is_routed and placement.trait != "partial":
                 raise ShardingError(
-                    f"cannot reshard from <{source}> to <{target}>: the positions of {placement} on '{axis}' depend on "
-                    "data; expected only reductions, or experts.regroup and experts.unsort_rows"
+                    f"the positions of {placement} on '{axis}' depend on data; expected only reductions, or "
+                    "experts.regroup and experts.unsort_rows"
                 )
 
 
