@@ -13,6 +13,9 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.importer.locations import innermost_frame, node_location
 from spmdir.torch_interop.logs import GUARDS, unlogged
 
+_LOOP_OF_EXPERTS = re.compile(r'transformers/models/[^"\n]*", line \d+, in forward\n[^\n]*\bexpert_(hit|mask|idx)\b')
+"""The user's line in a traceback if tracing fails in the loop over the experts that are used."""
+
 _VALUE_ERRORS = {
     "DataDependentOutputException": "it reads a number out of a tensor; keep it a tensor, since ranks could disagree",
     "DynamicOutputShapeException": "the size of a result depends on data; use an op of fixed size, as torch.where",
@@ -39,8 +42,16 @@ def torch_errors(task: str, node: fx.Node | None = None) -> Iterator[None]:
         is_spmdir = frame.f_globals.get("__name__", "").partition(".")[0] == "spmdir"
         if is_spmdir and isinstance(error, (AssertionError, AttributeError, LookupError, NameError, TypeError)):
             raise
+        text = "".join(traceback.format_exception(error))
         reason = extract_reason(str(error))
         location = node_location(node) if node else innermost_frame(str(error))  # the text of TorchDynamo has the line
+        if _LOOP_OF_EXPERTS.search(text):
+            raise UnsupportedError(
+                f"{task}: the model loops over the experts that are used, and their number depends on data; expected "
+                'grouped products: set experts_implementation="grouped_mm" when you load the model, or call '
+                'model.set_experts_implementation("grouped_mm")',
+                location,
+            ) from error
         explanation = _VALUE_ERRORS.get(type(error).__name__, type(error).__name__)
         raise UnsupportedError(f"{task}: {explanation}: {reason}", location) from error
 

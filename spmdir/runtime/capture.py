@@ -23,6 +23,7 @@ from spmdir.runtime.open_shapes import open_dynamic_sizes
 from spmdir.runtime.rehearsal import Rehearsal, rehearse_module, write_assignments
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
+from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 from spmdir.torch_interop.recurrent_layers import without_onednn
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
@@ -212,7 +213,8 @@ def capture_step(
 
     @functools.wraps(step)
     def recording_step(*args: Any) -> Any:
-        result = step(*args)
+        with TracedGroupedProducts():
+            result = step(*args)
         specs.append(pytree.tree_structure(result))
         return result
 

@@ -20,6 +20,7 @@ from spmdir.runtime.rehearsal import changed_form_error, is_like
 from spmdir.runtime.replay import watch_step
 from spmdir.runtime.traced_places import traced_places
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 
 TrainingState = dict[str, Any]
 """`parameters`, `buffers` and optimizer states such as `exp_avg`, each by FQN; `lr` and `step` by group."""
@@ -55,7 +56,7 @@ class _Objective(nn.Module):
     def forward(
         self, parameters: list[Tensor], buffers: Mapping[str, Tensor], args: tuple[Any, ...]
     ) -> tuple[Tensor, Sequence[Tensor | None], dict[str, Tensor]]:
-        with torch.enable_grad(), traced_places(self.model):
+        with torch.enable_grad(), TracedGroupedProducts(), traced_places(self.model):
             value = self.loss(self.model, *args)
             if not isinstance(value, Tensor) or (value.dim() and value.numel() != 1):
                 kind = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
