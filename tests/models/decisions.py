@@ -36,7 +36,7 @@ def random_solution(seed: str) -> Callable[..., Solution]:
     Strategies that only pass on a partial value are for operands that have it; no value is partial by two kinds.
     """
 
-    def solution(search: Search, *_: object) -> Solution:
+    def solution(search: Search, *_: object, **__: object) -> Solution:
         problem = search.problem
         choice = random.Random(seed)
         held: dict[str, dict[int, Placement]] = {axis: {} for axis in problem.mesh.sizes}
