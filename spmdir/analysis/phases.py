@@ -55,10 +55,12 @@ def _is_for_optimizer(argument: BlockArgument, kinds: Mapping[SSAValue, str], fo
     meta, function = meta_of(argument.type), argument.block.parent_op()
     if any(use.operation in forward for use in argument.uses):
         return False
-    is_number = meta is not None and not meta.shape
-    is_state = signature_kind(function, "arg_attrs", argument.index) == "state"
-    is_other_state = is_state or is_backward_input(function, argument.index)
-    return kinds.get(argument) == "optimizer state" or (is_number and not is_other_state)
+    if kinds.get(argument) == "optimizer state":
+        return True
+    is_scalar = meta is not None and not meta.shape
+    is_model_state = signature_kind(function, "arg_attrs", argument.index) == "state"
+    is_tangent_or_buffer = is_backward_input(function, argument.index)
+    return is_scalar and not is_model_state and not is_tangent_or_buffer
 
 
 def _ops_that_compute(values: Iterable[SSAValue]) -> set[Operation]:

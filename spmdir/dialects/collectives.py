@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -316,7 +316,11 @@ class Collective(SpmdOp):
     def _missing_sharding(self) -> str:
         """Return the part of an error that names the value without a sharding, and where to write it."""
         role, value = ("operand", self.operands[0]) if self.source is None else ("result", self.results[0])
-        return f"the {role} {text_name(value)} has none: write it after its type, as in `tensor<8xf32> <dp: S(0)>`"
+        advice = "write it after its type, as in `tensor<8xf32> <dp: S(0)>`"
+        if isinstance(value, BlockArgument):
+            form = "%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}"
+            advice = f"annotate the argument, as in `{form}`"
+        return f"the {role} {text_name(value)} has none: {advice}"
 
     def member_arguments(self, index: int) -> dict[str, Any]:
         """Return the arguments of the transition of member `index`."""

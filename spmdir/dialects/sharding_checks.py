@@ -20,6 +20,8 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 
+_NO_MESH = "has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`"
+
 
 def check_decided(sharding: Sharding) -> None:
     """Raise ShardingError if `sharding` leaves an axis to the compiler."""
@@ -37,7 +39,14 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
     """
     if shape is None and sharding is None:
         return  # a value inside a local form
-    if shape is None or sharding is None or mesh is None:
+    if sharding is None:
+        raise ShardingError(
+            f"{print_type(type_of(meta))} has a global shape but no sharding; write the sharding before `of`, as in "
+            "`<dp: S(0)> of [7, 4]`"
+        )
+    if mesh is None:
+        raise ShardingError(_NO_MESH)
+    if shape is None:
         raise ShardingError(
             f"{print_type(type_of(meta))} has a size that differs between ranks; expected its "
             "global shape, as in `of [7, 8]`"
@@ -86,7 +95,7 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
         local: whether `meta` is the local type.
     """
     if mesh is None:
-        raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")
+        raise ShardingError(_NO_MESH)
     if meta is None:
         raise ShardingError(
             f"has the sharding <{sharding}> but is not a tensor of a known element type; "

@@ -189,7 +189,8 @@ def needed_result(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
     Without an annotation, the result is replicated on the axes on which the value is partial.
 
     Args:
-        attribute: the annotation of the result, or None. On its open axes, the value keeps its placements.
+        attribute: the annotation of the result, or None. An open axis keeps the placement of the value, or is
+            replicated if the value is partial there.
     """
     current = sharding_of(value) or Sharding()
     annotation = getattr(attribute, "data", None)

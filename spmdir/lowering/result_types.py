@@ -56,7 +56,9 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
     if not torch_results:
         raise errors[0]
     if [meta and meta.shape for meta in torch_results[0]] == [meta and meta.shape for meta in declared]:
-        torch_results += _computed_types(target, args, kwargs, torch_results[0])
+        computed_types = _computed_types(target, args, kwargs, torch_results[0])
+        if computed_types is not None:
+            torch_results.append(computed_types)
         if _find_difference(torch_results, declared) is None:
             return
     if len(torch_results[0]) != len(declared):
@@ -124,32 +126,32 @@ def _types(outputs: Any) -> Results:
 
 def _computed_types(
     target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], types: Results
-) -> list[Results]:
-    """Return `types` with the element types that a kernel returns; empty if unknown.
+) -> Results | None:
+    """Return `types`, the types on fake tensors, with the element types that the CPU kernel returns; None if unknown.
 
-    Fake tensors may have another element type, as for `pow` of booleans by 1. The kernel runs on tensors of at most one
-    element. The types are unknown if it rejects these, or returns more elements.
+    Fake tensors sometimes report another element type than the kernel, as for `pow` of booleans by 1. So the kernel
+    runs, on tensors of at most one element. The types are unknown if it rejects these, or returns more elements.
     """
     small_args = tuple(map(_with_one_element, args))
     small_kwargs = tuple((name, _with_one_element(value)) for name, value in kwargs)
     try:
         results = _results(target, small_args, small_kwargs, "cpu", repr((small_args, small_kwargs)))
         if results is None or any(meta is None or math.prod(meta.shape) > 1 for meta in results):
-            return []
+            return None
         with torch.random.fork_rng(devices=()):
             outputs = target(
                 *_tensors(small_args, "cpu"), **{name: _tensors(value, "cpu") for name, value in small_kwargs}
             )
     except Exception:
         # torch ops may raise anything, and errors on these tensors do not concern the user.
-        return []
+        return None
     computed_types: list[TensorMeta | None] = []
     for meta, output in zip(types, outputs if isinstance(outputs, (tuple, list)) else (outputs,), strict=True):
         if meta is not None and output.dtype in DTYPES_OF_TORCH:
             computed_types.append(TensorMeta(meta.shape, DTYPES_OF_TORCH[output.dtype]))
         else:
             computed_types.append(None)
-    return [tuple(computed_types)]
+    return tuple(computed_types)
 
 
 def _with_one_element(value: Any) -> Any:

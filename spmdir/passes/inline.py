@@ -14,10 +14,10 @@ from spmdir.transforms.layers.inlining import inline
 
 @dataclass(frozen=True)
 class InlinePass(ModulePass):
-    """Replaces each call by the body of the called function, and removes private functions.
+    """Replaces each call by the body of the called function, and removes the private functions that were called.
 
-    Sharding annotations on the arguments and results of the called function become constraints, except for calls of
-    outlined layers: these are restored to the program before outline-layers.
+    Sharding annotations on the arguments and results of the called function become constraints.
+    A call of an outlined layer adds no constraints: `inline` reverses `outline-layers`.
     """
 
     name = "inline"

@@ -57,7 +57,7 @@ class RuleSet:
     """The rules and text strategies of all ops, with caches of parsed rules and of instances.
 
     Attributes:
-        records: op → the unparsed rules of its alternatives, in order.
+        records: op → its unparsed rules. The first one whose `when` clauses hold for a call is used.
         declared: op → the unparsed text strategies of the same files.
         clock: the time spent on parsing rules, instantiating them and listing their strategies.
     """

@@ -112,8 +112,11 @@ def _damaged_error(place: Path, name: str, problem: str) -> SpmdirError:
         name: the damaged file.
         problem: the verb and object of the sentence about the file, such as "is missing".
     """
-    older = sorted(step for step, path in list_complete(place.parent).items() if path != place)
-    advice = f"load another checkpoint, such as step={older[-1]}" if older else "no other checkpoint exists"
+    other_steps = sorted(step for step, path in list_complete(place.parent).items() if path != place)
+    if other_steps:
+        advice = f"load another checkpoint, such as step={other_steps[-1]}"
+    else:
+        advice = "no other checkpoint exists"
     return SpmdirError(f"the checkpoint '{place}' is damaged: '{name}' {problem}; {advice}")
 
 

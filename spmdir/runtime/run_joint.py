@@ -108,12 +108,16 @@ class _Run(torch.autograd.Function):
         """Return the gradients of the tensors of the call; None for tensors without a gradient."""
         with torch.no_grad():
             results = _gradients(ctx, gradients)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # with create_graph=True
+            # A second backward through these gradients must be an error. Autograd records a call only if one of its
+            # arguments requires a gradient, so the call has an additional argument that does.
             results = {
                 name: _WithoutSecondGradient.apply(gradient, torch.ones((), requires_grad=True))
                 for name, gradient in results.items()
             }
-        return None, None, None, None, None, *(results.get(argument.name) for argument in ctx.program.forward_arguments)
+        gradients_of_tensors = [results.get(argument.name) for argument in ctx.program.forward_arguments]
+        # The first five arguments of `forward`, from `program` to `finish_gradients`, have no gradients.
+        return None, None, None, None, None, *gradients_of_tensors
 
 
 class _WithoutSecondGradient(torch.autograd.Function):

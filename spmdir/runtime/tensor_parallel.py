@@ -78,7 +78,7 @@ def tensor_parallel(
 
     Raises:
         SpmdirError: a layer, style, axis or rank is unknown; a key names a module that is neither a linear layer nor
-            an embedding; a style sets the layout of an activation; or the program cannot be partitioned.
+            an embedding; a style sets the layout of an input or output; or the program cannot be partitioned.
 
     Example:
         >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
@@ -133,8 +133,9 @@ def _weight_shardings(
         style = as_style(key, value)
         if style.inputs or style.outputs:
             raise UnsupportedError(
-                f"'{key}' sets the layout of an activation, which an exported program does not have; leave the "
-                "layout out, or export within spmdir.plans.activations.constrained_activations(model, plan)"
+                f"the style of '{key}' sets the layout of an input or output of the module, but an exported program "
+                "has no modules; use a style without layouts, such as 'colwise', and export within "
+                "spmdir.plans.activations.constrained_activations(model, plan) to set the layouts"
             )
         matching_layers = [key] if key in layers else [name for name in layers if fnmatchcase(name, key)]
         if not matching_layers and f"{key}.weight" in program.state_dict:

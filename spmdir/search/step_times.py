@@ -340,31 +340,39 @@ class StepTimes:
         return _times(traffic, count, nodes, self._pieces, self._topology, combined, is_inside)
 
     def _find_touched(self) -> Numbers:
-        """Return [before, after], the axes that move or are inside a moving axis, as bits."""
-        weights = np.array(self._bit)
-        outer = (self._nested * weights[:, None]).sum(1, dtype=weights.dtype)  # [placement, inner]: outer axes as bits
+        """Return [before, after], the axes along which ranks exchange chunks, as bits.
+
+        These are the axes that move, the axes with different outer axes before and after, and all axes inside these.
+        For example, from <a: S(0), b: S(0)> to <b: S(0)>, only `a` moves. But `b` is inside `a` only before the step,
+        so the result has both axes.
+        """
+        bits = np.array(self._bit)
+        # [placement, axis]: the axes that the axis is inside of, as bits.
+        outer_axes = (self._nested * bits[:, None]).sum(1, dtype=bits.dtype)
         touched = self._moved.copy()
-        for inner, bit in enumerate(self._bit):
-            touched |= np.where(outer[:, None, inner] != outer[:, inner], bit, 0)
+        for axis, bit in enumerate(self._bit):
+            touched |= np.where(outer_axes[:, None, axis] != outer_axes[:, axis], bit, 0)
+        # Add the axes inside those of the result. Axes that are not in it have equal outer axes before and after.
         for _ in self._axes[1:]:
-            for inner, bit in enumerate(self._bit):
-                touched |= np.where(outer[:, inner, None] & touched, bit, 0)
+            for axis, bit in enumerate(self._bit):
+                touched |= np.where(outer_axes[:, axis, None] & touched, bit, 0)
         return touched
 
     def _kept_fraction(self) -> Numbers:
-        """Return [before, after], a lower bound of the fraction of a rank's data that it already has before a step.
+        """Return [before, after], the least fraction of its data after a step that a rank has before it.
 
-        Only the first and last ranks of each axis are compared, and the middle one if there are few axes. Chunks that
-        are not blocks are moved as a whole.
+        For lower bounds on times, it is an upper bound of this fraction, otherwise a lower bound. Only the first and
+        last ranks of each axis are compared, and the middle one if there are few axes. Shards of plug-ins need not be
+        blocks: for them, the fraction is 1 or 0.
         """
         has_middle = len(self._axes) < 3 or (self._is_bound and len(self._axes) == 3)
-        ranks = np.array(
-            list(itertools.product(*({0, int(n) // 2 if has_middle else 0, int(n) - 1} for n in self._counts)))
-        ).T
-        # The product of minima over ranks is less than the minimum of products, which a lower bound needs.
-        overlaps = self._overlaps(ranks) if self._is_bound else self._overlaps(ranks, is_least_by_dim=True)
-        blocks: Numbers = np.all(self._standard, axis=1)
-        return np.where(blocks[:, None] & blocks, overlaps.min(2) / self.shares, 1.0 if self._is_bound else 0.0)
+        coordinates = [{0, int(count) // 2 if has_middle else 0, int(count) - 1} for count in self._counts]
+        compared_ranks = np.array(list(itertools.product(*coordinates))).T
+        # An upper bound requires the least product of overlaps, which is at least the product of the least overlaps.
+        overlaps = self._overlaps(compared_ranks, is_least_by_dim=not self._is_bound)
+        has_blocks: Numbers = np.all(self._standard, axis=1)
+        fraction_without_blocks = 1.0 if self._is_bound else 0.0
+        return np.where(has_blocks[:, None] & has_blocks, overlaps.min(2) / self.shares, fraction_without_blocks)
 
     def _overlaps(self, ranks: Numbers, is_least_by_dim: bool = False) -> Numbers:
         """Return [before, after, rank], the fraction of the value that a rank has before and after.

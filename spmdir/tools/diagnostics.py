@@ -45,8 +45,13 @@ def expectations(text: str, file: str, first_line: int = 1) -> Iterator[Expectat
         for match in _EXPECTATION.finditer(line):
             severity, where, message = match.groups()
             comment = Location(file, number, match.start() + 1)
-            if severity not in _SEVERITIES or message is None:
-                raise ParseError(f"'{match[0]}' is incomplete; write `expected-error {{{{part of it}}}}`", comment)
+            if severity not in _SEVERITIES:
+                raise ParseError(
+                    f"unknown 'expected-{severity}'; expected `expected-error` or `expected-warning`", comment
+                )
+            if message is None:
+                form = f"expected-{severity} {{{{part of the message}}}}"
+                raise ParseError(f"'expected-{severity}' has no text; write `{form}`", comment)
             yield Expectation(severity, _expected_line(where, number, plain_lines, comment), message, comment)
 
 

@@ -273,7 +273,7 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
         ({"up": "columnwise"}, "'up' has the style 'columnwise'; expected one of colwise"),
         (
             {"up": SequenceParallel()},
-            "'up' sets the layout of an activation, which an exported program does not have",
+            "the style of 'up' sets the layout of an input or output of the module, but an exported",
         ),
         ({"norm": "colwise"}, "'norm' is not a linear layer; only linear layers and embeddings"),
         ({"spread": "colwise"}, "'spread' is not a linear layer; only linear layers and embeddings"),

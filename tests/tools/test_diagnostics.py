@@ -32,11 +32,20 @@ def test_lines_count_from_the_first_line_of_the_part() -> None:
     assert (expectation.line, expectation.comment.line) == (10, 11)
 
 
-@pytest.mark.parametrize("text", ["// expected-error@below {{m}}", "// expected-eror {{m}}", "// expected-error@+1 m"])
-def test_a_malformed_expectation_is_an_error_at_its_place(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("// expected-error@below {{m}}", "'@below' names no line; expected @+N, @-N, @above, @below or @unknown"),
+        ("// expected-eror {{m}}", "unknown 'expected-eror'; expected `expected-error` or `expected-warning`"),
+        ("// expected-note", "unknown 'expected-note'; expected `expected-error` or `expected-warning`"),
+        ("// expected-error@+1 m", "'expected-error' has no text; write `expected-error {{part of the message}}`"),
+        ("// expected-warning", "'expected-warning' has no text; write `expected-warning {{part of the message}}`"),
+    ],
+)
+def test_a_malformed_expectation_is_an_error_at_its_place(text: str, message: str) -> None:
     with pytest.raises(ParseError) as error:
         list(expectations(text, "in.mlir"))
-    assert str(error.value.location) == "in.mlir:1:4"
+    assert (error.value.message, str(error.value.location)) == (message, "in.mlir:1:4")
 
 
 def test_a_diagnostic_meets_an_expectation_of_its_line_severity_and_text() -> None:

@@ -131,7 +131,12 @@ def _find_combine_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _find_finish_fault(placement: Placement, example: Example) -> str | None:
-    """Check that `finish` of the first rows of a state returns the first rows of its results."""
+    """Return a fault of `finish`, or None. Three properties are checked:
+
+    - It returns a tensor for each result of the placement, or for each part if the placement declares no results.
+    - `finish` of the first rows of a state returns the first rows of its results, if the placement can be sliced.
+    - Combining a state with the identity does not change its results.
+    """
     assert isinstance(placement, PackedPlacement)
 
     def finish(state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

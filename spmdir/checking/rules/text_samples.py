@@ -141,9 +141,14 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _scaled_arguments(arguments: Mapping[str, Any], times: int) -> Iterator[dict[str, Any]]:
-    """Yield variants of the arguments: with integers multiplied by `times`, with lists of integers, or unchanged.
+    """Yield the arguments with integers multiplied by `times`, with lists of sizes multiplied by it, and unchanged.
 
-    {"size": (2, 3), "groups": 2} times 2 gives groups=4; size=(4, 6); then the arguments.
+    A variant that changes nothing is omitted. Dimensions are not multiplied: arguments whose names start with "dim".
+
+    For example, {"size": (2, 3), "groups": 2, "dim": 1} times 2 yields three variants:
+        {"size": (2, 3), "groups": 4, "dim": 1}
+        {"size": (4, 6), "groups": 2, "dim": 1}
+        {"size": (2, 3), "groups": 2, "dim": 1}
     """
 
     def is_scaled(name: str, value: Any, is_list: bool) -> bool:
@@ -156,7 +161,7 @@ def _scaled_arguments(arguments: Mapping[str, Any], times: int) -> Iterator[dict
         name: tuple(size * times for size in value) if is_scaled(name, value, is_list=True) else value
         for name, value in arguments.items()
     }
-    if with_integers not in (with_lists, arguments):
+    if with_integers != arguments:
         yield with_integers
     if with_lists != arguments:
         yield with_lists

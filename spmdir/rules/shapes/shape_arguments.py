@@ -44,7 +44,10 @@ def front(dropped: int) -> Callable[[LayoutBuilder, str], Dims]:
 
 
 def leading(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions of `operand`, with size 1 for the last, as many as `argument` lists."""
+    """Return the dimensions of `operand`, but with size 1 for the last n, where `argument` is a list of n integers.
+
+    For example, a layer norm of an operand [b, s, d] with normalized_shape=[d] returns means of [b, s, 1].
+    """
     dims, count = layout.dims(operand), len(layout.integers(argument))
     return (*dims[: max(0, len(dims) - count)], *((),) * count)
 

@@ -53,9 +53,12 @@ class Strategy(ShownAsText):
         factors: the sharded factors. A strategy that is derived from a rule has at most one.
         rewrite: "expand" or "local" if the op must be replaced by that clause of its rule, "split" if a matrix product
             is split into the steps of a ring, else None. See OpRule.
-        factor_placements: the placement of each factor, with `dim` 0; empty if all are sharded by S.
+        factor_placements: for each of `factors`, the placement that shards it, such as S(0) or Cyclic(0). Its `dim` is
+            0 for any dimension. If this tuple is empty, S shards all factors.
         text: the strategy as text, if it was declared as text.
-        inner_bytes: for the search, (bytes, factors) of each value that is all-reduced inside the op.
+        inner_bytes: for the search, one pair (bytes, factors) for each value that is all-reduced inside the op: its
+            size if only the axis of the strategy is sharded, and the factors by which further axes may shard it.
+            Halos of windows count as such values.
         sent: for the search, the tensors that a rank sends inside the op, one collective each.
         partition: for the search, the placement and the size of the first sharded factor; None if no factor is sharded.
     """

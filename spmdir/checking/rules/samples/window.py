@@ -108,7 +108,8 @@ def _resampling() -> list[Sample]:
     for kind, rank, settings in kinds:
         size, resized = (3, 2, 2)[:rank], (6, 3, 4)[:rank]
         if kind.endswith("_aa"):
-            # These kernels read and write out of bounds if the scale is 1 and there are too many outputs.
+            # Downsample, because `number_variants` also sets the scales to 1. With a scale of 1, these kernels read and
+            # write out of bounds if the output is larger than the input.
             size, resized = resized, size
         vector = {"output_size": resized, **settings, "scale_factors": None}
         calls += [

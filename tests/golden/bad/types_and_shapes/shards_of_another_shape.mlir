@@ -43,6 +43,24 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
+  // expected-error@+1 {{tensor<?x8xf32> has a global shape but no sharding; write the sharding before `of`, as in `<dp: S(0)> of [7, 4]`}}
+  %0 = my.op(%x) : tensor<?x8xf32> of [7, 8]
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+func.func @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
+  // expected-error@+1 {{has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`}}
+  %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [7, 8]
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
   // expected-error@+1 {{axis 'zz' is not in mesh @mesh <dp = 2, tp = 2>}}
   %0 = my.op(%x) {a = offset(4, zz)} : tensor<8x8xf32>
   return %x : tensor<8x8xf32>
