@@ -111,7 +111,7 @@ def run(command: str, shell: dict[str, str]) -> subprocess.CompletedProcess[str]
 
 
 def run_session(page: Path, line: int, text: str, names: dict[str, Any]) -> None:
-    session = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line - 1)
+    session = doctest.DocTestParser().get_doctest(text, names, f"{page.name}:{line}", str(page), line - 1)
     session.globs = names
     report = io.StringIO()
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
