@@ -90,8 +90,8 @@ SCENARIOS = """
     rules/local/test_empty_shards rules/local/test_running_totals rules/strategies/test_exactness
     rules/strategies/test_left_out rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention
     rules/test_core_coverage rules/test_errors rules/test_losses rules/test_random rules/test_schemas
-    rules/test_soundness runtime/test_dynamic_shapes runtime/test_matrix_optimizers runtime/test_pipelined_stages runtime/test_python_state
-    runtime/test_rank_group
+    rules/test_soundness runtime/test_dynamic_shapes runtime/test_matrix_optimizers
+    runtime/test_pipelined_stages runtime/test_python_state runtime/test_rank_group
     runtime/test_returned_values runtime/test_wrong_calls search/test_exhaustive simulator/test_symbolic_sizes
     test_determinism
     shardy/test_round_trip
