@@ -13,7 +13,7 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.importer.locations import innermost_frame, node_location
 from spmdir.torch_interop.logs import GUARDS, unlogged
 
-_LOOP_OF_EXPERTS = re.compile(r'transformers/models/[^"\n]*", line \d+, in forward\n[^\n]*\bexpert_(hit|mask|idx)\b')
+_LOOP_OF_EXPERTS = re.compile(r'transformers/models/[^"\n]*", line [0-9]+, in forward\n[^\n]*\bexpert_(hit|mask|idx)\b')
 """The user's line in a traceback if tracing fails in the loop over the experts that are used."""
 
 _VALUE_ERRORS = {
