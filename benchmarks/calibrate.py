@@ -258,7 +258,7 @@ def toml_of(topology: Topology) -> str:
     numbers = attrs.asdict(
         topology,
         recurse=False,
-        filter=lambda field, _: field.name not in ("name", "peak_flops", "protocols", "costs"),
+        filter=lambda field, _: field.name not in ("name", "peak_flops", "protocols", "costs", "imbalance"),
     )
     lines = ["# measured by benchmarks.calibrate; SI units, all per rank", *_lines(numbers)]
     for protocol in topology.protocols:

@@ -13,7 +13,7 @@ from xdsl.ir import Attribute
 from spmdir.core.errors import Location
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
-_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|[/\\]spmdir[/\\](?:importer|runtime)[/\\]|^<")
+_PASSED_OVER = re.compile(r"packages[/\\]torch[/\\]|[/\\]spmdir[/\\](?:importer|runtime|torch_interop)[/\\]|^<")
 _INSTALLED = re.compile(r".*(?:site|dist)-packages[/\\]")
 _DEPTH = 32
 """A location has at most this many frames, the innermost ones. A stack in a file may have any depth."""

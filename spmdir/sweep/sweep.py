@@ -41,6 +41,9 @@ DOMINATED = "another setting takes no longer than the lower bound of this one, a
 _SCALED = ("activations", "communication buffers")
 """The kinds of memory that shrink with the micro-batch."""
 
+ACCURACY = 0.05
+"""The fraction by which extended costs may be above those of the whole model."""
+
 
 @attrs.frozen
 class SweepRequest:
@@ -323,7 +326,7 @@ class _Pricing:
             options = StepOptions(request.samples, count)
             plain = self._estimate(options)
             if plain.costs.peak_bytes <= limit:
-                bound = _bound_of(plain.costs)
+                bound = bound_of(plain.costs)
                 if self._is_dominated(bound):
                     return
                 costs = self._refine(options, plain)
@@ -354,7 +357,7 @@ class _Pricing:
         saved = (plain.peak_bytes - everything.peak_bytes) / layers
         recomputed = min(math.ceil((plain.peak_bytes - limit) / saved), layers) if saved > 0 else layers
         mixed = plain.toward(everything, recomputed / layers)
-        self._add(options.micro_batches, recomputed, mixed, _bound_of(mixed))
+        self._add(options.micro_batches, recomputed, mixed, bound_of(mixed))
 
     def _is_dominated(self, bound: Bound) -> bool:
         is_dominated = any(setting.dominates(bound) for setting in self.priced)
@@ -373,6 +376,9 @@ class _Pricing:
         return refine(self.request.workload, self.candidate, options, self.request.pipeline, estimated)
 
 
-def _bound_of(costs: StepCosts) -> Bound:
-    """Return the lower bound on the time of estimated costs, and the memory."""
-    return Bound(costs.least_seconds, costs.peak_bytes)
+def bound_of(costs: StepCosts) -> Bound:
+    """Return a lower bound on the time of a setting, and its memory.
+
+    Costs of a few layers, extended to all layers, may be up to ACCURACY above those of the whole model.
+    """
+    return Bound((1 - ACCURACY) * costs.least_seconds, costs.peak_bytes)

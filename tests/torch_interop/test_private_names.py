@@ -62,6 +62,7 @@ LISTED = {
     "graphs.py": """
         ._codegen ._dynamo_source ._rename ._update torch.fx._lazy_graph_module._LazyGraphModule
     """,
+    "grouped_products.py": "torch.utils._python_dispatch.TorchDispatchMode",
     "group_registry.py": """
         ._device_types ._flatten ._get_backend ._timeout torch._C._distributed_c10d
         torch._C._distributed_c10d._register_process_group torch._C._distributed_c10d._resolve_process_group
