@@ -41,7 +41,7 @@ DOMINATED = "another setting takes no longer than the lower bound of this one, a
 _SCALED = ("activations", "communication buffers")
 """The kinds of memory that shrink with the micro-batch."""
 
-ACCURACY = 0.05
+ACCURACY = 0.02
 """The fraction by which extended costs may be above those of the whole model."""
 
 
