@@ -26,7 +26,7 @@ ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows
 TO_SOURCES = "experts.to_sources"
 
 Routes = frozenset[SSAValue]
-"""The order of each route; a function argument with routed rows is a route of its own."""
+"""The orders of routes. The route of a function argument is unknown, and is none of them."""
 
 NONE: Routes = frozenset()
 

@@ -50,7 +50,7 @@ class StageMessage:
 
 Entry = Action | StageMessage
 
-_ACTION = re.compile(r"([0-9]+)([FIWB])([0-9]+)")
+_ACTION = re.compile(r"([0-9]{1,6})([FIWB])([0-9]{1,6})")
 
 
 def parse_action(text: str) -> Action | None:

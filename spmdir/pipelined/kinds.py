@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import attrs
@@ -12,83 +12,6 @@ from spmdir.pipelined.actions import Action, StageMap, StepOrder, folded, looped
 from spmdir.pipelined.list_order import FORWARDS_FIRST, GRADIENTS_FIRST, by_groups, deepest_first, list_order
 from spmdir.pipelined.rows import with_messages
 from spmdir.pipelined.times import StageTimes, replay
-
-
-@attrs.frozen
-class OrderKind:
-    """A kind of order.
-
-    Attributes:
-        summary: one sentence.
-        shape: "looped" or "folded", the placement of stages.
-        is_split: whether backward is split into input and weight gradients.
-    """
-
-    summary: str
-    shape: Literal["looped", "folded"] = "looped"
-    is_split: bool = False
-
-
-KINDS = {
-    "gpipe": OrderKind("all forwards, then all backwards"),
-    "1f1b": OrderKind("one forward, one backward; with several stages a rank, interleaved"),
-    "zb": OrderKind("weight gradients fill the gaps of 1f1b, with equal memory on all ranks", is_split=True),
-    "zbv": OrderKind("as zb, with two stages a rank in the shape of a V", "folded", is_split=True),
-    "search": OrderKind("the fastest order that is found within a memory limit", is_split=True),
-}
-"""Name → the kind of order. The kinds are those of GPipe (arXiv 1811.06965), PipeDream (2104.04473), zero bubble
-(2401.10241) and V-shaped schedules (2405.15362)."""
-
-
-def make_order(kind: str, ranks: int, micro: int, times: StageTimes, live: int | None = None) -> StepOrder:
-    """Return the order of a kind for the given times.
-
-    Args:
-        kind: a key of KINDS.
-        ranks: the size of the pipeline axis.
-        micro: the number of micro-batches.
-        times: the times of the stages; their number is a multiple of `ranks`.
-        live: how many activations of a stage a rank may hold, for "search"; as many as for "zb" if None.
-
-    Raises:
-        SpmdirError: the kind is unknown, or does not fit the number of stages or micro-batches.
-
-    Example:
-        >>> order = make_order("1f1b", 2, 2, equal_stages(2, 1, 1, 1))
-        >>> print(*order.row(1))
-        0F0>1 1F0 1B0 1B0>0 0F1>1 1F1 1B1 1B1>0
-    """
-    if kind not in KINDS:
-        raise SpmdirError(f"unknown kind '{kind}'; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
-    stage_map = stage_map_of(kind, ranks, times.stages)
-    share = stage_map.stages // ranks
-    if kind == "1f1b":
-        return interleaved_order(stage_map, micro) if share > 1 else _list(stage_map, micro, times, False)
-    if kind == "gpipe":
-        return list_order(stage_map, micro, times, False, [micro * share] * ranks, FORWARDS_FIRST)
-    if kind == "search":
-        return search_order(stage_map, micro, times, live or ranks * share)
-    return list_order(stage_map, micro, times, True, [ranks * share] * ranks)
-
-
-def _list(stage_map: StageMap, micro: int, times: StageTimes, split: bool) -> StepOrder:
-    ranks = stage_map.ranks
-    return list_order(stage_map, micro, times, split, [ranks - rank for rank in range(ranks)])
-
-
-def stage_map_of(kind: str, ranks: int, stages: int) -> StageMap:
-    """Return the placement of `stages` for a kind of order.
-
-    Raises:
-        SpmdirError: the number of stages does not fit.
-    """
-    if KINDS[kind].shape == "folded":
-        if stages != 2 * ranks:
-            raise SpmdirError(f"'{kind}' has two stages a rank; expected {2 * ranks} stages, found {stages}")
-        return folded(ranks)
-    if stages % ranks or not stages:
-        raise SpmdirError(f"found {stages} stages for {ranks} ranks; expected a multiple of {ranks}")
-    return looped(ranks, stages // ranks)
 
 
 def interleaved_order(stage_map: StageMap, micro: int) -> StepOrder:
@@ -122,9 +45,12 @@ def _in_groups(stages: tuple[int, ...], ranks: int, micro: int) -> Iterator[tupl
             yield from ((stage, number) for number in range(first, first + ranks))
 
 
-def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int) -> StepOrder:
-    """Return the fastest of several list schedules in which a rank holds at most `live` activations of a stage."""
-    limits = [live] * stage_map.ranks
+def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    """Return the fastest of several list schedules in which a rank holds at most `live` activations of a stage.
+
+    If `live` is None, a rank may hold as many as there are stages.
+    """
+    limits = [live or stage_map.stages] * stage_map.ranks
     candidates = [
         list_order(stage_map, micro, times, split, limits, priority, preference)
         for split in (True, False)
@@ -132,3 +58,81 @@ def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int) 
         for preference in (deepest_first, by_groups)
     ]
     return min(candidates, key=lambda order: replay(order, times).seconds)
+
+
+def _gpipe(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    limits = [micro * len(stage_map.stages_on(rank)) for rank in range(stage_map.ranks)]
+    return list_order(stage_map, micro, times, False, limits, FORWARDS_FIRST)
+
+
+def _1f1b(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    ranks = stage_map.ranks
+    if stage_map.stages > ranks:
+        return interleaved_order(stage_map, micro)
+    return list_order(stage_map, micro, times, False, [ranks - rank for rank in range(ranks)])
+
+
+def _zero_bubble(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    return list_order(stage_map, micro, times, True, [stage_map.stages] * stage_map.ranks)
+
+
+@attrs.frozen
+class OrderKind:
+    """A kind of order.
+
+    Attributes:
+        make: (placement of stages, micro-batches, times, most activations of a stage on a rank or None) → the order.
+        shape: "looped" or "folded", the placement of stages.
+    """
+
+    make: Callable[[StageMap, int, StageTimes, int | None], StepOrder]
+    shape: Literal["looped", "folded"] = "looped"
+
+
+KINDS = {
+    "gpipe": OrderKind(_gpipe),
+    "1f1b": OrderKind(_1f1b),
+    "zb": OrderKind(_zero_bubble),
+    "zbv": OrderKind(_zero_bubble, "folded"),
+    "search": OrderKind(search_order),
+}
+"""Name → the kind of order. The kinds are those of GPipe (arXiv 1811.06965), PipeDream (2104.04473), zero bubble
+(2401.10241) and V-shaped schedules (2405.15362)."""
+
+
+def make_order(kind: str, ranks: int, micro: int, times: StageTimes, live: int | None = None) -> StepOrder:
+    """Return the order of a kind for the given times.
+
+    Args:
+        kind: a key of KINDS.
+        ranks: the size of the pipeline axis.
+        micro: the number of micro-batches.
+        times: the times of the stages; their number is a multiple of `ranks`.
+        live: how many activations of a stage a rank may hold, for "search"; as many as for "zb" if None.
+
+    Raises:
+        SpmdirError: the kind is unknown, or does not fit the number of stages or micro-batches.
+
+    Example:
+        >>> order = make_order("1f1b", 2, 2, equal_stages(2, 1, 1, 1))
+        >>> print(*order.row(1))
+        0F0>1 1F0 1B0 1B0>0 0F1>1 1F1 1B1 1B1>0
+    """
+    if kind not in KINDS:
+        raise SpmdirError(f"unknown kind '{kind}'; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    return KINDS[kind].make(stage_map_of(kind, ranks, times.stages), micro, times, live)
+
+
+def stage_map_of(kind: str, ranks: int, stages: int) -> StageMap:
+    """Return the placement of `stages` for a kind of order.
+
+    Raises:
+        SpmdirError: the number of stages does not fit.
+    """
+    if KINDS[kind].shape == "folded":
+        if stages != 2 * ranks:
+            raise SpmdirError(f"'{kind}' has two stages a rank; expected {2 * ranks} stages, found {stages}")
+        return folded(ranks)
+    if stages % ranks or not stages:
+        raise SpmdirError(f"found {stages} stages for {ranks} ranks; expected a multiple of {ranks}")
+    return looped(ranks, stages // ranks)

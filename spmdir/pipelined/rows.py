@@ -19,7 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from spmdir.core.errors import Location, SpmdirError, raise_all
 from spmdir.pipelined.actions import Action, Entry, StageMap, StepOrder, all_actions, parse_action
 
-_MESSAGE = re.compile(r"([0-9]+)(SEND|RECV)_([FB])([0-9]+)")
+_MESSAGE = re.compile(r"([0-9]{1,6})(SEND|RECV)_([FB])([0-9]{1,6})")
+
+SHOWN = 20
+"""The most errors of one file that are reported."""
 
 
 def order_of_rows(
@@ -34,7 +37,10 @@ def order_of_rows(
     Raises:
         SpmdirError: an action is missing or on another rank, a message is missing, or ranks wait for each other.
     """
-    raise_all([SpmdirError(message, where) for message in _missing(stage_map, micro, rows, split)])
+    faults = itertools.chain(
+        _find_action_faults(stage_map, micro, rows, split), _find_message_faults(stage_map, micro, rows, split)
+    )
+    raise_all([SpmdirError(message, where) for message in itertools.islice(faults, SHOWN)])
     followers: dict[Entry, set[Entry]] = {}
     waits: dict[Entry, int] = {}
 
@@ -55,8 +61,8 @@ def order_of_rows(
                 after(operand, message)
             after(message or operand, action)
     entries: list[Entry] = []
-    rank_of = {entry: position for row in rows for position, entry in enumerate(row)}
-    ready = [(rank_of[entry], str(entry), entry) for entry, count in waits.items() if not count]
+    position_of = {entry: position for row in rows for position, entry in enumerate(row)}
+    ready = [(position_of[entry], str(entry), entry) for entry, count in waits.items() if not count]
     heapq.heapify(ready)
     while ready:
         *_, entry = heapq.heappop(ready)
@@ -64,7 +70,7 @@ def order_of_rows(
         for follower in followers.get(entry, ()):
             waits[follower] -= 1
             if not waits[follower]:
-                heapq.heappush(ready, (rank_of[follower], str(follower), follower))
+                heapq.heappush(ready, (position_of[follower], str(follower), follower))
     if len(entries) < len(waits):
         raise SpmdirError(_cycle_text({e for e, count in waits.items() if count}, followers), where)
     return StepOrder(stage_map, micro, tuple(entries), split)
@@ -110,22 +116,39 @@ def _messages_at_both_ends(
     return result
 
 
-def _missing(stage_map: StageMap, micro: int, rows: Sequence[Sequence[Entry]], split: bool) -> Iterator[str]:
-    """Yield what is missing, repeated or misplaced in rows."""
-    seen: dict[Entry, list[int]] = {}
-    for coordinate, row in enumerate(rows):
-        for entry in row:
-            seen.setdefault(entry, []).append(coordinate)
+def _find_action_faults(stage_map: StageMap, micro: int, rows: Sequence[Sequence[Entry]], split: bool) -> Iterator[str]:
+    """Yield a message for each action that is missing, repeated, on a wrong rank, or unexpected."""
+    ranks_of = _ranks_of(rows)
     for action in all_actions(stage_map.stages, micro, split):
-        places, expected = seen.pop(action, []), [stage_map.coordinates[action.stage]]
-        if places != expected:
-            yield f"{action} is on {_ranks(places)}; expected it once, on {_ranks(expected)}"
+        ranks, expected = ranks_of.pop(action, []), [stage_map.coordinates[action.stage]]
+        if ranks != expected:
+            yield f"{action} is on {_ranks(ranks)}; expected it once, on {_ranks(expected)}"
+    for entry in ranks_of:
+        if isinstance(entry, Action):
+            yield f"unexpected {entry}; expected {'I and W' if split else 'B'} for the backward of all stages"
+
+
+def _find_message_faults(
+    stage_map: StageMap, micro: int, rows: Sequence[Sequence[Entry]], split: bool
+) -> Iterator[str]:
+    """Yield a message for each message between ranks that is missing at an end, repeated, or unexpected."""
+    ranks_of = {entry: ranks for entry, ranks in _ranks_of(rows).items() if not isinstance(entry, Action)}
+    for action in all_actions(stage_map.stages, micro, split):
         if message := stage_map.message(action):
-            places, ends = seen.pop(message, []), sorted(stage_map.coordinates_of(message))
-            if sorted(places) != ends:
-                yield f"the message after {action} is on {_ranks(places)}; expected it once on each of {_ranks(ends)}"
-    for entry in seen:
-        yield f"unexpected {entry}; expected the actions of {stage_map.stages} stages and {micro} micro-batches"
+            ranks, ends = ranks_of.pop(message, []), sorted(stage_map.coordinates_of(message))
+            if sorted(ranks) != ends:
+                yield f"the message after {action} is on {_ranks(ranks)}; expected it once on each of {_ranks(ends)}"
+    for message in ranks_of:
+        yield f"unexpected message {message}; no action of the file sends it"
+
+
+def _ranks_of(rows: Sequence[Sequence[Entry]]) -> dict[Entry, list[int]]:
+    """Return entry → the ranks whose rows contain it, once for each occurrence."""
+    ranks_of: dict[Entry, list[int]] = {}
+    for rank, row in enumerate(rows):
+        for entry in row:
+            ranks_of.setdefault(entry, []).append(rank)
+    return ranks_of
 
 
 def _ranks(coordinates: Sequence[int]) -> str:
@@ -201,31 +224,19 @@ def parse_csv(text: str, file: str) -> StepOrder:
             "the file has no actions; expected a row for each rank, such as 0F0,0B0", Location(file, 1, 1)
         )
     stages, micro = max(coordinate_of) + 1, max(action.micro for action in known) + 1
-    if missing := [stage for stage in range(stages) if stage not in coordinate_of]:
-        raise SpmdirError(
-            f"no rank has stage {missing[0]}; expected the stages 0 to {stages - 1}", Location(file, 1, 1)
-        )
+    missing = next((stage for stage in range(stages) if stage not in coordinate_of), None)
+    if missing is not None:
+        raise SpmdirError(f"no rank has stage {missing}; expected the stages 0 to {stages - 1}", Location(file, 1, 1))
     stage_map = StageMap(tuple(coordinate_of[stage] for stage in range(stages)))
     split = any(action.kind in "IW" for action in known)
     where = Location(file, 1, 1)
     if not any("_" in token for row in cells for token, _ in row):
         plain = [[action for action in row if action is not None] for row in actions]
-        raise_all([SpmdirError(m, where) for m in _missing_actions(stage_map, micro, plain, split)])
+        faults = itertools.islice(_find_action_faults(stage_map, micro, plain, split), SHOWN)
+        raise_all([SpmdirError(message, where) for message in faults])
         return with_messages(stage_map, micro, plain, split)
     rows: list[list[Entry]] = [[_entry(token, location, stage_map, split) for token, location in row] for row in cells]
     return order_of_rows(stage_map, micro, rows, split, where)
-
-
-def _missing_actions(stage_map: StageMap, micro: int, rows: Sequence[Sequence[Action]], split: bool) -> Iterator[str]:
-    """Yield what is missing, repeated or unexpected in rows without messages."""
-    counts: dict[Action, int] = {}
-    for action in itertools.chain(*rows):
-        counts[action] = counts.get(action, 0) + 1
-    for action in all_actions(stage_map.stages, micro, split):
-        if counts.pop(action, 0) != 1:
-            yield f"expected {action} once on rank {stage_map.coordinates[action.stage]}"
-    for action in counts:
-        yield f"unexpected {action}; expected {'I and W' if split else 'B'} for the backward of all stages"
 
 
 def _cells(line: str) -> Iterator[tuple[str, int]]:

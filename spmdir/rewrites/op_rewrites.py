@@ -127,9 +127,9 @@ def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite
     pattern = parse_statements("\n".join(lines[:middle]) + "\n", file, first_line)
     replacement = parse_statements("\n".join(lines[middle + 1 : first_condition]) + "\n", file, first_line + middle + 1)
     conditions = [
-        parse_condition(word.removeprefix(_WHEN), file, first_line + first_condition + n, lines[n].find(word) + 5)
-        for n, word in enumerate(words[first_condition:])
-        if word and not word.startswith("#")
+        parse_condition(word.removeprefix(_WHEN), file, first_line + number, lines[number].find(word) + len(_WHEN))
+        for number, word in enumerate(words)
+        if number >= first_condition and word and not word.startswith("#")
     ]
     for statement in (*pattern, *replacement):
         if len(statement.values) != 1 or not isinstance(statement.values[0], OpCall) or not statement.targets:

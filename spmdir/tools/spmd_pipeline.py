@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from spmdir.core.errors import SpmdirError
@@ -76,12 +77,13 @@ def _checked(options: argparse.Namespace) -> StepOrder:
 
 
 def _made(options: argparse.Namespace) -> tuple[StepOrder, StageTimes]:
-    from spmdir.pipelined.kinds import make_order
+    from spmdir.pipelined.kinds import KINDS, make_order
 
     kind, ranks = options.kind or "1f1b", options.ranks or 4
     if options.live is not None and kind != "search":
         raise SpmdirError(f"--live is for --kind search; the kind '{kind}' determines the activations")
-    stages = options.stages or ranks * (2 if kind == "zbv" else 1)
+    is_folded = kind in KINDS and KINDS[kind].shape == "folded"
+    stages = options.stages or ranks * (2 if is_folded else 1)
     times = _times(options, stages, ranks)
     return make_order(kind, ranks, options.micro or 2 * ranks, times, options.live), times
 
@@ -91,9 +93,11 @@ def _times(options: argparse.Namespace, stages: int, ranks: int) -> StageTimes:
 
     try:
         forward, input_gradient, weight_gradient = (float(part) * ranks for part in options.times.split(","))
-        is_valid = min(forward, input_gradient, weight_gradient, options.message) >= 0
+        is_valid = all(0 <= seconds < math.inf for seconds in (forward, input_gradient, weight_gradient))
     except ValueError:
         is_valid, forward, input_gradient, weight_gradient = False, 0.0, 0.0, 0.0
     if not is_valid:
         raise SpmdirError(f"invalid times '{options.times}'; expected three numbers from 0 on, such as 1,1.3,0.7")
+    if not 0 <= options.message < math.inf:
+        raise SpmdirError(f"invalid time of a message {options.message}; expected seconds from 0 on")
     return equal_stages(stages, forward, input_gradient, weight_gradient, options.message)
