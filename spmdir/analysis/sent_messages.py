@@ -10,6 +10,7 @@ from xdsl.ir import Operation
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.deadlock_check import LOCAL_MESSAGES
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.ring_ops import RotationOp
 from spmdir.dialects.row_exchanges import ExpertExchangeOp
@@ -18,9 +19,6 @@ from spmdir.dialects.values import global_type
 from spmdir.reshard.bucket_cost import added_bucket_seconds, collective_terms
 from spmdir.reshard.cost import Terms, inner_terms, node_count, sends_anything
 from spmdir.reshard.topology import Topology
-
-LOCAL_FORMS = (HaloExchangeOp, RotationOp, ExpertExchangeOp)
-"""The ops of local forms that send."""
 
 
 @attrs.frozen
@@ -42,7 +40,7 @@ class SentMessage:
 
 @cache
 def _may_send(kind: type[Operation]) -> bool:
-    return issubclass(kind, (Collective, *LOCAL_FORMS))
+    return issubclass(kind, (Collective, *LOCAL_MESSAGES))
 
 
 class SentMessages:
@@ -60,7 +58,7 @@ class SentMessages:
         """Return the message of an op; None if it sends nothing."""
         if not _may_send(type(op)):
             return None
-        if isinstance(op, LOCAL_FORMS):
+        if isinstance(op, LOCAL_MESSAGES):
             return self._in_local_form(op)
         assert isinstance(op, Collective)
         key = op.likeness(self.mesh)

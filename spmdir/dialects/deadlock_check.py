@@ -26,6 +26,9 @@ from spmdir.dialects.sharding_checks import mesh_of
 from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import sends_anything
 
+LOCAL_MESSAGES = (HaloExchangeOp, RotationOp, ExpertExchangeOp)
+"""The ops of local forms that send."""
+
 
 @attrs.frozen
 class Communicator:
@@ -64,7 +67,7 @@ def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
     """
     if isinstance(op, Collective):
         return communicator_on(op, op.axes or op.step(mesh).axes, mesh) if _sends(op, mesh) else None
-    if isinstance(op, (HaloExchangeOp, RotationOp, ExpertExchangeOp)):
+    if isinstance(op, LOCAL_MESSAGES):
         return communicator_on(op, op.axes, mesh)
     return None
 
@@ -102,7 +105,7 @@ def check_in_flight(function: FuncOp) -> None:
 
     Each named stream must also be used with one set of axes only.
     """
-    communicating = (Collective, WaitOp, HaloExchangeOp, RotationOp, ExpertExchangeOp)
+    communicating = (Collective, WaitOp, *LOCAL_MESSAGES)
     ops = [op for op in function.body.block.ops if isinstance(op, communicating)]
     mesh = mesh_of(function) if any(map(_is_start, ops)) else None
     if mesh is None:

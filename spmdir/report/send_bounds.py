@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.analysis.sent_messages import LOCAL_FORMS
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.deadlock_check import LOCAL_MESSAGES
 from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.reshard.byte_bound import lower_bound
@@ -25,7 +25,7 @@ def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation,
     targets_of: dict[SSAValue, list[Sharding]] = {}
     collectives_of: dict[SSAValue, dict[Operation, None]] = {}
     for op in function.body.block.ops:
-        if isinstance(op, LOCAL_FORMS):
+        if isinstance(op, LOCAL_MESSAGES):
             yield (op,), op.sent(mesh)
         if not isinstance(op, (Collective, WaitOp)):
             continue

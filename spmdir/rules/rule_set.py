@@ -20,13 +20,14 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.rules.instantiate import choose_rule, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
+from spmdir.rules.language.exchange_ops import EXCHANGE_OPS
 from spmdir.rules.language.records import Record, Records, merge_records, read, read_strategies
 from spmdir.rules.language.strategy_checks import check_strategy
 from spmdir.rules.language.syntax_tree import Rule, TextStrategy
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.parsed_rules import PARSED
 from spmdir.rules.shapes.dimension_maps import MAPS
-from spmdir.rules.shapes.window_geometry import EXCHANGE_OPS, HALO_OPS
+from spmdir.rules.shapes.window_geometry import HALO_OPS
 from spmdir.rules.strategies.equivalent_ops import derived_records, derived_strategy
 from spmdir.rules.strategies.placement_texts import texts_of
 

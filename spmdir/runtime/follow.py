@@ -24,12 +24,11 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.context import IRContext
-from spmdir.dialects.halo import HaloExchangeOp
+from spmdir.dialects.deadlock_check import LOCAL_MESSAGES
 from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, make_names_unique, name_of, text_name
 from spmdir.dialects.ring_ops import RotationOp
-from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.dialects.verifier import verify
 from spmdir.passes.bucket import ArgumentPlaces, merge_into_bucket
@@ -145,7 +144,7 @@ def messages(module: ModuleOp) -> list[RankMessage]:
     """Return the messages of a program of one rank in order, including index ops on which ranks must agree."""
     result = []
     for op in ir.main_function(module).body.block.ops:
-        if isinstance(op, (Collective, HaloExchangeOp, RotationOp, ExpertExchangeOp)):
+        if isinstance(op, (Collective, *LOCAL_MESSAGES)):
             axes = tuple(op.axes)
         elif isinstance(op, ShardIndexOp):
             axes = op.shard.axes

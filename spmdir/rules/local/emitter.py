@@ -14,6 +14,7 @@ from spmdir.core.errors import Location, RuleError
 from spmdir.core.placement.call import Call, Local
 from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.rules.language.exchange_ops import EXCHANGE_OPS
 from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.local_functions import ShardIndices
 from spmdir.rules.language.scope import Scope
@@ -23,7 +24,7 @@ from spmdir.rules.local.packed_states import state_call
 from spmdir.rules.local.rank import Rank, SingleRank
 from spmdir.rules.local.rings import run_ring
 from spmdir.rules.shapes.instance import Ops, RuleInstance
-from spmdir.rules.shapes.window_geometry import EXCHANGE_OPS, HALO_OPS
+from spmdir.rules.shapes.window_geometry import HALO_OPS
 
 
 class Emitter:

@@ -101,12 +101,6 @@ def paddings(value: Literal, kernel: tuple[int, ...], dilation: tuple[int, ...])
     return numbers(value, len(kernel), (0,) * len(kernel))
 
 
-EXCHANGE_OPS: dict[str, tuple[tuple[str, bool], ...]] = {
-    "spmd.exchange_counts": (("counts", True),),
-    "spmd.exchange_rows": (("rows", True), ("sent", True), ("received", True)),
-}
-"""Ops of local forms that exchange the rows of experts → (name, whether it is a tensor) of parameters."""
-
 HALO_OPS: dict[str, tuple[tuple[str, bool], ...]] = {
     "spmd.halo": (("input", True), ("fill", False)),
     "spmd.halo_reduce": (("input", True),),
