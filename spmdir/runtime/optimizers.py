@@ -167,7 +167,7 @@ class Updates:
                 f"{_class_name(self.optimizer)} has no state, and no _init_group that creates it; load a state, or "
                 "derive the optimizer from one of torch.optim"
             )
-        parameter = value.detach().requires_grad_()
+        parameter = value.detach().clone().requires_grad_()  # a step may update it before it calls _init_group
         parameter.grad = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
         single_tensor_options = {key: False for key in ("foreach", "fused") if key in group}
         replica = self._replica([{**group, **single_tensor_options, "params": [parameter]}], {})
@@ -177,8 +177,13 @@ class Updates:
             raise _StateCreated
 
         setattr(replica, INIT_GROUP, init_and_stop)
-        with suppress(_StateCreated):
+        with suppress(_StateCreated), torch.no_grad():
             inspect.unwrap(type(replica).step)(replica)  # type: ignore
+            if replica.state[parameter]:
+                raise UnsupportedError(
+                    f"{_class_name(self.optimizer)}.step does not call _init_group to create its state, so its initial "
+                    "state is unknown; load a state, or create the state in _init_group"
+                )
         return replica.state[parameter]
 
     def _replica(self, groups: list[dict[str, Any]], state: Mapping[Tensor, dict[str, Any]]) -> Optimizer:

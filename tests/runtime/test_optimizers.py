@@ -201,6 +201,40 @@ def test_what_a_step_cannot_keep_is_refused(make, message):
         training_step(model, loss_of, make(model))
 
 
+class DecayedFirst(torch.optim.AdamW):
+    """AdamW whose own step shrinks the parameters before it calls that of AdamW."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.mul_(0.9)
+        return super().step(closure)
+
+
+class CountedLate(torch.optim.SGD):
+    """An optimizer that creates its state without `_init_group`."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter].setdefault("sum", torch.zeros_like(parameter)).add_(parameter.grad)
+
+
+def test_a_step_that_updates_before_it_creates_its_state_is_that_of_torch():
+    model, x, y = net(torch.optim.AdamW)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = DecayedFirst(model.parameters())
+    training_step(model, loss_of, optimizer)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert_ten_updates_are_native(model, optimizer, x, y)
+
+
+def test_an_optimizer_whose_initial_state_is_unknown_is_refused():
+    model, _, _ = net(torch.optim.SGD)
+    with pytest.raises(UnsupportedError, match=r"CountedLate.step does not call _init_group to create its state"):
+        training_step(model, loss_of, CountedLate(model.parameters()))
+
+
 def test_the_optimizer_is_no_name():
     with pytest.raises(SpmdirError, match=r"optimizer is 'adamw'.*expected an optimizer of torch.optim, as torch.opt"):
         training_step(nn.Linear(2, 2), loss_of, "adamw")  # type: ignore
