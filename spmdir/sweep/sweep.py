@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 
 import attrs
+import torch
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import SpmdirError, SpmdirErrors
@@ -201,6 +203,9 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
     Raises:
         SpmdirError: the model cannot be captured, or a recipe does not exist.
     """
+    if workers > 1 and torch.accelerator.is_available():
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _hide_accelerators) as pool:
+            return pool.submit(sweep, request, recipes, workers).result()
     workload = request.workload
     alone = StepOptions(request.samples)
     one_device = estimate(workload, MeshRecipe(Mesh({"dp": 1}), "ddp"), alone, request.pipeline).costs
@@ -225,6 +230,14 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
     settings.sort(key=lambda setting: (not setting.fits, setting.costs.seconds, setting.costs.peak_bytes))
     skipped = sorted({*skipped, *superfluous}, key=lambda entry: (str(entry.candidate), entry.reason))
     return Sweep(request, tuple(settings), tuple(skipped), one_device.flops, parameters)
+
+
+def _hide_accelerators() -> None:
+    """Let torch find no CUDA device in this process and the processes that it forks.
+
+    A sweep needs none, but a backward pass starts the driver, and a process that is forked later cannot use it.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list[Skipped]]:
