@@ -27,6 +27,8 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.pipeline import STANDARD
 from spmdir.simulator.distribution import local_tensor
+from spmdir.sweep.sweep import SweepRequest, sweep
+from spmdir.sweep.workload import ConfiguredModel
 
 ROOT = Path(__file__).parents[2]
 MESH = Mesh({"dp": 2, "tp": 4})
@@ -96,9 +98,14 @@ def of_first_rank(device: str, passes: str) -> tuple[ModuleOp, fx.GraphModule, l
 
 @pytest.fixture
 def alone_of_eight() -> Iterator[None]:
-    """This process as rank 0 of eight, whose collectives reach nobody."""
+    """This process as rank 0 of eight, whose collectives reach nobody.
+
+    Before torch 2.13, some of them leave their result as it was allocated: NaN, if algorithms are deterministic.
+    """
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=MESH.world_size)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     yield
+    torch.use_deterministic_algorithms(False)
     dist.destroy_process_group()
 
 
@@ -120,8 +127,10 @@ def test_a_ranks_program_compiles_and_is_what_it_is_uncompiled(device, alone_of_
     graph, tensors = traced_step(device)
     _, program, pieces = of_first_rank(device, "propagate,insert-reshard,lower-reshard,fuse-collectives")
     compiled = torch.compile(program, backend=sizes.backend, fullgraph=True)
-    for found, expected in zip(compiled(*pieces), program(*pieces), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    all_expected = program(*pieces)
+    assert any(expected.isfinite().all() for expected in all_expected)
+    for found, expected in zip(compiled(*pieces), all_expected, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
 
     uncompiled = fx.GraphModule(graph, flat_graph(graph))
     whole = torch.compile(uncompiled, backend=sizes.backend, fullgraph=True)
@@ -152,19 +161,19 @@ def flat_graph(traced: fx.GraphModule) -> fx.Graph:
 @torch.no_grad()
 def test_a_schedule_is_run_as_it_is_written(device, alone_of_eight):
     module, program, pieces = of_first_rank(device, f"{STANDARD},schedule")
-    kinds = {"aten.mm": "mm", WaitOp.name: "wait"}
+    kinds = {"aten.mm": "product", "aten.addmm": "product", WaitOp.name: "wait"}
     written = [
         kinds.get(op.name, "start")
         for op in ir.main_function(module).body.block.ops
         if op.name in kinds or (isinstance(op, Collective) and op.IS_START)
     ]
-    assert {"start", "wait", "mm"} == set(written)
+    assert {"start", "wait", "product"} == set(written)
     run = spmdir.compile_program(program) if device == "cuda" else program
     run(*pieces)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         run(*pieces)
     names = [event.name for event in sorted(profiled.events(), key=lambda event: event.time_range.start)]
-    kinds = {"aten::mm": "mm", "_c10d_functional::wait_tensor": "wait"}
+    kinds = {"aten::mm": "product", "aten::addmm": "product", "_c10d_functional::wait_tensor": "wait"}
     found = [kinds.get(name, "start") for name in names if name in kinds or name.startswith("_c10d_functional::")]
     assert found == written
 
@@ -235,11 +244,23 @@ def test_eight_ranks_of_the_demo_simulated_on_cuda_compute_its_logits():
 @pytest.mark.cuda
 def test_the_training_example_runs_in_one_process_with_nccl():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     script = str(ROOT / "examples" / "train_torchrun.py")
     done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "on cuda" in done.stdout
+
+
+@pytest.mark.cuda
+def test_processes_price_a_model_after_this_one_has_used_the_device(tmp_path):
+    torch.ones(1, device="cuda", requires_grad=True).sum().backward()
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 128,'
+        ' "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}'
+    )
+    result = sweep(SweepRequest.of(ConfiguredModel.read(str(config)), 4), ("ddp", "fsdp"), workers=2)
+    assert {setting.candidate.recipe for setting in result.settings} == {"ddp", "fsdp"}
 
 
 COPIES = """
