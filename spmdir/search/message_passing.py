@@ -45,12 +45,15 @@ _least, _least_of = np.minimum.reduce, np.minimum.reduceat
 
 
 class _Part:
-    """A part with its ends. The placements of all ends are concatenated in one array.
+    """A part with its *ends*, the links to the values that it shares with other parts.
+
+    The placements of all ends are concatenated, in the order of `ends`. Arrays [placement] below have this order.
 
     Attributes:
         cost: [state], seconds without the reshards of the values that this part shares with other parts.
-        message: [placement], the messages of all ends.
-        is_leaf: whether the part shares only one value. It sends its whole cost there, once.
+        message: [placement], the messages of all ends, in seconds.
+        is_leaf: whether the part shares only one value, with a part that shares several. A leaf sends its whole cost
+            to that value, once, and passes skip it.
     """
 
     def __init__(self, cost: Numbers):
@@ -63,40 +66,52 @@ class _Part:
         return sum(end.size for _, end in self.ends)
 
     def join(self, messages: Numbers) -> None:
-        """Make the messages of all ends views of one array."""
-        sizes = [end.size for _, end in self.ends]
-        self._offsets = offsets = [sum(sizes[:offset]) for offset in range(len(sizes))]
+        """Make the messages of all ends views of one array, and index the states by placement. A leaf sends its cost.
+
+        Call it once, when all ends are known.
+
+        Args:
+            messages: [placement], zeros.
+        """
+        ends = [end for _, end in self.ends]
+        sizes, state_count = [end.size for end in ends], len(self.cost)
+        self._offsets = [sum(sizes[:index]) for index in range(len(sizes))]  # [end], its first placement
         self.message = messages
-        for offset, (_, end) in zip(offsets, self.ends, strict=True):
+        for offset, end in zip(self._offsets, ends, strict=True):
             end.message = messages[offset : offset + end.size]
-        numbered_ends = [(offset, end) for offset, (_, end) in zip(offsets, self.ends, strict=True)]
+        # [end, state], the placement.
         self._placement_of_state = np.array(
-            [end.placement_of_state + offset for offset, end in numbered_ends], dtype=np.intp
-        ).reshape(len(numbered_ends), len(self.cost))
-        order = [np.argsort(end.placement_of_state, kind="stable") for _, end in numbered_ends]
-        self._states_by_placement = np.concatenate(order) if order else np.zeros(0, dtype=np.intp)
-        states = len(self.cost)
+            [end.placement_of_state + offset for offset, end in zip(self._offsets, ends, strict=True)], dtype=np.intp
+        ).reshape(len(ends), state_count)
+        # For each end, the states in the order of their placements, and where the states of each placement begin.
+        # With these, `reduceat` computes the least cost of the states with each placement.
+        sorted_states = [np.argsort(end.placement_of_state, kind="stable") for end in ends]
+        self._states_by_placement = np.concatenate(sorted_states) if ends else np.zeros(0, dtype=np.intp)
         starts = [
-            index * states + np.searchsorted(end.placement_of_state[by_key], np.arange(end.size))
-            for index, ((_, end), by_key) in enumerate(zip(numbered_ends, order, strict=True))
+            index * state_count + np.searchsorted(end.placement_of_state[states], np.arange(end.size))
+            for index, (end, states) in enumerate(zip(ends, sorted_states, strict=True))
         ]
-        self._placement_starts = np.concatenate(starts) if starts else np.zeros(0, dtype=np.intp)
+        self._placement_starts = np.concatenate(starts) if ends else np.zeros(0, dtype=np.intp)
+        # For each direction [placement], the fraction of the excess to send: equal for all ends with a later part.
         self._shares = []
         for direction in (0, 1):
-            to_come = [not end.is_last[direction] for _, end in numbered_ends]
-            self._shares.append(np.repeat(np.array(to_come) / max(sum(to_come), 1), sizes))
+            has_later_part = [not end.is_last[direction] for end in ends]
+            self._shares.append(np.repeat(np.array(has_later_part) / max(sum(has_later_part), 1), sizes))
         if self.is_leaf:
             self.message[:] = _least_of(self.cost[self._states_by_placement], self._placement_starts)
 
     def min_marginals(self) -> tuple[Numbers, Numbers]:
-        """Return the cost of each state including its values, and the cost of the values by placement."""
+        """Return [state], the cost including the values, and [placement], the cost of the value of each end.
+
+        The second does not contain the messages of this part, so the sum of both for a state does not either.
+        """
         if not self.ends:
             return self.cost, np.zeros(0)
         value_costs = np.concatenate([factor.least(end) for factor, end in self.ends])
         return self.cost + np.add.reduce(value_costs[self._placement_of_state]), value_costs
 
     def least_own_cost(self) -> float:
-        """Return the minimum over the states of cost minus messages, without the values."""
+        """Return the minimum over the states of cost minus messages: what the part adds to the lower bound."""
         return float(_least(self.cost - np.add.reduce(self.message[self._placement_of_state])))
 
     def least_value_cost(self, value_costs: Numbers) -> float:
@@ -108,7 +123,16 @@ class _Part:
         return float(np.add.reduce(_least_of(value_costs + self.message, self._offsets))) if self.ends else 0.0
 
     def send(self, excess: Numbers, value_costs: Numbers, direction: int) -> None:
-        """Send the excess of each state to the values that later parts in this direction share."""
+        """Set the messages of all ends, so that later parts receive the excess of each state.
+
+        The part takes over the costs of its values. Each end whose value has a later part then gets an equal fraction
+        of the excess: for each placement, that of the cheapest state with this placement.
+
+        Args:
+            excess: [state], the cost including the values, minus that of the cheapest state.
+            value_costs: [placement], as of `min_marginals`.
+            direction: 0 in program order, 1 in reverse.
+        """
         if self.ends:
             np.subtract(
                 _least_of(excess[self._states_by_placement], self._placement_starts) * self._shares[direction],
@@ -119,7 +143,7 @@ class _Part:
                 end.copy_costs = None
 
     def decide(self, state: int | None) -> None:
-        """Record the decided state at all ends; None removes it."""
+        """Record the decided state at all ends; None makes the part undecided again."""
         for _, end in self.ends:
             end.decided = None if state is None else int(end.placement_of_state[state])
             end.copy_costs = None
@@ -129,19 +153,24 @@ class MessagePassing:
     """The messages of a program.
 
     Attributes:
-        bound: seconds, after the last pass. No decision costs less, except that users which share several copies of one
-            value may cost less than the bound assumes.
+        bound: seconds, the lower bound after the last pass; 0 before. A decision costs less only if users share several
+            copies of one value, which the costs of values do not allow.
     """
 
     def __init__(self, assignment: Assignment):
         self.assignment, self.bound, self._rising_turns, self._is_back = assignment, 0.0, 0, True
         self._parts, self._factors = list(map(_Part, assignment.cost)), dict[int, ValueFactor]()
-        members = {value: self._members(value) for value in range(len(assignment.price))}
-        shared = Counter(part for parts in members.values() for part in parts)
+        members: dict[int, Sequence[int]] = {}  # value → the parts that share it
+        for value in range(len(assignment.price)):
+            self._add_cost_of_own_use(value)
+            producer, users = assignment.shared.producer[value][0], assignment.shared.users[value]
+            parts = list(dict.fromkeys([producer, *(user for user, _ in users)]))
+            if len(parts) > 1:
+                members[value] = parts
+        shared_values = Counter(part for parts in members.values() for part in parts)  # part → their number
         known: dict[object, UsePrices] = {}
         for value, parts in members.items():
-            if parts:
-                self._add(value, parts, [part for part in parts if shared[part] > 1], known)
+            self._add_factor(value, parts, [part for part in parts if shared_values[part] > 1], known)
         self._messages = np.zeros(sum(part.size for part in self._parts))
         offset = 0
         for part in self._parts:
@@ -149,26 +178,25 @@ class MessagePassing:
             offset += part.size
         self._previous = self._messages.copy()
 
-    def _members(self, value: int) -> Sequence[int]:
-        """Return the producer of a value and the other parts that use it; empty if only its producer uses it."""
-        assignment, shared = self.assignment, self.assignment.shared
-        producer = shared.producer[value][0]
-        members = dict.fromkeys([producer, *(user for user, _ in shared.users[value])])
+    def _add_cost_of_own_use(self, value: int) -> None:
+        """If the producer of a value uses the value too, add the seconds of these reshards to the producer's cost."""
+        assignment = self.assignment
+        producer = assignment.shared.producer[value][0]
         if value in assignment.needs[producer]:
             added_cost = operand_cost(
                 assignment.price[value], assignment.produces[producer][value], assignment.needs[producer][value]
             )
             self._parts[producer].cost = self._parts[producer].cost + added_cost
-        return list(members) if len(members) > 1 else ()
 
-    def _add(
-        self, value: int, members: Sequence[int], shared_parts: Sequence[int], known: dict[object, UsePrices]
+    def _add_factor(
+        self, value: int, members: Sequence[int], branching: Sequence[int], known: dict[object, UsePrices]
     ) -> None:
-        """Add the factor of a value.
+        """Add the factor of a value, with one end for each part that shares it.
 
         Args:
-            shared_parts: the parts that share other values too.
-            known: as of `ValueFactor`.
+            members: the parts that share the value; the producer is first.
+            branching: those of them that share other values too. If there are any, the other members are leaves.
+            known: as of `ValueFactor.read`.
         """
         assignment = self.assignment
         produced, placement_of_state = assignment.producer_placements[value]
@@ -176,20 +204,27 @@ class MessagePassing:
         uses = [Use(assignment.needs[user][value]) for user in members[1:]]
         factor = self._factors[value] = ValueFactor(produced, producer, uses, assignment.price[value], known)
         for member, end in zip(members, (producer, *uses), strict=True):
-            end.is_last = member >= max(shared_parts or members), member <= min(shared_parts or members)
+            visited_members = branching or members  # passes skip leaves
+            end.is_last = member >= max(visited_members), member <= min(visited_members)
             part = self._parts[member]
             part.ends.append((factor, end))
-            part.is_leaf = bool(shared_parts) and member not in shared_parts
+            part.is_leaf = bool(branching) and member not in branching
 
     def read(self, values: Collection[int]) -> None:
-        """Read changed prices of values from the assignment."""
+        """Read changed prices of values from the assignment. Values that only one part uses are ignored."""
         known: dict[object, UsePrices] = {}
         for value in values:
             if value in self._factors:
                 self._factors[value].read(self.assignment.price[value], known)
 
     def improve(self) -> Iterator[bool]:
-        """Run one pass in program order and one in reverse; yield after each whether it was the reverse pass."""
+        """Run a turn: momentum, then a pass in program order and one in reverse. Yield after each pass.
+
+        All decisions of parts are removed first. Momentum grows with the number of turns in a row that raised the
+        bound, and a turn that does not raise it ends the momentum.
+
+        Yields: whether it was the reverse pass.
+        """
         momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
         messages = self._messages.copy()
         self._messages += momentum * (messages - self._previous)
@@ -203,6 +238,7 @@ class MessagePassing:
         self._rising_turns = self._rising_turns + 1 if self.bound > previous_bound else 0
 
     def _pass(self) -> None:
+        """Visit the parts in the current direction: each sends its excess. The sum of the least costs is the bound."""
         bound = 0.0
         for part in reversed(self._parts) if self._is_back else self._parts:
             if part.is_leaf:
@@ -214,9 +250,13 @@ class MessagePassing:
         self.bound = bound
 
     def alternatives(self, choice: Sequence[int], limit: float, order: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Yield (part, state) for the parts in `order`: the state other than the chosen one with the lowest bound.
+        """Yield (part, state) for parts in `order`: the state with the lowest bound, except for the chosen state.
 
-        Parts are left out if every decision with another state costs at least `limit`.
+        A part is left out if it is a leaf, has one state, or if all decisions with another state cost at least `limit`.
+
+        Args:
+            choice: part → the chosen state.
+            limit: seconds.
         """
         own_cost = sum(part.least_own_cost() for part in self._parts)
         bound = own_cost + sum(factor.lower_bound() for factor in self._factors.values())
@@ -224,16 +264,29 @@ class MessagePassing:
             part = self._parts[index]
             if part.is_leaf or len(part.cost) == 1:
                 continue
-            cost, value_costs = part.min_marginals()
-            lower_bounds = cost + (bound - part.least_own_cost() - part.least_value_cost(value_costs))
+            lower_bounds = self._lower_bounds(part, bound)
             lower_bounds[choice[index]] = np.inf
             state = int(lower_bounds.argmin())
             if lower_bounds[state] < limit:
                 yield index, state
 
+    def _lower_bounds(self, part: _Part, bound: float) -> Numbers:
+        """Return [state], a lower bound on the cost of all decisions with this state of the part.
+
+        In the bound of the program, the exact cost of the state and its values replaces their least costs.
+
+        Args:
+            bound: the lower bound of the program, given the parts that are decided.
+        """
+        cost, value_costs = part.min_marginals()
+        return cost + (bound - part.least_own_cost() - part.least_value_cost(value_costs))
+
     @contextmanager
     def restricted(self, index: int, state: int) -> Iterator[None]:
-        """Restrict a part to one state. Afterwards, messages and bound are as before."""
+        """Restrict the part `index` to one state inside a `with` block.
+
+        At the end, messages and bound are as before, and no part is decided.
+        """
         part, bound, rising_turns = self._parts[index], self.bound, self._rising_turns
         cost, messages, previous = part.cost, self._messages.copy(), self._previous
         part.cost = np.where(np.arange(len(cost)) == state, cost, cost + IMPOSSIBLE)
@@ -247,11 +300,14 @@ class MessagePassing:
                 member.decide(None)
 
     def decisions_below(self, limit: Callable[[], float]) -> Iterator[list[int]]:
-        """Yield decisions that cost less than the limit. `limit()` is called for each state that is tried.
+        """Yield decisions, part → state, whose lower bound is below the limit, by branch and bound.
 
-        This is branch and bound: parts are decided in program order, cheapest state first. A state is skipped if its
-        lower bound, given the parts decided before it, reaches the limit. A decision that is not yielded therefore
-        costs at least the lowest limit so far, unless its users share several copies of one value.
+        Parts are decided in program order, cheapest state first. A state is skipped if its lower bound, given the parts
+        decided before it, reaches the limit. A decision that is not yielded therefore costs at least the lowest limit
+        so far, unless its users share several copies of one value.
+
+        Args:
+            limit: called for each state that is tried. Seconds; −inf ends the search.
         """
         for part in self._parts:
             part.decide(None)
@@ -261,12 +317,12 @@ class MessagePassing:
         )
 
     def _decisions_below(self, limit: Callable[[], float], choice: list[int], bound: float) -> Iterator[list[int]]:
+        """Yield the decisions of `decisions_below` that begin with `choice`, decided already, at the bound `bound`."""
         if len(choice) == len(self._parts):
             yield choice
             return
         part = self._parts[len(choice)]
-        cost, value_costs = part.min_marginals()
-        lower_bounds = cost + (bound - part.least_own_cost() - part.least_value_cost(value_costs))
+        lower_bounds = self._lower_bounds(part, bound)
         for state in lower_bounds.argsort().tolist():
             if lower_bounds[state] >= limit():
                 break
@@ -275,10 +331,13 @@ class MessagePassing:
         part.decide(None)
 
     def decide(self, order: Sequence[int] | None = None) -> list[int]:
-        """Return a state for each part, decided in this order; by default opposite to the last pass.
+        """Return a state for each part, decided in this order; by default in the order opposite to the last pass.
 
         Each part takes its cheapest state, given the parts decided before it and the messages of the others. Leaves
-        come last, because their messages hold nothing about the rest of the program.
+        come last, because their messages contain their own costs only. Afterwards, no part is decided.
+
+        Args:
+            order: all parts, in the order of their decisions.
         """
         order = order or range(len(self._parts))[:: 1 if self._is_back else -1]
         choice = [0] * len(self._parts)

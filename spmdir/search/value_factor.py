@@ -1,6 +1,12 @@
 """Values as factors of message passing: the cost of a value, given the placements at its producer and its users.
 
-See `message_passing.py` for the algorithm. Prices are seconds, as arrays over placements before and after a reshard.
+See `message_passing.py` for the algorithm. Prices are seconds. The cost of a value is the price of its cheapest
+reshards: each user reshards the value from the produced placement, or from one *copy* in another placement, which is
+resharded once for all users. For example, the value is produced sharded, and two users need placements X and Y:
+
+    price       to R   to X   to Y
+    sharded       5      6      6       without a copy: 6 + 6 = 12 seconds
+    R             0      1      1       with a copy in R: 5 + 1 + 1 = 7 seconds, the cost of the value
 """
 
 from __future__ import annotations
@@ -21,10 +27,11 @@ class End:
     Attributes:
         placement_of_state: [state of the part], the index of the value's placement at this end.
         size: the number of placements.
-        is_last: whether the part is the last one of the value, in program order and in reverse.
+        is_last: whether no later part that passes visit shares the value, in program order and in reverse.
         message: [placement], seconds added to the value and subtracted from the part.
         decided: the index of the decided placement; None if the part is not decided.
-        copy_costs: as of `Use.costs_from_copies`; None if it has to be computed again.
+        copy_costs: the cached result of `Use.costs_from_copies`. Whoever changes the message, the prices or `decided`
+            sets it to None.
     """
 
     def __init__(self, placement_of_state: Numbers, size: int):
@@ -39,14 +46,15 @@ class UsePrices:
     """The prices of the reshards of a value for one of its uses.
 
     Args:
-        price: [before, after], of the value.
+        price: [before, after], seconds of a reshard of the value.
         needs: for each operand that is the value, [placement of the use], the placement that it needs.
         produced: the placements that the value may be produced in.
 
     Attributes:
-        price: [placement before, placement of the use].
+        price: [placement before, placement of the use], seconds of the reshards for all operands of the use.
         from_produced: the rows of `price` for the placements in `produced`.
-        by_needed, from_produced_by_needed: the same, transposed.
+        by_needed: `price`, transposed.
+        from_produced_by_needed: `from_produced`, transposed.
     """
 
     def __init__(self, price: Numbers, needs: Sequence[Numbers], produced: Numbers):
@@ -61,8 +69,13 @@ class Use(End):
 
     If several operands of the part are this value, a "placement" of the end is a tuple of placements, one for each.
 
+    Args:
+        needs: for each operand that is the value, [state of the part], the placement that it needs.
+
     Attributes:
-        prices: of the reshards for this end.
+        prices: the prices of the reshards for this end; unset until `read`.
+        needs: for each of these operands, [placement of the end], the placement that it needs.
+        key: equal for ends with equal `needs`.
     """
 
     prices: UsePrices
@@ -79,16 +92,19 @@ class Use(End):
         self.prices, self.copy_costs = prices, None
 
     def costs_from_copies(self) -> Numbers:
-        """Return [copy, produced], the least cost of this end if it may be resharded from either placement."""
+        """Return [copy, produced], the least cost of this end if it may reshard from either placement.
+
+        If the part is decided, its placement is the only one, and the message does not count.
+        """
         costs = self.copy_costs
         if costs is None:
             decided, price = self.decided, self.prices.by_needed
-            least_by_copy = price[decided] if decided is not None else _least(price + self.message[:, None])
-            self.copy_costs = costs = np.minimum(least_by_copy[:, None], least_by_copy[self.prices.produced])
+            least_by_source = price[decided] if decided is not None else _least(price + self.message[:, None])
+            self.copy_costs = costs = np.minimum(least_by_source[:, None], least_by_source[self.prices.produced])
         return costs
 
     def costs_from_produced(self) -> Numbers:
-        """Return [produced], the least cost of this end if it is resharded from the produced placement."""
+        """Return [produced], as `costs_from_copies` for a value without copies."""
         decided, price = self.decided, self.prices.from_produced_by_needed
         return price[decided] if decided is not None else _least(price + self.message[:, None])
 
@@ -97,6 +113,7 @@ class ValueFactor:
     """The cost of a value as a function of the placements at its ends: the producer and the uses.
 
     Args:
+        produced: the placements that the value may be produced in. A placement of `producer` is an index into them.
         price, known: as of `read`.
     """
 
@@ -113,10 +130,11 @@ class ValueFactor:
         self.read(price, {} if known is None else known)
 
     def read(self, price: Numbers, known: dict[object, UsePrices]) -> None:
-        """Read the prices of reshards, [before, after].
+        """Read the prices of reshards.
 
         Args:
-            known: the prices for uses that were read from tables before; it is filled. Many values share one table.
+            price: [before, after], seconds.
+            known: a cache of the prices for uses, which this method fills. Many values share one table of prices.
         """
         self._price_of_copy = np.ascontiguousarray(price[self.produced].T)
         for use in self.uses:
@@ -128,14 +146,14 @@ class ValueFactor:
     def least(self, end: End) -> Numbers:
         """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
 
-        As in `forest_moves.py`, users may reshard from the produced placement or from one copy in another placement.
+        An end that is decided has only the decided placement, and its message does not count.
         """
         if end is self.producer:
             return self._least_by_produced()
         return self._least_by_needed(end)  # type: ignore  # all other ends are uses
 
     def lower_bound(self) -> float:
-        """Return the minimum over all placements, when no end is decided."""
+        """Return the least cost over all placements, including the messages of all ends. No end may be decided."""
         return float(_least(self._least_by_produced() + self.producer.message))
 
     def _least_by_produced(self) -> Numbers:
@@ -148,25 +166,22 @@ class ValueFactor:
         return _least(cost)
 
     def _least_by_needed(self, end: Use) -> Numbers:
-        """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends."""
-        price, price_of_copy, message, decided = (
-            end.prices.from_produced,
-            self._price_of_copy,
-            self.producer.message,
-            self.producer.decided,
-        )
+        """Return [placement of `end`], as `least`, for an end that is a use."""
+        price, price_of_copy, message = end.prices.from_produced, self._price_of_copy, self.producer.message
+        decided = self.producer.decided
         columns = slice(None) if decided is None else slice(decided, decided + 1)
-        if decided is not None:  # only the decided placement is possible, and its message no longer matters
+        if decided is not None:
             price, price_of_copy, message = price[columns], price_of_copy[:, columns], _NO_MESSAGE
         if len(self.uses) == 1:
             return _least(price + message[:, None])
-        cost = price_of_copy + message  # [copy, produced]
+        cost = price_of_copy + message  # [copy, produced], of the producer, the copy and the other uses
         for use in self.uses:
             if use is not end:
                 cost = cost + use.costs_from_copies()[:, columns]
-        return np.minimum(
-            _least(price + _least(cost)[:, None]), _least(end.prices.price + _least(cost, axis=1)[:, None])
-        )
+        cost_from_produced = _least(price + _least(cost)[:, None])
+        cost_from_copy = _least(end.prices.price + _least(cost, axis=1)[:, None])
+        return np.minimum(cost_from_produced, cost_from_copy)
 
 
 _NO_MESSAGE = np.zeros(1)
+"""[produced], the message of a producer that is decided."""
