@@ -1,9 +1,10 @@
 """Partition PyTorch graphs over a device mesh: an SPMD IR with explicit shardings, and the passes over it.
 
-These are the names of a program's way from capture to real ranks. Others are in submodules by task: `spmdir.placement`,
-`spmdir.rules` and `spmdir.plugins` to extend it, `spmdir.report` to read what a program costs and why it is decided as
-it is, `spmdir.checkpoint`, `spmdir.testing` and `spmdir.errors`. `__init__.pyi` lists the names; each is imported when
-it is first used, so that `import spmdir` costs neither torch nor xDSL.
+The names of this package capture a program, partition it and run it on real ranks. Submodules have the other names, by
+task: `spmdir.placement`, `spmdir.rules` and `spmdir.plugins` extend spmdir, and `spmdir.report` explains the cost and
+the shardings of a program. The others are `spmdir.checkpoint`, `spmdir.testing` and `spmdir.errors`.
+
+`__init__.pyi` lists the names. Each name is imported on first use, so `import spmdir` imports neither torch nor xDSL.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
 
 
 def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
-    """Load plug-ins in order. Each may refer to ops whose rules are in an earlier one."""
+    """Load plug-ins in order, each once. A plug-in may refer to ops whose rules are in an earlier plug-in."""
     plugins: list[Plugin] = []
     for source in dict.fromkeys(sources):
         with extended_rules(plugins):
@@ -231,7 +231,13 @@ _LOADERS: dict[str, Callable[[str], Plugin]] = {".rules": _load_rules, ".rewrite
 
 
 def _load_from_module(name: str, module: ModuleType) -> Plugin:
-    """Return the contents of a plug-in in Python, with the files that it lists and its NAME.rules."""
+    """Return the contents of a plug-in in Python, with the files that it lists and its NAME.rules.
+
+    As side effects, its collectives are registered, and its first load warns about edges that no plan can use.
+
+    Raises:
+        SpmdirError: a strategy, collective or pass of the plug-in is invalid.
+    """
     from spmdir.rules.language.records import merge_records
 
     folder = Path(module.__file__ or ".").parent
@@ -243,14 +249,15 @@ def _load_from_module(name: str, module: ModuleType) -> Plugin:
         _run_plugin_code(name, lambda: _check_strategies(placements, files))
     if not vars(module).get(_WARNED):
         for kind in placements:
-            _run_plugin_code(name, lambda kind=kind: _warn_of_edges(kind))
+            _run_plugin_code(name, lambda kind=kind: _warn_about_unusable_edges(kind))
         setattr(module, _WARNED, True)
     passes = {kind.name: kind for kind in _pass_classes(name, module)}
     _run_plugin_code(name, lambda: register_collectives(vars(module).values(), module.__name__, _dialect_names()))
+    # The strategies in NAME.rules belong to the placements. They apply to programs that name such a placement.
+    listed_strategies = [file.strategies for file in files if rules_file is None or file.name != str(rules_file)]
     strategies: Records = {}
-    strategies_of_files = (file.strategies for file in files if rules_file is None or file.name != str(rules_file))
-    for added in (*strategies_of_files, *_strategies_of_every_program(placements)):
-        strategies = merge_records(strategies, added)
+    for records in (*listed_strategies, *_strategies_for_every_program(placements)):
+        strategies = merge_records(strategies, records)
     return Plugin(
         name,
         _digest(*_read_sources(module), *(file.digest for file in files)),
@@ -262,10 +269,11 @@ def _load_from_module(name: str, module: ModuleType) -> Plugin:
     )
 
 
-def _strategies_of_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
-    """Return the strategies of packed and offered placements. They apply even to programs that do not name them.
+def _strategies_for_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
+    """Return the strategies of the packed and the offered classes in `placements`.
 
-    For example, a packed placement may occur only inside local forms.
+    Their strategies also apply to programs that do not name the placement: the search may choose an offered placement,
+    and a packed placement may occur only inside local forms.
     """
     from spmdir.rules.strategies.placement_texts import texts_of
 
@@ -273,18 +281,29 @@ def _strategies_of_every_program(placements: Sequence[type[Placement]]) -> list[
 
 
 def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:
-    """Raise SpmdirError unless the strategies that placements declare as text are valid for their ops."""
+    """Raise SpmdirError unless the strategies that placements declare as text are valid for their ops.
+
+    Args:
+        files: the plug-ins whose rules may define these ops.
+    """
     from spmdir.rules.strategies.placement_texts import texts_of
 
     rules = extended_rules(files)
     raise_all([error for kind in placements for error in rules.errors((), texts_of(kind))])
 
 
-def _warn_of_edges(kind: type[Placement]) -> None:
-    """Warn about edges of a placement that no plan can use."""
-    placement = instance_of(kind) if "text" in vars(kind) and kind.edges is not Placement.edges else None
-    for edge, why in unusable_edges(placement) if placement is not None else ():
-        warn(f"no plan can use this edge of {kind.__name__}: {why}", edge.place)
+def _warn_about_unusable_edges(kind: type[Placement]) -> None:
+    """Warn about each edge of a placement class that no plan can use.
+
+    Classes without a text of their own or without edges, and classes without an example, are skipped.
+    """
+    if "text" not in vars(kind) or kind.edges is Placement.edges:
+        return
+    placement = instance_of(kind)
+    if placement is None:
+        return
+    for edge, reason in unusable_edges(placement):
+        warn(f"no plan can use this edge of {kind.__name__}: {reason}", edge.place)
 
 
 def _dialect_names() -> frozenset[str]:
@@ -327,7 +346,10 @@ def _digest(*texts: str) -> str:
 
 
 def load_module(path: str) -> ModuleType:
-    """Return the module of the Python file at `path`. It is executed at the first call, and after a change of the file.
+    """Return the module of the Python file at `path`.
+
+    The file is executed at the first call, and again if it or the `.rules` file next to it has changed since. A file of
+    spmdir itself is imported under its usual name.
 
     Raises:
         SpmdirError: the file cannot be read, is malformed or fails. The error has the location in it.
@@ -347,21 +369,25 @@ def load_module(path: str) -> ModuleType:
 
 
 def _find_loaded(real_path: str) -> ModuleType | None:
-    """Return the loaded module of the file at `real`; None if there is none."""
-    modules_and_files = ((m, getattr(m, "__file__", None) or "") for m in list(sys.modules.values()))
-    same_name = (
-        (module, file) for module, file in modules_and_files if os.path.basename(file) == os.path.basename(real_path)
-    )
-    return next((module for module, file in same_name if os.path.realpath(file) == real_path), None)
+    """Return the loaded module of the file at `real_path`; None if there is none."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) or ""
+        # Names are compared first: realpath reads the file system, and there are thousands of modules.
+        if os.path.basename(file) == os.path.basename(real_path) and os.path.realpath(file) == real_path:
+            return module
+    return None
 
 
-def module_name(real: str) -> str:
-    """Return the name of the module of the plug-in file `real`. Names of files start with that of their folder."""
-    return "spmdir_plugin_" + re.sub(r"\W", "_", real)
+def module_name(real_path: str) -> str:
+    """Return the name of the module of a plug-in file, such as `spmdir_plugin__tmp_a_py` for `/tmp/a.py`.
+
+    The name for a folder is a prefix of the names for its files.
+    """
+    return "spmdir_plugin_" + re.sub(r"\W", "_", real_path)
 
 
 def _execute(path: str, real_path: str, source: bytes) -> ModuleType:
-    """Execute the source of a plug-in as a new module."""
+    """Execute the source of a plug-in as a new module, and register the module in `sys.modules` unless it fails."""
     spec = spec_from_file_location(module_name(real_path), real_path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -387,7 +413,11 @@ def _read(path: str) -> bytes:
 
 
 def _run_plugin_code(path: str, body: Callable[[], Kind]) -> Kind:
-    """Run `body`, which runs code of the plug-in at `path`. Its exceptions become errors at the line in the plug-in."""
+    """Return the result of `body`, which runs code of the plug-in at `path`.
+
+    Any exception becomes an SpmdirError, located at the innermost line of the plug-in, or at line 1 if the plug-in is
+    not in the traceback. An SpmdirError keeps the location that it has.
+    """
     try:
         return body()
     except SyntaxError as error:

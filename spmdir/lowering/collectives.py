@@ -39,7 +39,9 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
 def prepare_message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
-    """Prepare the operand `x` of the collective `spec`, and return its message.
+    """Emit the preparation of the operand `x` of the collective `spec`, and return its message.
+
+    If the op names only axes of one rank that do not change the tensor, the message is `x` itself, without a send.
 
     Raises:
         SpmdirError: the declaration of a placement cannot be lowered.
@@ -55,14 +57,18 @@ _MESSAGE = instance(Message, expected="a Message, as `site.send`, `site.move` or
 
 
 def slice_message(site: Site, x: Node) -> Message:
-    """Cut this rank's chunk out of a replicated tensor; nothing is sent."""
+    """Cut this rank's chunk out of a replicated tensor. The message sends nothing."""
     partition = site.partition(site.target, site.dim)
     ranges = site.own_ranges(partition)
     return Message(x, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
 
 
 def partition_message(site: Site, x: Node) -> Message:
-    """Make a replicated tensor partial: the first rank keeps it, and the others have identities; nothing is sent."""
+    """Make a replicated tensor partial. The message sends nothing.
+
+    The first rank of the group keeps the tensor, and the other ranks have the identity of the reduction. If copies of
+    a value are valid partial values, as for a maximum, each rank keeps the tensor.
+    """
     placement = site.target[site.named[0]]
     assert isinstance(placement, PartialPlacement)
     if placement.copies or placement.identity is None or site.mesh.index(site.rank, site.axes) == 0:
@@ -72,7 +78,11 @@ def partition_message(site: Site, x: Node) -> Message:
 
 
 def all_gather_message(site: Site, x: Node) -> Message:
-    """Gather the chunks of a dimension, padded to one length; joining them and dropping the padding finish it."""
+    """Gather the chunks of a dimension. Each is padded to the longest for the message, and trimmed afterwards.
+
+    For example, three ranks have 2, 2 and 1 rows of five. Each sends two rows. The result joins six rows and drops the
+    last.
+    """
     partition = site.partition(site.source, site.dim)
     shape = site.local(site.source)
     block = (*shape[: partition.dim], partition.step, *shape[partition.dim + 1 :])
@@ -91,7 +101,7 @@ def all_gather_message(site: Site, x: Node) -> Message:
 
 
 def all_reduce_message(site: Site, x: Node) -> Message:
-    """Reduce partial values on all ranks, within `before` and `after` of their placement."""
+    """Reduce partial values on all ranks, between the steps `before` and `after` of their placement."""
     reduction = reduction_of(site)
     x, kind = reduction.before(x, (site.local(site.source), site.torch_dtype))
     return site.send(
@@ -100,7 +110,7 @@ def all_reduce_message(site: Site, x: Node) -> Message:
 
 
 def reduce_scatter_message(site: Site, x: Node) -> Message:
-    """Reduce partial values and keep this rank's chunk. Chunks are sent in rank order, padded to one length."""
+    """Reduce partial values, and keep this rank's chunk. Chunks are sent in rank order, padded to the longest."""
     reduction = reduction_of(site)
     partition = site.partition(site.target, site.dim)
     local_shape_after = site.local(site.target)
@@ -136,12 +146,16 @@ def all_to_all_message(site: Site, x: Node) -> Message:
 
 def _chunk_sizes(partition: DimPartition, shape: Sequence[int]) -> list[int]:
     """Return the number of elements in the chunk of each rank, for a block of `shape` that `partition` cuts."""
-    per_index = math.prod(shape) // shape[partition.dim] if shape[partition.dim] else 0
-    return [partition.chunks[chunk_number][1] * per_index for chunk_number in partition.by_rank]
+    elements_per_index = math.prod(shape) // shape[partition.dim] if shape[partition.dim] else 0
+    return [partition.chunks[chunk_number][1] * elements_per_index for chunk_number in partition.by_rank]
 
 
 def permute_message(site: Site, x: Node) -> Message:
-    """Send the whole local tensor to the one rank whose shard it is under the target."""
+    """Send the whole local tensor to the one rank of the group whose shard it is under the target.
+
+    The call is an all-to-all in which each rank sends to one rank and receives from one. If the axes that change have
+    one rank each, nothing is sent.
+    """
     axes = tuple(axis for axis in permuted_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1)
     if not axes:
         return here(x)
@@ -167,7 +181,13 @@ def broadcast_message(site: Site, x: Node) -> Message:
 
 
 def convert_message(site: Site, x: Node) -> Message:
-    """Emit the code of an edge that a plug-in placement declares. It contains its own collectives."""
+    """Emit the code of an edge that a plug-in placement declares, and return its result as the message.
+
+    The message sends nothing, because the code of the edge contains the collectives that it needs.
+
+    Raises:
+        SpmdirError: the code fails, or its results differ in shape or element type from those of the op.
+    """
     moved_axes = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
     source, target = site.source[moved_axes[0]], site.target[moved_axes[0]]
     axes = [axis for axis in moved_axes if site.mesh.sizes[axis] > 1]

@@ -47,17 +47,18 @@ def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None =
         ) from error
 
 
-def run_compiled(program: fx.GraphModule, options: Mapping[str, Any]) -> None:
-    """Compile a program, and let `executable` return the result. Copies of the program are not compiled."""
+def attach_compiled(program: fx.GraphModule, options: Mapping[str, Any]) -> None:
+    """Compile a program, and store the result on it for `executable`. Copies of the program have no compiled form."""
     program.__dict__[_COMPILED] = compile_program(program, options)
 
 
 def executable(program: fx.GraphModule) -> Callable[..., Any]:
-    """Return the callable that runs a program: its compiled form after `run_compiled`, else the program itself."""
+    """Return the callable that runs a program: its compiled form after `attach_compiled`, else the program itself."""
     return program.__dict__.get(_COMPILED, program)
 
 
 _COMPILED = "_compiled"
+"""The attribute of a program with its compiled form."""
 
 KEPT = {
     "fallback_random": True,
@@ -73,6 +74,8 @@ KEPT = {
 }
 """Options that stop Inductor from moving or bucketing collectives, and from changing the random numbers.
 
-`reorder_for_locality` would put waits last, and `reorder_for_peak_memory` would put starts next to their waits. The
-others are off by default.
+`fallback_random` keeps the random numbers of PyTorch's kernels. `reorder_for_locality` would put waits last, and
+`reorder_for_peak_memory` would put starts next to their waits. `reorder_for_reducing_graph_partitions` would move ops
+to get fewer CUDA graphs. The other options are off by default. They are set because a user may have turned them on
+globally.
 """

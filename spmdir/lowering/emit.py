@@ -132,7 +132,7 @@ def emit(
         raise UnsupportedError(
             f"rank {shown(rank)} is not in the mesh of {mesh.world_size} ranks; expected 0 to {mesh.world_size - 1}"
         )
-    return _Emitter(function, mesh, rank, group_name, ignore_shardings, measured).graph_module()
+    return _Emitter(function, mesh, rank, group_name, ignore_shardings, measured).emit_function()
 
 
 def measured_step(before: Any, after: Any, number: int, member: int, group: str) -> Any:
@@ -148,7 +148,23 @@ def measured_step(before: Any, after: Any, number: int, member: int, group: str)
 
 
 class _Emitter:
-    """Walks a function once and appends nodes to a graph."""
+    """Walks a function once and appends nodes to a graph.
+
+    Attributes:
+        measured: whether to call `measured_step` after each lossy step.
+        number: the position of the current op in the function.
+        constants: name → constant tensor of the graph.
+        constant_names: indices, or the id of a tensor → the name of the constant.
+        values: value → its node; for an in-flight value, a function that emits the wait and returns its nodes.
+        origin: node → the value that it computes.
+        shapes: the shapes of nodes in local forms.
+        rejected_nodes: nodes that other ranks use, but not this one. They are erased at the end if nothing uses them.
+        random_nodes: nodes that draw random numbers. All ranks draw them, so they are never erased.
+        calls_of_state: key of a call for a sent state → its node, see `call_once`.
+        meta: the metadata for the nodes of the current op.
+        calls: the torch calls of `aten` ops.
+        recordings: key of a collective → its nodes, for equal collectives.
+    """
 
     def __init__(
         self,
@@ -178,8 +194,12 @@ class _Emitter:
         self.recordings: dict[object, Recording] = {}
         self._device: Any = None
 
-    def graph_module(self) -> fx.GraphModule:
-        """Emit all ops of the function, and return the graph with its constants as buffers."""
+    def emit_function(self) -> fx.GraphModule:
+        """Emit all ops of the function, and return the graph with its constants as buffers.
+
+        Raises:
+            UnsupportedError: the function calls another function.
+        """
         for index, argument in enumerate(self.function.args):
             name = name_of(argument) or signature_name(self.function, "arg_attrs", index) or f"input_{index}"
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
@@ -211,8 +231,8 @@ class _Emitter:
         return self.append(target, args, kwargs)
 
     def append(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None) -> fx.Node:
-        """Append a call to the graph. Its name is `name`, or that of its target."""
-        name = _label(target) if name is None else _identifier(name)
+        """Append a call to the graph. The node is named `name`, by default like the target."""
+        name = _default_name(target) if name is None else _identifier(name)
         node = self.graph.create_node("call_function", target, name=name)
         # create_node with arguments would search them for symbolic sizes, and an assignment would look the node up
         # again. Together, this is half of the time of a call.
@@ -225,12 +245,15 @@ class _Emitter:
     def call_once(self, state: object, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Return the node of a call, as `call` does. An equal earlier call for the same `state` is reused.
 
-        Nodes that are equal on this rank may differ on another rank, because of `spmd.choose`. The IR is the same on
-        all ranks. It defines which ops send one state, so all ranks reuse the same calls.
+        Calls that draw random numbers and calls with constant tensors are never reused.
+
+        All ranks must reuse the same calls, or their collectives differ. Nodes cannot decide this: with `spmd.choose`,
+        nodes that are equal on this rank may differ on another rank. So `state` comes from the IR, which is equal on
+        all ranks.
         """
         if is_random(target) or any(isinstance(arg, (torch.Tensor, Indices)) for arg in args):
             return self.call(target, *args, **kwargs)
-        key = (state, target, _key(args), _key(tuple(sorted(kwargs.items()))))
+        key = (state, target, _typed_key(args), _typed_key(tuple(sorted(kwargs.items()))))
         if key not in self.calls_of_state:
             self.calls_of_state[key] = self.call(target, *args, **kwargs)
         return self.calls_of_state[key]
@@ -242,7 +265,7 @@ class _Emitter:
         return node
 
     def local_shape(self, value: SSAValue) -> tuple[int, ...]:
-        """Return the shape of this rank's shard of a tensor."""
+        """Return the shape of this rank's shard of a tensor; the global shape in a program for one device."""
         meta = global_type(value, self.mesh)
         assert meta is not None  # a tensor
         return self.sharding(value).local_type(meta, self.mesh, self.mesh.coordinate(self.rank)).shape
@@ -253,7 +276,7 @@ class _Emitter:
         return sharding or Sharding((), self.mesh.name)
 
     def emit_op(self, op: ValueOp) -> None:
-        """Emit one op, and record the node of each result, or for a start the function that waits for it."""
+        """Emit one op, and record the node of each result. For a start, record the function that emits its wait."""
         self.meta = _node_metadata(op)
         for result, node in zip(op.results, _emitter(type(op))(self, op), strict=True):
             self.values[result] = node
@@ -264,7 +287,10 @@ class _Emitter:
                 node.meta[IS_COMPUTED] = not isinstance(op, (Collective, WaitOp))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
-        """Emit the torch call of an `aten` op. For several results, add a `getitem` for each."""
+        """Emit the torch call of an `aten` op. If torch returns a list, emit a `getitem` for each result.
+
+        A result without a tensor type has no node: its entry in the returned list is None.
+        """
         operands, results = op.operands, op.results
         # Unused by-products may differ between kernels, as in embedding_bag in bf16, so they are not checked.
         is_checked = [bool(result.uses) or len(results) == 1 for result in results]
@@ -286,7 +312,11 @@ class _Emitter:
         return items
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
-        """Return shape and element type of this rank's shard; None in local forms, where types may have no sizes."""
+        """Return shape and element type of this rank's shard; None if the IR does not contain the local shape.
+
+        The IR lacks it in local forms whose types have no sizes, and for routed dimensions, whose local size depends on
+        data.
+        """
         meta = meta_of(value.type)
         if meta is not None and DYNAMIC not in meta.shape and not self.ignore_shardings:
             return meta
@@ -299,7 +329,7 @@ class _Emitter:
         return local.evaluate(self.mesh, self.mesh.coordinate(self.rank))
 
     def device(self) -> Any:
-        """Return the device of the inputs, for ops without operands; CPU if there is no input."""
+        """Return the node of the device of the first input, for ops without operands; the CPU if there is no input."""
         first_input = next((node for node in self.graph.nodes if node.op == "placeholder"), None)
         if first_input is None:
             return torch.device("cpu")
@@ -309,42 +339,52 @@ class _Emitter:
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
-        """Emit a collective; return the value of each member, or for a start the function that waits, then states."""
+        """Emit a collective, and return its results: one for each member, then the new edge states.
+
+        For a start, the entry of a member is the function that emits the wait. On one device, a collective returns its
+        operands.
+        """
         operands = [self.node(value) for value, _ in op.pairs]
         if self.ignore_shardings:
             started = start_collective(self.call, [*map(here, operands)], self.shapes.of)
-            return [*self.values_of(op, (), started), *map(self.node, op.operands[len(operands) :])]
+            return [*self.wait_or_defer(op, (), started), *map(self.node, op.operands[len(operands) :])]
         steps, state = op.steps(self.mesh), sent_state(op, self.mesh)
         measured = self.measured and any(step.has_lossy for step in steps)
         if not measured and not op.IS_START and state is None and len(op.operands) == len(operands):
             return self.emit_stateless(op, steps, operands)
-        started = self.begin(op, steps, operands, self.call if state is None else partial(self.call_once, state))
-        return [*self.values_of(op, steps, started), *started.states]
+        started = self.start(op, steps, operands, self.call if state is None else partial(self.call_once, state))
+        return [*self.wait_or_defer(op, steps, started), *started.states]
 
     def emit_stateless(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
-        """Return the results of a collective without edge states. Equal collectives are lowered once."""
+        """Emit a collective without edge states and its wait, and return its results.
+
+        Equal collectives are lowered once. The calls of the first are recorded and repeated for the operands of others.
+        """
         types = tuple(global_type(value, self.mesh) for value, _ in op.pairs)
         key = (op.spec, steps, types, tuple(map(operands.index, operands)))
         if key in self.recordings:
             return self.recordings[key].replay(self.append, operands)
         emit = Recorder(self.call)
-        results = self.begin(op, steps, operands, emit).wait(emit)
+        results = self.start(op, steps, operands, emit).wait(emit)
         self.recordings[key] = Recording.of(operands, emit.nodes, results)
         return results
 
-    def begin(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node], emit: Emit) -> StartedCollective:
-        """Emit the collective `op` up to its wait. It applies one of `steps` to each operand."""
+    def start(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node], emit: Emit) -> StartedCollective:
+        """Emit the collective `op` without its wait. Step i applies to operand i."""
         sites = [self.site(op, index, step, emit) for index, step in enumerate(steps)]
         messages = [prepare_message(op.spec, site, x) for site, x in zip(sites, operands, strict=True)]
         return start_collective(emit, messages, self.shapes.of)
 
-    def values_of(self, op: Any, steps: Sequence[Step], started: StartedCollective) -> list[Any]:
-        """Return the values of the results of `op`. A start has functions that wait and return all values."""
-        arrive = partial(self.wait_for, op, self.number, steps, started)
-        return [arrive] * (len(op.results) - len(started.states)) if op.IS_START else arrive()
+    def wait_or_defer(self, op: Any, steps: Sequence[Step], started: StartedCollective) -> list[Any]:
+        """Return the node of each member of `op` after its wait; for a start op, the function that does this later."""
+        wait = partial(self.wait_for, op, self.number, steps, started)
+        return [wait] * (len(op.results) - len(started.states)) if op.IS_START else wait()
 
     def wait_for(self, op: Any, number: int, steps: Sequence[Step], started: StartedCollective) -> list[fx.Node]:
-        """Wait for the collective `op`, at position `number` of the program, and return its values."""
+        """Emit the wait for the collective `op`, at position `number` of the program, and return its values.
+
+        If steps are measured, the value of a member with a lossy step is the result of `measured_step`.
+        """
         values = started.wait(self.call)
         for member, (step, (operand, _)) in enumerate(zip(steps, op.pairs, strict=False)):
             if self.measured and step.has_lossy:
@@ -364,7 +404,7 @@ class _Emitter:
         return Site(emit, group_name, mesh, self.rank, source, target, meta, argument, self.states(op))
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
-        """Return name → (edge state, kind) on this rank."""
+        """Return name → (node, kind) of each edge state of `op` on this rank; empty if it has none."""
         edge_state_operands = op.operands[len(op.pairs) :]
         pairs = zip(op.states(self.mesh), edge_state_operands, strict=True) if edge_state_operands else ()
         return {
@@ -385,11 +425,12 @@ class _Emitter:
         meta = meta_of(op.operands[0].type)
         assert meta is not None
         x, dtype = self.node(op.operands[0]), TORCH_DTYPES[meta.dtype]
-        arrive = rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)
-        return [lambda: [arrive()]] if op.IS_START else [arrive()]
+        wait = rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)
+        return [lambda: [wait()]] if op.IS_START else [wait()]
 
     def emit_expert_exchange(self, op: Any) -> Sequence[Any]:
-        group, size = exchange_rows.group_of(self.mesh, self.rank, op, self.group_name)
+        """Emit the exchange of the rows of experts, or, for an op with one operand, of the numbers of rows."""
+        group, size = exchange_rows.exchange_group(self.mesh, op, self.group_name)
         first, *counts = map(self.node, op.operands)
         if not counts:
             return [exchange_rows.exchange_counts(self.call, group, size, first)]
@@ -409,7 +450,7 @@ class _Emitter:
         return [assemble(self.call, self.mesh, self.rank, [*map(self.node, op.operands)], op)]
 
     def emit_choose(self, op: ValueOp) -> Sequence[Any]:
-        """Return the operand that this rank uses. The ops of the other operand are erased at the end."""
+        """Return the operand that this rank uses. The nodes that compute only the other operand are erased later."""
         when = op.argument["when"]
         assert isinstance(when, Local)  # verified
         new, old = map(self.node, op.operands)
@@ -427,12 +468,12 @@ class _Emitter:
         return results
 
     def kind(self, value: SSAValue) -> Kind:
-        """Return shape and element type of this rank's tensor, also in local forms."""
+        """Return shape and element type of this rank's tensor. If the IR has no sizes, they are computed from nodes."""
         meta = self.local_meta(value)
         return self.shapes.of(self.node(value)) if meta is None else (meta.shape, TORCH_DTYPES[meta.dtype])
 
     def emit_shard_index(self, op: Any) -> Sequence[Any]:
-        """Emit the global positions of this rank's shard, or the local index of global positions."""
+        """Emit the global positions of this rank's shard; for a LocalIndexOp, the local index of global positions."""
         ranges = op.shard.ranges(self.mesh, self.mesh.coordinate(self.rank))
         if not isinstance(op, LocalIndexOp):
             return [emit_positions(self.call, ranges, self.device())]
@@ -442,10 +483,10 @@ class _Emitter:
         return [emit_local_index(self.call, index, ranges)]
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
-        """Emit the wait for an op in flight, and return its values."""
-        arrive = self.values[op.operands[0]]
-        assert not isinstance(arrive, fx.Node)  # the verifier of spmd.wait requires a start
-        return arrive()
+        """Emit the wait for an in-flight op, and return its values."""
+        wait = self.values[op.operands[0]]
+        assert not isinstance(wait, fx.Node)  # the verifier of spmd.wait requires a start
+        return wait()
 
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
         """Return the node of a constant tensor."""
@@ -490,21 +531,21 @@ def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]
     return next(emitter for op_class, emitter in _EMITTERS if issubclass(kind, op_class))
 
 
-def _key(value: Any) -> object:
-    """Return a key for an argument of a call. The keys of 1, 1.0 and True differ."""
+def _typed_key(value: Any) -> object:
+    """Return a hashable key for an argument of a call. The keys of 1, 1.0 and True differ, unlike the values."""
     if isinstance(value, (list, tuple)):
-        return tuple(map(_key, value))
+        return tuple(map(_typed_key, value))
     return value if isinstance(value, fx.Node) else (type(value), value)
 
 
 @cache
-def _label(target: Any) -> str:
+def _default_name(target: Any) -> str:
     """Return the default name of a node that calls `target`."""
     return _identifier(target.__name__).lower()
 
 
 def _identifier(name: str) -> str:
-    """Return `name` as a Python identifier."""
+    """Return `name` as a Python identifier: `x.1` becomes `x_1`, and `1` becomes `_1`."""
     if name.isidentifier():
         return name
     name = re.sub(r"\W", "_", name)
@@ -512,7 +553,7 @@ def _identifier(name: str) -> str:
 
 
 def _node_metadata(op: ValueOp) -> dict[str, Any]:
-    """Return the metadata of fx nodes from the location of an op."""
+    """Return the metadata of fx nodes from the location of an op; empty if it has none."""
     location = location_of(op)
     if location is None:
         return {}

@@ -64,8 +64,9 @@ def two_round_exchange_message(site: Site, x: Node) -> Message:
 def _combined_axes(site: Site) -> tuple[str, ...]:
     """Return the axes whose partial values a two-round exchange combines.
 
-    If it reduces none, these are the axes of plug-in placements that stay partial. The combination of partial values of
-    `P(op)` is a partial value, without further steps.
+    These are the axes that the exchange reduces. If it reduces none, they are the axes of plug-in placements that stay
+    partial, because only the placement knows how to combine its values. Values of `P(op)` need no such steps: their
+    combination is again a partial value.
     """
     reduced = reduced_axes(site.source, site.target)
     return reduced or tuple(axis for axis, op in site.source.partial if op not in REDUCTIONS)
@@ -91,7 +92,7 @@ class _Values:
 
     @staticmethod
     def of(site: Site, x: Node, axes: Sequence[str]) -> _Values:
-        """Return the values of the operand `x`, whose partial values over `axes` are combined."""
+        """Emit the steps before the combination of the partial values of the operand `x` over `axes`."""
         brackets_of_axes = brackets(site, axes)
         moved, (_, torch_dtype) = brackets_of_axes.before(x, (site.local(site.source), site.torch_dtype))
         if torch_dtype != site.torch_dtype:
@@ -99,23 +100,28 @@ class _Values:
         return _Values(site, x, moved, _moved_placement(site), brackets_of_axes)
 
     def identities(self, shape: Sequence[int]) -> Node:
-        """Return a tensor of `shape` filled with the identity of the combination."""
+        """Return a tensor of `shape` filled with the identity of the combination, in the element type of `moved`."""
         if isinstance(self.placement, Partial):
             identity = REDUCTIONS[self.placement.reduce].identity
             assert identity is not None  # an average is computed as a sum
             return identities(self.site, self.operand, shape, identity)
-        # Only empty chunks need it for a placement without an identity.
+        # A placement without an identity gets here only with empty chunks, so 0.0 is never combined with a value.
         operand_site = self.brackets.site
         identity_tensor = identities(operand_site, self.operand, shape, self.placement.identity or 0.0)
         return self.brackets.prepare(identity_tensor, (tuple(shape), operand_site.torch_dtype))[0]
 
 
 def _moved_placement(site: Site) -> PartialPlacement:
-    """Return the placement of the partial values that are reduced or created, else of those that stay."""
-    moved = {*reduced_axes(site.source, site.target), *partial_axes(site.source, site.target)}
-    entries = sorted((*site.source.entries, *site.target.entries), key=lambda entry: entry[0] not in moved)
-    partials = (placement for _, placement in entries if isinstance(placement, PartialPlacement))
-    return next(partials, Partial("sum"))
+    """Return the placement of the partial values that are reduced or created.
+
+    If there are none, it is the placement of partial values that stay; P(sum) if nothing is partial.
+    """
+    changed_axes = {*reduced_axes(site.source, site.target), *partial_axes(site.source, site.target)}
+    entries = (*site.source.entries, *site.target.entries)
+    partials = [(axis, placement) for axis, placement in entries if isinstance(placement, PartialPlacement)]
+    changed = [placement for axis, placement in partials if axis in changed_axes]
+    unchanged = [placement for axis, placement in partials if axis not in changed_axes]
+    return next(iter([*changed, *unchanged]), Partial("sum"))
 
 
 @attrs.frozen
@@ -139,9 +145,10 @@ class _Round:
 def _send_round(
     values: _Values, axes: Sequence[str], parts: Sequence[Part], loads: Loads, chunk_of: Callable[[Part], Node]
 ) -> _Round:
-    """Send the chunks of `parts` along `axes`.
+    """Emit the preparation of the chunks that this rank sends, and return the all-to-all along `axes`.
 
     Args:
+        parts: the parts that ranks of the group send or keep.
         loads: the elements that ranks of the mesh send. If it is empty, there is no collective.
         chunk_of: part → its node.
     """
@@ -186,7 +193,7 @@ def _select_grid(emit: Emit, x: Node, grid: Grid, source_grid: Grid) -> Node:
 
 
 def _partials_of_grid(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> list[Node]:
-    """Return the partial values of `grid`, each joined from the parts that overlap it."""
+    """Return the partial values of `grid`, each joined from the parts of that value that overlap the grid."""
     partials: dict[int, list[PartNode]] = {}
     for part, node in parts:
         overlap = tuple(map(common, part.grid, grid))
@@ -197,7 +204,10 @@ def _partials_of_grid(values: _Values, grid: Grid, parts: Sequence[PartNode]) ->
 
 
 def _reduce_parts(values: _Values, parts: Sequence[PartNode]) -> Node:
-    """Return the result of the exchange on this rank, from all parts that it received or kept."""
+    """Return the result of the exchange on this rank, from all parts that the rank received or kept.
+
+    The result has identities if the rank has no parts.
+    """
     site = values.site
     target_grid = grid_of(site.target, site.shape, site.mesh, site.rank)
     # Partial values of which the rank receives no part would only add identities.
@@ -221,7 +231,10 @@ def _combine(values: _Values, partials: Sequence[Node]) -> Node:
 
 
 def _join(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
-    """Return `grid` joined from `parts`. Elements in no part have the identity of the combination."""
+    """Return the elements of `grid`, in its order, joined from `parts`.
+
+    Elements that are in no part have the identity of the combination.
+    """
     sorted_grid = tuple(map(union, grid))
     return _select_grid(values.site.emit, _join_ascending(values, sorted_grid, parts), grid, sorted_grid)
 
@@ -229,7 +242,8 @@ def _join(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
 def _join_ascending(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> Node:
     """Return the elements of `grid`, which ascends in every dimension, joined from `parts`.
 
-    The grid is cut into slabs along a dimension that no part spans, and each slab is joined separately.
+    If one part is the whole grid, it is the result. Else the grid is cut into slabs along some dimension, such that
+    each part is inside one slab. Each slab is joined separately, and the slabs are concatenated.
     """
     if not parts:
         return values.identities([length(ranges) for ranges in grid])

@@ -15,7 +15,7 @@ from spmdir.lowering.wire_types import view_as_sendable
 
 
 def host_copy(counts: Tensor) -> Tensor:
-    """Return counts in the memory of the host. On an accelerator, the host waits for all kernels before it."""
+    """Return counts in host memory. On an accelerator, the host waits for all kernels that were issued before."""
     return counts.cpu()
 
 
@@ -34,11 +34,15 @@ def exchange_counts(emit: Emit, group: str, size: int, counts: Node) -> Node:
 def exchange_rows(
     emit: Emit, once: Emit, group: str, size: int, rows: Node, dtype: torch.dtype, sent: Node, received: Node
 ) -> Node:
-    """Return the rows from all ranks, ordered by rank.
+    """Return the rows that this rank receives, ordered by the rank that sends them.
 
     Args:
         once: as `emit`, for calls that all exchanges of a route share.
-        sent, received: counts of rows, with the ranks in their leading dimension.
+        size: the number of ranks of the group.
+        rows: [rows, …], ordered by the rank that receives them.
+        dtype: the element type of `rows`.
+        sent, received: the numbers of rows of each expert that this rank sends to and receives from each rank, with the
+            ranks in the leading dimension.
     """
     sends, receives = (
         once(host_list, _sum_by_rank(once, size, once(host_copy, counts))) for counts in (sent, received)
@@ -48,13 +52,15 @@ def exchange_rows(
     return unpack(emit(WAIT, emit(functional.all_to_all_single.default, rows, receives, sends, group)))
 
 
-def group_of(mesh: Mesh, rank: int, op: ExpertExchangeOp, group_name: GroupName) -> tuple[str, int]:
+def exchange_group(mesh: Mesh, op: ExpertExchangeOp, group_name: GroupName) -> tuple[str, int]:
     """Return the name and the size of the process group of an exchange."""
     axes = tuple(axis for axis in op.axes if mesh.sizes[axis] > 1)
-    fine = mesh.refine(axes)
-    parts = {part for axis in axes for part in fine.parts(axis)}
-    return group_name(fine.merge(axis for axis in fine.axis_names if axis in parts)), mesh.group_size(axes)
+    refined_mesh = mesh.refine(axes)
+    sub_axes = {sub_axis for axis in axes for sub_axis in refined_mesh.parts(axis)}
+    group_axes = refined_mesh.merge(axis for axis in refined_mesh.axis_names if axis in sub_axes)
+    return group_name(group_axes), mesh.group_size(axes)
 
 
 def _sum_by_rank(emit: Emit, size: int, counts: Node) -> Node:
+    """Return the number of rows for each rank: [size, …] → [size]."""
     return emit(aten.sum.dim_IntList, emit(aten.reshape.default, counts, [size, -1]), [1])

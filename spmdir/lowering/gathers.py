@@ -24,7 +24,10 @@ functional = torch.ops._c10d_functional
 
 
 def write_gathers(program: fx.GraphModule, device_mesh: Any) -> None:
-    """Let the all-gathers of a program write into new memory, on CPUs only; the caller generates the code."""
+    """Replace the functional all-gathers of a program by calls that write into new memory, in its graph.
+
+    A program on another device than a CPU is not changed. The caller generates the code of the program.
+    """
     if device_mesh.device_type != "cpu":
         return
     for node in program.graph.find_nodes(op="call_function", target=functional.all_gather_into_tensor.default):
@@ -34,7 +37,7 @@ def write_gathers(program: fx.GraphModule, device_mesh: Any) -> None:
 def all_gather_into_tensor(x: Tensor, count: int, group: str) -> Tensor:
     """Return the concatenation of the tensors of the `count` ranks of a group, as the functional op of this name does.
 
-    Tracers that reject writes, and gradients, get the functional op.
+    The functional op is called under tracers that reject writes into outputs, and for tensors that need gradients.
     """
     if not takes_outputs() or (torch.is_grad_enabled() and x.requires_grad):
         return functional.all_gather_into_tensor.default(x, count, group)

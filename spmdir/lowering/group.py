@@ -21,7 +21,9 @@ functional = torch.ops._c10d_functional
 
 @attrs.frozen(cache_hash=True)
 class Group:
-    """The ranks along the axes of an edge.
+    """The ranks along the axes of an edge, with the collectives that its lowering may call.
+
+    Collectives run at once, or are traced. A group of one rank sends nothing.
 
     Attributes:
         name: the name of the process group; unused if there is one rank.
@@ -49,16 +51,28 @@ class Group:
         return x if self.size == 1 else self._move(functional.all_gather_into_tensor.default, x, self.size)
 
     def all_reduce(self, x: Tensor, op: str = "sum") -> Tensor:
-        """Return the reduction over all ranks by `op`, a key of `spmdir.core.placement.reductions.REDUCTIONS`."""
+        """Return the reduction over all ranks by `op`, a key of `spmdir.core.placement.reductions.REDUCTIONS`.
+
+        Raises:
+            SpmdirError: process groups cannot reduce the element type by `op`.
+        """
         return self._reduce(functional.all_reduce.default, x, op)
 
     def reduce_scatter(self, x: Tensor, op: str = "sum") -> Tensor:
-        """Return the reduction over all ranks of slice `index` of dimension 0: [size, *shape] → [*shape]."""
+        """Return the reduction over all ranks of slice `index` of dimension 0: [size, *shape] → [*shape].
+
+        Raises:
+            SpmdirError: dimension 0 has another size, or process groups cannot reduce the element type by `op`.
+        """
         self._check_slices("reduce_scatter", x)
         return self._reduce(functional.reduce_scatter_tensor.default, x, op, self.size).squeeze(0)
 
     def all_to_all(self, x: Tensor) -> Tensor:
-        """Send slice i of dimension 0 to rank i; slice i of the result is from rank i. Both are [size, *shape]."""
+        """Send slice i of `x` to rank i, and return the slices from all ranks: [size, *shape] → [size, *shape].
+
+        Raises:
+            SpmdirError: dimension 0 does not have one slice per rank.
+        """
         self._check_slices("all_to_all", x)
         ones = [1] * self.size
         return x if self.size == 1 else self._move(functional.all_to_all_single.default, x, ones, ones)
@@ -113,7 +127,11 @@ class Group:
             )
 
     def _reduce(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:
-        """Run a collective that reduces by `op`. Process groups reduce booleans as bytes."""
+        """Run a collective that reduces by `op`; return `x` for one rank. Process groups reduce booleans as bytes.
+
+        Raises:
+            SpmdirError: process groups cannot reduce the element type by `op`.
+        """
         if self.size == 1:
             return x
         check_reduced(op, x.dtype)

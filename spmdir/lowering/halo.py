@@ -48,7 +48,11 @@ def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName)
 
 
 def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp) -> Node:
-    """Return `x` with the halos of both neighbours. A missing neighbour's halo has the fill value of `op`."""
+    """Return `x` with the halos of both neighbours. A missing neighbour's halo has the fill value of `op`.
+
+    For example, two ranks have [1, 2] and [3, 4]. With one element before and one after, and zero as the fill value,
+    they get [0, 1, 2, 3] and [2, 3, 4, 0].
+    """
     front = _swap(emit, x, op.dim)
     sent = {line.previous: _head(emit, front, op.after), line.following: _tail(emit, front, op.before)}
     received = _exchange(emit, line, front, dtype, sent, (op.after, op.before))
@@ -67,7 +71,11 @@ def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp
 
 
 def halo_reduce(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp) -> Node:
-    """Return `x` without its halos, plus the neighbours' halos of its elements."""
+    """Return `x` without its halos, and add the halos of the neighbours to the elements that they are copies of.
+
+    For example, two ranks have [1, 2, 3, 4] and [5, 6, 7, 8], with one element before and one after. The 4 belongs to
+    the first element of rank 1, and the 5 to the last of rank 0. The ranks get [2, 3 + 5] and [6 + 4, 7].
+    """
     front = _swap(emit, x, op.dim)
     sent = {line.previous: _head(emit, front, op.before), line.following: _tail(emit, front, op.after)}
     received = _exchange(emit, line, front, dtype, sent, (op.before, op.after))

@@ -21,17 +21,22 @@ _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addm
 """Ops whose result is always new memory."""
 
 
-def sum_in_place(program: fx.GraphModule) -> None:
-    """Let each all-reduce write into its operand if it is the only user. The caller generates the code."""
+def reduce_in_place(program: fx.GraphModule) -> None:
+    """Let an all-reduce write into its operand, if the operand is new memory that only the all-reduce uses.
+
+    The graph changes in place. The caller generates the code.
+    """
     for node in program.graph.find_nodes(op="call_function", target=functional.all_reduce.default):
-        if _is_new(node.args[0]):
+        if _is_unshared(node.args[0]):
             node.target = IN_PLACE
 
 
-def _is_new(value: object) -> bool:
+def _is_unshared(value: object) -> bool:
     """Return whether a value is new memory with a single user."""
     if not isinstance(value, fx.Node) or len(value.users) != 1:
         return False
-    if value.target is aten.contiguous.default:
-        return _is_new(value.args[0])
-    return value.target in _NEW or (value.target is aten.einsum.default and len(value.args[1]) > 1)  # type: ignore[arg-type]
+    if value.target is aten.contiguous.default:  # may return its operand
+        return _is_unshared(value.args[0])
+    if value.target is aten.einsum.default:  # of one operand, it may return a view
+        return len(value.args[1]) > 1  # type: ignore[arg-type]
+    return value.target in _NEW

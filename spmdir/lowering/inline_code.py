@@ -23,7 +23,7 @@ from spmdir.torch_interop import fake_tensors
 from spmdir.torch_interop.logs import FAKE_TENSORS, unlogged
 
 _SAME = (aten.lift_fresh_copy.default, aten.detach.default)
-"""Ops that only tracing adds."""
+"""Ops that only tracing adds. Each returns the value of its operand."""
 
 _NEEDS_VALUES = (fake_tensors.DataDependentOutputException, fake_tensors.DynamicOutputShapeException)
 
@@ -47,7 +47,13 @@ class EdgeCode:
     group_largest: tuple[int, ...] = ()
 
     def __call__(self, x: torch.Tensor, *padded_states: torch.Tensor) -> Any:
-        """Return the local tensor after the edge, followed by the new states, padded like `padded_states`."""
+        """Return the local tensor after the edge. If the edge has states, return a tuple that ends with the new states.
+
+        New states are padded like `padded_states`.
+
+        Raises:
+            SpmdirError: no placement declares the edge, or its lowering returns something else than declared.
+        """
         edge = edge_between(self.source, self.target)
         if edge is None:
             raise SpmdirError(
@@ -181,6 +187,9 @@ def inline_all(
 ) -> list[tuple[Node, Kind]]:
     """Emit the nodes of `code` on `values` of these kinds; return its results and their kinds.
 
+    The code is traced once for its kinds, and the nodes of the trace are copied into the graph. New tensors in it are
+    created on the device of the first value.
+
     Raises:
         SpmdirError: the code fails, depends on values of tensors, or does not return tensors; located in the plug-in.
     """
@@ -221,7 +230,11 @@ def _results(output: Node) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def _trace(code: Code, kinds: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[Kind, ...]]:
-    """Trace `code` on fake tensors of these kinds; return the program and the kinds of its results."""
+    """Trace `code` on fake tensors of these kinds; return the program and the kinds of its results.
+
+    Raises:
+        SpmdirError: see `inline_all`.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
     try:
@@ -264,7 +277,7 @@ def _kinds_text(kinds: Sequence[Kind]) -> str:
 
 
 def _drop_updates(graph: fx.Graph) -> None:
-    """Erase writes of the code into its operands. Only its results are used."""
+    """Erase writes of the code into its operands, and nodes without users. Only the results of the code matter."""
     for node in list(graph.nodes):
         if node.target is aten.copy_.default and node.args[0].op == "placeholder":
             graph.erase_node(node)

@@ -33,8 +33,7 @@ class StartedCollective:
 
     Attributes:
         messages: the message of each member.
-        arrive: waits and returns the received tensor of each member.
-        states: the new edge states. The op returns them after its values.
+        arrive: emits the wait and returns the received tensor of each member.
     """
 
     messages: Sequence[Message]
@@ -42,15 +41,18 @@ class StartedCollective:
 
     @property
     def states(self) -> tuple[Node, ...]:
+        """Return the new edge states. The op returns them after its values."""
         return self.messages[0].states  # ops with edge states have one member
 
     def wait(self, emit: Emit) -> list[Node]:
-        """Return the value of each member."""
+        """Emit the wait, and return the value of each member."""
         return [message.compute_value(emit, x) for message, x in zip(self.messages, self.arrive(), strict=True)]
 
 
 def start_collective(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kind]) -> StartedCollective:
     """Send the messages of one collective, in the order of the members, with one call.
+
+    If a message sends nothing, the members are not packed: each other message has its own call.
 
     Args:
         kind_of: node → (shape, element type).
@@ -93,7 +95,7 @@ def _join_flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape])
 
 
 def _split_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Split a tensor as long as the sent one into views."""
+    """Split a tensor that is as long as the sent tensor into one view for each member."""
     parts = _split(emit, x, list(map(math.prod, shapes)))
     return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -101,8 +103,8 @@ def _split_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequen
 def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
     """Split a tensor that has all members of the first rank, then all members of the second, and so on.
 
-    The results are views; most members are copied afterwards. A member with one element from each rank would be a view
-    with gaps. Some torch kernels ignore its strides, so it is copied here.
+    The results are views, or copies where a reshape needs one. A member with one element per rank would be a view with
+    gaps. Some torch kernels ignore the strides of such a view, so it is copied here.
     """
     count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)

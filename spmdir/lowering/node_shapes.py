@@ -43,7 +43,10 @@ class NodeShapes:
         return tuple(value.shape), value.dtype
 
     def _store_declared(self, node: fx.Node) -> bool:
-        """Store the fake tensor of `node` if its type is in the IR or it is a constant; return whether it is stored."""
+        """Store the fake tensor of `node` if the IR contains its type or the node is a constant.
+
+        Returns: whether the fake tensor is stored.
+        """
         with self._mode:
             if (meta := self._type_of(node)) is not None:
                 self._values[node] = torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype])

@@ -93,7 +93,8 @@ class DimPartition:
     def runs(self) -> tuple[tuple[int, int, int], ...]:
         """Return (first chunk, offset, length) of each run of chunks that padding to `step` does not separate.
 
-        All chunks of a run but the last have `step` elements, so no padding occurs inside of the run.
+        All chunks of a run but the last have `step` elements, so no padding occurs inside of the run. For example,
+        chunks of 2, 1, 2 and 0 elements are padded to 2. They have the runs (0, 0, 3) and (2, 3, 2).
         """
         runs: list[tuple[int, int, int]] = []
         for chunk_number, (offset, size) in enumerate(self.chunks):
@@ -196,9 +197,13 @@ def drop_padding(emit: Emit, x: Node, partition: DimPartition) -> Node:
 
 
 def split_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
-    """Return the even chunks of `x`, each of shape `block`, joined along dimension 0 in rank order."""
+    """Return the even chunks of `x`, each of shape `block`, joined along dimension 0 in rank order.
+
+    For example, chunks of columns of `x` of shape [4, 6] over 3 ranks have `block` = [4, 2], and the result [12, 2].
+    """
     ndim, axis_count = len(block), len(partition.counts)
     joined = [partition.count * block[0], *block[1:]]
+    # With sizes of 1 before the dimension, the chunks are one after the other in memory, in rank order.
     if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
         return x if partition.dim == 0 else emit(aten.reshape.default, x, joined)
     shape = [*block[: partition.dim], *partition.counts, *block[partition.dim :]]
@@ -209,7 +214,7 @@ def split_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> No
 
 
 def join_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
-    """Invert `split_even`, for `x` of any shape that has the chunks in rank order."""
+    """Invert `split_even`. `x` may have any shape, such as [ranks, *block], that has the chunks in rank order."""
     ndim, axis_count = len(block), len(partition.counts)
     shape = [*block[: partition.dim], partition.count * block[partition.dim], *block[partition.dim + 1 :]]
     if partition.is_in_mesh_order and all(size == 1 for size in block[: partition.dim]):
@@ -231,7 +236,8 @@ def flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> N
         emit: `site.emit`.
         x: a block in chunk order.
         partition: how ranks partition it.
-        block: the shape of the chunks in the other dimensions.
+        block: a shape with the sizes of the chunks in the other dimensions. Its size in the partitioned dimension is
+            ignored.
 
     Raises:
         SpmdirError: an op cannot be emitted.
@@ -256,7 +262,7 @@ def from_flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape)
         emit: `site.emit`.
         x: the flattened chunks in rank order.
         partition: how ranks partition the block.
-        block: the shape of the chunks in the other dimensions.
+        block: as for `flat_chunks`.
 
     Raises:
         SpmdirError: an op cannot be emitted.

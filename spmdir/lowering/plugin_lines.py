@@ -11,7 +11,10 @@ from spmdir.core.placement.standard import Placement
 
 
 def failing_line(placements: Iterable[Placement], error: BaseException | None = None) -> Location | None:
-    """Return the last line in the traceback of `error` that is in a file of `placements`, else the line of a class."""
+    """Return the innermost line in the traceback of `error` that is in a file of `placements`.
+
+    Without such a line, return the line of the first class that is in a file; None if no class is.
+    """
     files = dict(_declarations(placements))
     for frame in reversed(traceback.extract_tb(error.__traceback__) if error is not None else ()):
         if frame.filename in files:

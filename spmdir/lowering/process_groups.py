@@ -43,7 +43,7 @@ def symbolic_axes(name: str) -> tuple[str, ...] | None:
 
 
 def _symbolic_stream(name: str) -> str | None:
-    """Return the stream of a name made by `symbolic_group`."""
+    """Return the stream of a name made by `symbolic_group`; None for the default stream."""
     return name.partition(_STREAM)[2] or None
 
 
@@ -67,10 +67,10 @@ def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
             f"the device mesh lists ranks as {ranks}; expected ascending order, as from init_device_mesh"
         )
 
-    return lambda axes, stream=None: _group(mesh, device_mesh, axes, stream).group_name
+    return lambda axes, stream=None: _process_group(mesh, device_mesh, axes, stream).group_name
 
 
-def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | None = None) -> Any:
+def _process_group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | None = None) -> Any:
     """Return the process group of this process over axes or sub-axes of a torch DeviceMesh.
 
     DeviceMesh has the groups of whole axes. Groups of sub-axes and streams are created once and stored on the device
@@ -91,9 +91,12 @@ def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | No
 
 
 def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
-    """Replace the symbolic group names of a program by those of a torch DeviceMesh.
+    """Replace the symbolic group names in a program by the names of the groups of a torch DeviceMesh, in place.
 
-    All ranks must call this with equal programs, because it creates missing groups.
+    The meta `AXES` of each collective keeps the mesh axes. On CPUs, all-gathers change too, see `write_gathers`. Then
+    the code of the program is generated.
+
+    All ranks must call this with equal programs, because the call creates missing groups.
 
     Args:
         mesh: the mesh that `device_mesh` must equal.
@@ -102,7 +105,7 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
     axes_of_name = {text: symbolic_axes(text) for text in group_names(program)}
     group_name_of: dict[str, str] = {}
     for name, axes in axes_of_name.items():
-        group = _group(mesh, device_mesh, axes or (), _symbolic_stream(name))
+        group = _process_group(mesh, device_mesh, axes or (), _symbolic_stream(name))
         if timeout is not None:
             set_timeout(group, timeout)
         group_name_of[name] = group.group_name
@@ -119,8 +122,8 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
 def generate(program: Any) -> Any:
     """Generate the Python code of `program`, if it does not exist yet, and return the program.
 
-    Tracers expect the code. A program with symbolic group names cannot run, and simulation and reports use only its
-    graph. So its code is generated on demand, because that takes longer than emitting the graph.
+    A program that runs or is traced needs the code. Simulations and reports use only the graph, and generating the code
+    takes longer than emitting the graph. So the code is generated on demand.
     """
     generate_code(program)
     return program
@@ -145,6 +148,8 @@ def _group_names(program: fx.GraphModule) -> Iterator[str]:
 def connect(program: Any, device_mesh: Any) -> None:
     """Register the groups of a torch DeviceMesh in this process under the symbolic names of a program.
 
+    Then the program can run. All ranks must call this with equal programs, because the call creates missing groups.
+
     Args:
         program: an fx.GraphModule or an ExportedProgram that was lowered without a device mesh.
 
@@ -159,7 +164,7 @@ def connect(program: Any, device_mesh: Any) -> None:
                 mesh.require(axis)
             except ShardingError as error:
                 raise error.at(None, "the program does not fit the device mesh") from None
-        register_group(name, _group(mesh, device_mesh, axes, _symbolic_stream(name)))
+        register_group(name, _process_group(mesh, device_mesh, axes, _symbolic_stream(name)))
     generate(program)
 
 

@@ -14,7 +14,7 @@ from spmdir.core.intervals import Ranges
 aten = torch.ops.aten
 
 Emit = Callable[..., Node]
-"""(op, *arguments) → the node of the call. `Indices` and tensors in the arguments become constants."""
+"""(op, *arguments) → the node of the new call. `Indices` and tensors in the arguments become constants of the graph."""
 
 FEW = 8
 """The largest number of ranges that are sliced and concatenated. For more ranges, positions are listed."""
@@ -68,7 +68,11 @@ class Pattern:
 
 
 def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
-    """Return the positions `ranges`, in their order, of dimension `dim` with `extent` elements."""
+    """Return the positions `ranges`, in their order, of dimension `dim` with `extent` elements.
+
+    The cheapest form is emitted: a slice, a permutation of parts, a strided slice, a concatenation of at most `FEW`
+    slices, or an index_select.
+    """
     if not ranges:
         return narrow(emit, x, dim, 0, 0, extent)
     if len(ranges) == 1:
@@ -85,7 +89,7 @@ def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
 
 
 def narrow(emit: Emit, x: Node, dim: int, offset: int, length: int, extent: int) -> Node:
-    """Return `length` elements from `offset` on, of dimension `dim` with `extent` elements."""
+    """Return `length` elements from `offset` on, of dimension `dim` with `extent` elements; `x` if these are all."""
     return x if length == extent else emit(aten.slice.Tensor, x, dim, offset, offset + length)
 
 
@@ -121,6 +125,9 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
 def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> Node | None:
     """Return the positions of `pattern` by splitting dimension `dim` and permuting the parts.
 
+    For example, the positions 0, 3, 1, 4, 2, 5 have the loops (3, 1), (2, 3). To get them, dimension `dim` is split
+    into parts of 2 and 3, and the parts are exchanged.
+
     Return None unless the pattern has each position of the dimension once.
     """
     loops_by_stride = sorted(pattern.loops, key=lambda loop: -loop[1])
@@ -138,7 +145,7 @@ def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> N
 
 
 def _strided(emit: Emit, x: Node, dim: int, pattern: Pattern) -> Node:
-    """Return the positions of a strided pattern: a slice with a step, or windows that one copy flattens."""
+    """Return the positions of a strided pattern: a slice with a step, or equal windows that one copy flattens."""
     (count, stride), size = pattern.loops[0], pattern.loops[1][0] if len(pattern.loops) > 1 else 1
     end = pattern.start + (count - 1) * stride + size
     if size == 1:

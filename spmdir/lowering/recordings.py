@@ -28,7 +28,10 @@ class Recording:
 
     @staticmethod
     def of(operands: Sequence[fx.Node], nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> Recording:
-        """Return the recording of the nodes that were appended for `operands`. Other arguments are not replaced."""
+        """Return the recording of `nodes`, which were appended for `operands`, with the `results` among them.
+
+        Arguments that are other nodes, such as constants, stay the same in each replay.
+        """
         number = {node: index for index, node in enumerate((*operands, *nodes))}
 
         def as_operand(node: fx.Node) -> Any:

@@ -23,8 +23,10 @@ class Brackets:
     """The steps before and after a reduction over some axes, which placements declare.
 
     Attributes:
-        befores, afters: the code on the local tensor, and on the result, in order of execution.
-        divisors: the divisors of the operand and the result, for an average.
+        site: the site of the collective that reduces.
+        befores: the code that runs on the local tensor, in order.
+        afters: the code that runs on the result, in order.
+        divisors: the divisors of the operand and the result, for an average; (1, 1) for other reductions.
     """
 
     site: Site
@@ -45,12 +47,20 @@ class Brackets:
         return x, kind
 
     def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """Return the operand of the reduction for the local tensor `x`, and its kind."""
+        """Return the operand of the reduction for the local tensor `x` of this kind, and the kind of the operand.
+
+        Raises:
+            SpmdirError: as for `prepare`.
+        """
         x, kind = self.prepare(x, kind)
         return divide(self.site, x, self.divisors[0]), kind
 
     def after(self, x: Node, kind: Kind) -> Node:
-        """Return the value for the result `x` of the reduction, a tensor of `kind`."""
+        """Return the value for the result `x` of the reduction, a tensor of `kind`.
+
+        Raises:
+            SpmdirError: the value differs in shape from the result, or in element type from the operand of the op.
+        """
         x = divide(self.site, x, self.divisors[1])
         expected_kind = kind[0], self.site.torch_dtype
         for code in self.afters:
@@ -61,16 +71,20 @@ class Brackets:
 
 
 def brackets(site: Site, axes: Sequence[str]) -> Brackets:
-    """Return the steps before and after a reduction of the partial values over `axes`."""
-    axes_of: dict[PartialPlacement, list[str]] = {}
+    """Return the steps before and after a reduction of the partial values over `axes`.
+
+    For the reductions of process groups, these are the divisions of an average. For placements with another reduction,
+    they are `before` and `after` of each placement; the `after`s run in the opposite order.
+    """
+    axes_of_placement: dict[PartialPlacement, list[str]] = {}
     for axis in axes:
         placement = site.source[axis]
         if isinstance(placement, PartialPlacement):
-            axes_of.setdefault(placement, []).append(axis)
-    if all(placement.op in REDUCTIONS for placement in axes_of):
+            axes_of_placement.setdefault(placement, []).append(axis)
+    if all(placement.op in REDUCTIONS for placement in axes_of_placement):
         return Brackets(site, divisors=divisors_of(site, axes))
-    befores = [BeforeCode(placement) for placement in axes_of]
-    afters = [AfterCode(placement, site.mesh.group_size(reduced)) for placement, reduced in axes_of.items()]
+    befores = [BeforeCode(placement) for placement in axes_of_placement]
+    afters = [AfterCode(placement, site.mesh.group_size(reduced)) for placement, reduced in axes_of_placement.items()]
     return Brackets(site, tuple(befores), tuple(reversed(afters)))
 
 
@@ -118,12 +132,15 @@ def reduction_of(site: Site) -> Reduction:
 
 
 def divisors_of(site: Site, axes: Iterable[str]) -> tuple[float, float]:
-    """Return the divisors of the operand and the result of a sum over `axes`, for the axes with an average."""
+    """Return the divisors of the operand and the result of a sum over `axes`, for averages over some of them.
+
+    `average_divisors` explains why an average divides twice. Without averages, both divisors are 1.
+    """
     return average_divisors(site.mesh.group_size(axis for axis in axes if site.source[axis].op == "avg"))
 
 
 def divide(site: Site, x: Node, divisor: float) -> Node:
-    """Emit `x` divided by `divisor`. Complex numbers are divided by parts, because a part may be infinite."""
+    """Emit `x` divided by `divisor`; nothing for 1. Complex numbers are divided by parts: a part may be infinite."""
     if divisor == 1:
         return x
     if site.torch_dtype.is_complex:

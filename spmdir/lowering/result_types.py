@@ -27,10 +27,15 @@ _UNKNOWN = (
 """Errors of torch for ops whose result type depends on values."""
 
 Results = tuple["TensorMeta | None", ...]
+"""The type of each result of an op; None for a result whose type is unknown or is not checked."""
 
 
 def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], declared: Results) -> None:
     """Raise UnsupportedError unless torch's `target` on these arguments returns tensors of the `declared` types.
+
+    The cheapest evidence comes first: meta tensors, then fake tensors on each of `DEVICES`. If only element types
+    differ, the CPU kernel runs on at most one element. A type is accepted if any of these agrees. Nothing is checked if
+    types depend on values.
 
     Args:
         args, kwargs: arguments for torch, with a TensorMeta for each tensor and tuples for lists.
@@ -72,7 +77,10 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
 
 
 def _find_difference(torch_results: list[Results], declared: Results) -> int | None:
-    """Return the index of the first result whose type differs on all devices; None if there is none."""
+    """Return the index of the first result whose declared type differs from all of `torch_results`; None without one.
+
+    Another number of results counts as a difference at index 0.
+    """
     if len(torch_results[0]) != len(declared):
         return 0
     for index, meta in enumerate(declared):
@@ -84,10 +92,10 @@ def _find_difference(torch_results: list[Results], declared: Results) -> int | N
 
 @lru_cache(maxsize=65536)
 def _meta_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], text: str) -> Results | None:
-    """Return the result types of `target` on meta tensors; None if it does not accept them.
+    """Return the result types of `target` on meta tensors; None if `target` does not accept them.
 
-    This is much faster than fake tensors. It fails for ops without a meta kernel, and by-products may have other types
-    than on a CPU; fake tensors handle both. Results are cached for repeated layers and ranks with equal shapes.
+    Meta tensors are much faster than fake tensors. But ops without a meta kernel fail, and by-products may have other
+    types than on a CPU. Fake tensors handle both. Results are cached for repeated layers and ranks with equal shapes.
     """
     try:
         return _types(target(*_tensors(args, "meta"), **{name: _tensors(value, "meta") for name, value in kwargs}))
@@ -102,6 +110,9 @@ def _results(
     """Return the result types of `target` on fake tensors; None if they depend on values.
 
     Results are cached for repeated layers.
+
+    Raises:
+        UnsupportedError: torch rejects the arguments.
     """
     run = fake_tensors.checked(target)
     with unlogged(FAKE_TENSORS), fake_tensors.FakeTensorMode():
@@ -130,7 +141,7 @@ def _computed_types(
     """Return `types`, the types on fake tensors, with the element types that the CPU kernel returns; None if unknown.
 
     Fake tensors sometimes report another element type than the kernel, as for `pow` of booleans by 1. So the kernel
-    runs, on tensors of at most one element. The types are unknown if it rejects these, or returns more elements.
+    runs, on tensors of at most one element. The types are unknown if the kernel rejects them or returns more elements.
     """
     small_args = tuple(map(_with_one_element, args))
     small_kwargs = tuple((name, _with_one_element(value)) for name, value in kwargs)

@@ -26,7 +26,11 @@ Arrive = Callable[[], Node]
 def rotate(
     emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dtype: torch.dtype, op: RotationOp
 ) -> Arrive:
-    """Send `x` to the rank `op.steps` after `rank` in its ring; return the wait for the tensor from as many before."""
+    """Send `x` to the rank that is `op.steps` places after `rank` in its ring.
+
+    Returns: a function that emits the wait for the tensor from the rank `op.steps` places before. After a whole number
+    of turns, nothing is sent, and the function returns `x`.
+    """
     axes = tuple(axis for axis in op.axes if mesh.sizes.get(axis) != 1)
     ranks_in_ring = mesh.group(rank, axes)
     position, steps = ranks_in_ring.index(rank), op.steps % len(ranks_in_ring)
@@ -43,7 +47,7 @@ def rotate(
 
 
 def assemble(emit: Emit, mesh: Mesh, rank: int, blocks: Sequence[Node], op: AssembleOp) -> Node:
-    """Return the blocks of all ranks in ring order.
+    """Return the blocks of all ranks, concatenated in ring order along `op.dim`.
 
     Args:
         blocks: block n is from the rank n places before `rank` in the ring.
@@ -59,7 +63,8 @@ def emit_state(
 
     Args:
         operand_kinds: the kinds of `values`.
-        result_kinds: the kinds of the results; None if the IR has no sizes. Then they are those of the first operands.
+        result_kinds: the kinds that the results must have; None if the IR has no sizes. Then `identity` and `combine`
+            must return the kinds of the first operands, and `finish` and `pack` may return any.
 
     Raises:
         SpmdirError: the method fails, or returns other kinds; located in the plug-in.
@@ -76,10 +81,12 @@ def emit_state(
 
 
 def erase_unused(graph: Graph, nodes: Iterable[Node], protected: Container[Node]) -> None:
-    """Erase the `nodes` without users, and then their operands without users.
+    """Erase the `nodes` without users, then those of their operands that have no other users, and so on.
 
-    Collectives remain, because all ranks must issue them. Inputs and `protected` nodes remain too. The protected nodes
-    draw random numbers on all ranks.
+    Collectives remain, because all ranks must issue them. Inputs and constants remain too.
+
+    Args:
+        protected: further nodes that remain, such as those that draw random numbers on all ranks.
     """
     pending, erased = [*nodes], set[Node]()
     while pending:

@@ -15,7 +15,7 @@ FOREIGN = -(1 << 62)
 
 
 def emit_positions(emit: Emit, ranges: Ranges, device: object) -> Node:
-    """Return the positions of `ranges`, in their order, as an int64 vector."""
+    """Return the positions of `ranges`, in their order, as an int64 vector. Without ranges, the vector is empty."""
 
     def arange(start: int, end: int, step: int = 1) -> Node:
         return emit(aten.arange.start_step, start, end, step, dtype=torch.int64, device=device)

@@ -122,7 +122,10 @@ class Site:
 
     @cached_property
     def named(self) -> tuple[str, ...]:
-        """Return the axes that the op names, without axes of one rank on which the local tensor is the global one."""
+        """Return the axes that the op names, except axes of one rank on which the local tensor is the global tensor.
+
+        On an axis of one rank, a plug-in placement may still change the tensor, so such an axis stays.
+        """
         named_axes = []
         for axis in self.argument.get("axes", ()):
             is_trivial = self._is_whole(self.source[axis]) and self._is_whole(self.target[axis])
@@ -199,10 +202,12 @@ class Site:
         moved_dtype: torch.dtype | None = None,
         received_shape: Sequence[int] | None = None,
     ) -> Message:
-        """Return the message of a functional collective on `x` in the group over `axes`; without axes, none is sent.
+        """Return the message of the functional collective `op` on `x`. If no axis is left, the message sends nothing.
 
         Args:
-            moved_dtype, received_shape: see `Message`.
+            arguments: the arguments of `op` between `x` and the group.
+            axes: the axes of the group; by default, the axes of the site.
+            finish, moved_dtype, received_shape: see `Message`.
         """
         axes = self.axes if axes is None else axes
         if not axes:
@@ -219,7 +224,7 @@ class Site:
         axes: Sequence[str] | None = None,
         received_shape: Sequence[int] | None = None,
     ) -> Message:
-        """Call `send` for a collective that only moves elements."""
+        """Return the message of a collective that only moves elements. Its arguments are those of `send`."""
         return self.send(
             op, x, *arguments, finish=finish, axes=axes, moved_dtype=self.torch_dtype, received_shape=received_shape
         )

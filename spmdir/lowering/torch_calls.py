@@ -91,7 +91,13 @@ class TorchCalls:
         return TorchCall(target, args, kwargs, is_single, draws(op.name, op.argument.get("dropout_p", 0)))
 
     def _arguments(self, op: ValueOp, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments by the schema: literals by name, operands in order."""
+        """Return the positional and keyword arguments of `target`: literals by name, operands in order.
+
+        An argument that is not given has its default value. Trailing defaults are omitted.
+
+        Raises:
+            UnsupportedError: the op has a literal that is not in its schema.
+        """
         literals, structure = op.argument, op.structure.data if op.structure else None
         slots = iter(slots_of(structure, len(op.tensors)))
         parameters = schema(torch_op(op.name))
@@ -126,7 +132,7 @@ class TorchCalls:
 
 
 def _operands(slot: Any) -> Any:
-    """Return the placeholders of a tensor argument."""
+    """Return the placeholder of a tensor argument: a list for a list of tensors, None for an absent tensor."""
     if isinstance(slot, tuple):
         return [_operands(item) for item in slot]
     return None if slot is None else Operand(slot)

@@ -21,14 +21,14 @@ def _view_as_bytes(emit: Emit, x: Node) -> tuple[Node, Unpack]:
     # A program may run with another floating type than in its IR, so the type is read at run time.
     dtype = emit(getattr, x, "dtype")
     sent = emit(aten.view.dtype, emit(aten.unsqueeze.default, x, -1), torch.uint8)
-    return sent, lambda came: emit(aten.squeeze.dim, emit(aten.view.dtype, came, dtype), -1)
+    return sent, lambda received: emit(aten.squeeze.dim, emit(aten.view.dtype, received, dtype), -1)
 
 
 def _view_as_real(emit: Emit, x: Node) -> tuple[Node, Unpack]:
     """Return complex `x` as pairs of real numbers in a new last dimension, and the function that undoes it."""
     # A lazy conjugate has no parts to view.
     sent = emit(aten.view_as_real.default, emit(aten.resolve_conj.default, x))
-    return sent, lambda came: emit(aten.view_as_complex.default, came)
+    return sent, lambda received: emit(aten.view_as_complex.default, received)
 
 
 SENT_AS: dict[torch.dtype, Callable[[Emit, Node], tuple[Node, Unpack]]] = {
@@ -48,7 +48,7 @@ gradients.
 
 def view_as_sendable(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
     """Return `x` of element type `dtype` as a view that backends can send, and the function that undoes the view."""
-    return SENT_AS[dtype](emit, x) if dtype in SENT_AS else (x, lambda came: came)
+    return SENT_AS[dtype](emit, x) if dtype in SENT_AS else (x, lambda received: received)
 
 
 def check_reduced(reduction: str, dtype: torch.dtype) -> None:

@@ -19,7 +19,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr
 from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_name
 from spmdir.importer.importer import import_program
-from spmdir.lowering.compile_program import run_compiled
+from spmdir.lowering.compile_program import attach_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.pipeline.pipeline import Pipeline
@@ -146,7 +146,7 @@ class JointProgram:
         if key not in self._parts:
             self._parts[key] = part_of(self.backward.graph, key)
             if ranks.compile is not None:
-                run_compiled(self._parts[key], ranks.compile)
+                attach_compiled(self._parts[key], ranks.compile)
         return self._parts[key]
 
     @cached_property

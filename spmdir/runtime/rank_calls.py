@@ -28,7 +28,7 @@ from spmdir.torch_interop.group_registry import resolve_group
 
 
 def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, draws: bool = False) -> Sequence[Tensor]:
-    """Run a program of this rank together with the other ranks; if `run_compiled` prepared it, its compiled form.
+    """Run a program of this rank together with the other ranks; if `attach_compiled` prepared it, its compiled form.
 
     `torch.autocast` has no effect on it: the casts of the trace are in the program.
 

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from spmdir.core.mesh import Mesh
-from spmdir.lowering.compile_program import run_compiled
-from spmdir.lowering.in_place import sum_in_place
+from spmdir.lowering.compile_program import attach_compiled
+from spmdir.lowering.in_place import reduce_in_place
 from spmdir.lowering.process_groups import name_groups
 from spmdir.runtime.agreement import RankGroup
 
@@ -61,7 +61,7 @@ class Ranks:
     def connect(self, graph: fx.GraphModule) -> None:
         """Prepare a program of this rank to run; all ranks must call this, because it creates process groups."""
         if self.compile is None:
-            sum_in_place(graph)
+            reduce_in_place(graph)
         name_groups(graph, self.mesh, self.device_mesh, self.timeout)
         if self.compile is not None:
-            run_compiled(graph, self.compile)
+            attach_compiled(graph, self.compile)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 
-from spmdir.lowering.in_place import IN_PLACE, sum_in_place
+from spmdir.lowering.in_place import IN_PLACE, reduce_in_place
 from spmdir.lowering.site import WAIT, functional
 from spmdir.runtime.partial_runs import part_of
 
@@ -38,12 +38,12 @@ def program(kind: str) -> fx.GraphModule:
 )
 def test_only_new_memory_that_nothing_else_reads_is_written_to(kind: str, in_place: int) -> None:
     found = program(kind)
-    sum_in_place(found)
+    reduce_in_place(found)
     assert len(found.graph.find_nodes(op="call_function", target=IN_PLACE)) == in_place
 
 
 def test_a_part_of_a_program_leaves_out_sums_that_it_does_not_need() -> None:
     found = program("bucket")
-    sum_in_place(found)
+    reduce_in_place(found)
     assert not part_of(found, {1}).graph.find_nodes(op="call_function", target=IN_PLACE)
     assert part_of(found, {0}).graph.find_nodes(op="call_function", target=IN_PLACE)
