@@ -19,35 +19,41 @@ from spmdir.search.reshard_prices import Prices
 class Assignment:
     """The parts of a program with their states, and the chosen state of each part.
 
-    Each value has its own numbering of joint placements: those that its parts produce or need.
+    Each value has its own numbering of joint placements: R, and those that its parts produce or need. "Placement" means
+    such a number in all attributes but `numbers`.
 
     Attributes:
-        cost: part → [state], seconds.
+        numbers: value → [placement], its number in `JointPlacements`.
+        cost: part → [state], seconds without reshards, including the price of holding the results.
         needs: needs[part][value] has an array for each operand that is the value: [state], the placement needed.
         produces: produces[part][value]: [state], the placement produced.
         producer_placements: value → its possible produced placements, and [state of the producer] the index in them.
-        price: value → [before, after], seconds of a reshard.
-        choice: part → its chosen state.
-        produced: value → the placement that it is produced in.
-        need_counts: value → {placement: the number of operands that need it}.
+        price: value → [before, after], seconds of a reshard. Equal values share one table.
+        touched: part → the values that it uses or produces.
+        choice: part → its chosen state; -1 before the first choice.
+        produced: value → the placement that it is produced in, under the chosen states.
+        need_counts: value → {placement: the number of operands that need it}, under the chosen states.
+        cost_rows, need_rows, produce_rows, price_rows: `cost`, `needs`, `produces` and `price` as lists.
     """
 
     def __init__(self, shared: Quotient, states: Sequence[StateTable], prices: Prices):
         self.shared, self.states = shared, states
         self.cost = cost = [table.seconds * weight for table, weight in zip(states, shared.weight, strict=True)]
-        columns: list[list[Numbers]] = [[] for _ in shared.values]
+        # value → an array for each operand and result that is the value: [state], the number in `JointPlacements`.
+        numbers_by_use: list[list[Numbers]] = [[] for _ in shared.values]
         for part, node in enumerate(shared.nodes):
             operands, results = states[part].operands.T, states[part].results.T
             for operand_index, value in shared.uses[part]:
-                columns[value].append(operands[operand_index])
+                numbers_by_use[value].append(operands[operand_index])
             for value, column in zip(node.results, results, strict=True):
-                columns[value].append(column)
+                numbers_by_use[value].append(column)
         self.numbers: list[Numbers] = []
+        # value → [number in `JointPlacements`], the placement; -1 if the value never has it.
         self._index_of_number = index_of_number = []
-        for numbers_used in columns:
+        for columns in numbers_by_use:
             occurs = np.zeros(len(prices.placements.all), dtype=bool)
             occurs[prices.placements.replicated] = True
-            for column in numbers_used:
+            for column in columns:
                 occurs[column] = True
             self.numbers.append(occurs.nonzero()[0])
             index_of_number.append(np.where(occurs, occurs.cumsum() - 1, -1))
@@ -56,6 +62,7 @@ class Assignment:
         self._prices = prices
         self._values_with_key: dict[object, list[int]] = {}
         self._key: list[object] = []
+        # The reshards with exact prices: (first value with the key, numbers before and after).
         self._learned: set[tuple[int, int, int]] = set()
         holding, copy_holding, exposed = shared.holding, shared.copy_holding, shared.exposed
         for value, numbers in enumerate(self.numbers):
@@ -116,23 +123,27 @@ class Assignment:
             list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
         ]
         # part → (the counts to update, [state] the placement needed) for each operand
-        self._wants = [
+        self._counts_and_needs = [
             [(self.need_counts[value], row) for value, rows in needs.items() for row in rows]
             for needs in self.need_rows
         ]
 
     def assume(self, choice: Iterable[int]) -> None:
-        """Choose a state for every part."""
+        """Choose a state for every part.
+
+        Args:
+            choice: part → state.
+        """
         for part, state in enumerate(choice):
             self.choose(part, state)
 
     def choose(self, part: int, state: int) -> None:
-        """Choose a state for a part."""
+        """Choose a state for a part, and update what its values are produced in and how often each is needed."""
         previous_state = self.choice[part]
         if previous_state == state:
             return
         self.choice[part] = state
-        for counts, needs in self._wants[part]:
+        for counts, needs in self._counts_and_needs[part]:
             need = needs[state]
             if previous_state >= 0:
                 previous_need = needs[previous_state]
@@ -147,7 +158,10 @@ class Assignment:
             self.produced[value] = produced[state]
 
     def value_cost(self, value: int) -> float:
-        """Return the seconds of the reshards of a value under the chosen states."""
+        """Return the seconds of the reshards of a value under the chosen states.
+
+        They are the least over reshards without a copy, and with one copy in a placement that a user needs.
+        """
         rows, needed = self.price_rows[value], self.need_counts[value]
         prices_from_produced = rows[self.produced[value]]
         least_cost = 0.0
@@ -187,7 +201,8 @@ class Assignment:
     def _learn_exact_price(self, value: int, before: int, after: int) -> list[int]:
         """Replace the price of one reshard by the planner's, for all values with the same key.
 
-        Returns: the values with changed prices.
+        Returns: the values with changed prices; none if the price was replaced before. A price that differs from the
+        planner's by a rounding error only does not change.
         """
         values_alike, (source, target) = self._values_with_key[self._key[value]], self.numbers[value][[before, after]]
         if (values_alike[0], source, target) in self._learned:
@@ -208,7 +223,11 @@ class Assignment:
         return changed
 
     def gain(self, moves: dict[int, int]) -> float:
-        """Move parts to states, and return the seconds saved. The moves are kept."""
+        """Move parts to states, and return the seconds saved, negative if the cost rises. The moves are kept.
+
+        Args:
+            moves: part → its new state.
+        """
         values: dict[int, None] = {}
         cost_before = cost_after = 0.0
         for part, state in moves.items():

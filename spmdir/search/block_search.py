@@ -42,7 +42,8 @@ FIRST_DECISION = 3
 """The number of turns of message passing before the first decision."""
 
 GOOD_ENOUGH = 0.002
-"""The search ends at this gap to the bound, as a fraction of the cost above that of the cheapest states."""
+"""The search ends if the gap between best decision and bound is this fraction of the cost that states may change: the
+cost of the decision minus the sum of the cheapest state of each part. Small programs end at `LEAST_SAVING`."""
 
 PATIENCE = 34
 """The search ends if 1/PATIENCE of all turns pass without progress."""
@@ -79,14 +80,20 @@ class BlockSearch:
     """The search of the best states of all parts on a block of axes.
 
     Args:
+        shared: the problem with equal nodes merged into parts.
         axes: the axes decided so far and those of the block.
         block: positions in `axes` of the axes to decide.
         fixed: [part], a strategy for each of `axes`; for axes of the block it is a start, or None.
         orders: [part], the nesting order of the start, as in the attribute `orders`; empty for any order.
 
     Attributes:
-        orders: [part], positions of axes; axes that shard one factor are in the decided nesting order.
+        best: [part], the state of the best decision; empty before the first decision.
+        least_cost: its cost in seconds; infinite before the first decision.
+        orders: [part], positions of axes; axes that shard one factor are in the decided nesting order. `run` sets it.
         end: how the search ended.
+
+    Raises:
+        Unsolvable: a part has no state.
     """
 
     def __init__(
@@ -117,9 +124,10 @@ class BlockSearch:
         self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")
 
     def run(self, effort: int, has_start: bool = False) -> list[Joint]:
-        """Return the strategies of each part on all axes, after at most `effort` turns of message passing.
+        """Return [part], the strategies on all axes of the best decision found.
 
         Args:
+            effort: the largest number of turns of message passing; 0 is one turn.
             has_start: whether the start is a decision for another program. If so, the search does not end before it
                 has made at least one more decision.
         """
@@ -128,24 +136,20 @@ class BlockSearch:
         self.end = attrs.evolve(self.end, turns=max(effort, 1))
         last_progress, bound, least_compute = 0, 0.0, sum(map(min, self.assignment.cost_rows))
         near_fraction = GOOD_ENOUGH if len(self.assignment.choice) > FEW_NODES else LEAST_SAVING
-        undecided = min(FIRST_DECISION, max(effort, 1) - 1)
+        first_deciding_turn = min(FIRST_DECISION, max(effort, 1) - 1)
         for turn in range(max(effort, 1)):
-            # A random order rarely helps before the search is stuck.
-            is_deciding, is_stuck = turn >= undecided, turn - last_progress > 1
-            looked_better = [
-                is_deciding
-                and (is_stuck or not is_back)
-                and self._consider(self.messages.decide(self._random_order() if is_back else None), 1)
-                for is_back in self.messages.improve()
-            ]
+            is_deciding, is_stuck = turn >= first_deciding_turn, turn - last_progress > 1
+            looked_better = False
+            for is_back in self.messages.improve():
+                # A decision after the reverse pass has a random order, which rarely helps before the search is stuck.
+                if is_deciding and (is_stuck or not is_back):
+                    order = self._random_order() if is_back else None
+                    looked_better |= self._consider(self.messages.decide(order), 1)
             gap = self.least_cost - self.messages.bound
-            if not is_deciding or any(looked_better) or self.messages.bound > bound * (1 + LEAST_RISE):
+            if not is_deciding or looked_better or self.messages.bound > bound * (1 + LEAST_RISE):
                 last_progress, bound = turn, self.messages.bound
-            if (
-                self.best
-                and (is_deciding or not has_start)
-                and gap <= near_fraction * (self.least_cost - least_compute)
-            ):
+            may_end = bool(self.best) and (is_deciding or not has_start)
+            if may_end and gap <= near_fraction * (self.least_cost - least_compute):
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
                 break
             if turn + 1 < effort and (turn - last_progress) * PATIENCE >= effort:
@@ -165,8 +169,9 @@ class BlockSearch:
     def _dive(self, max_turns: int) -> None:
         """Look for decisions far from the best one, in at most `max_turns` turns.
 
-        If two very different decisions have nearly equal costs, messages tie, and decisions mix both. A dive restricts
-        one part to another state than that of the best decision, and passes messages on. This breaks the tie.
+        If two very different decisions have nearly equal costs, the messages make states of both equally cheap, and
+        decisions mix both. A dive restricts one part to a state other than that of the best decision, and runs
+        `DIVE_TURNS` turns. Then messages prefer one of both.
         """
         order, turns = list(range(len(self.assignment.choice))), self.end.turns
         self.random.shuffle(order)
@@ -181,11 +186,16 @@ class BlockSearch:
         self.end = attrs.evolve(self.end, turns=turns)
 
     def _try_all(self, max_states: int) -> None:
-        """Try all decisions that may beat the best one, up to `max_states`; repeat when exact prices are learned."""
-        states, progress = itertools.count(), True
+        """Try all decisions that may beat the best one, until `max_states` states were tried.
+
+        If a decision looks better, exact prices may have changed bounds. So the enumeration starts again, and ends when
+        no decision looks better. Each enumeration is followed by a turn of messages, for the new prices.
+        """
+        tried_states, progress = itertools.count(), True
 
         def limit() -> float:
-            return self.least_cost * (1 - LEAST_SAVING) if next(states) < max_states else -np.inf
+            """Return the cost that a decision must beat; −inf, which ends the enumeration, after `max_states` calls."""
+            return self.least_cost * (1 - LEAST_SAVING) if next(tried_states) < max_states else -np.inf
 
         while progress:
             progress = any(self._consider(choice, 0) for choice in self.messages.decisions_below(limit))
@@ -195,9 +205,12 @@ class BlockSearch:
     def _consider(self, choice: Sequence[int], forests: int) -> bool:
         """Improve a decision, and keep it if it beats the best one at exact prices.
 
+        If the improved decision is not better, its differences from the best decision are tried one by one. While it
+        looks better, the planner's prices of its reshards replace the estimates, and it is improved again.
+
         Args:
-            choice: part → state.
-            forests: the number of forests that improve the decision.
+            choice: [part], its state.
+            forests: the number of forests that improve the decision. With 0, differences are not tried.
 
         Returns: whether it looked better at estimated prices. If so, the best decision or a price has changed.
         """
@@ -246,7 +259,13 @@ class BlockSearch:
 
 
 def _find_state(states: StateTable, joint: Sequence[Strategy | None], order: tuple[int, ...]) -> int:
-    """Return the index of the state with these strategies, preferably in this order; the cheapest if there is none."""
+    """Return the index of the state with these strategies, preferably in this order; the cheapest if there is none.
+
+    Strategies are compared by the placements of their operands and results. A strategy of None matches no state.
+
+    Args:
+        order: positions of axes, in nesting order; () matches no order.
+    """
     placements = [None if strategy is None else (strategy.operands, strategy.results) for strategy in joint]
     matches = [
         state

@@ -27,7 +27,9 @@ def improve_forest(assignment: Assignment, order: Iterable[int], least_saving: f
     """Free parts in this order, move them to their best states, and return the seconds saved.
 
     Args:
-        least_saving: a move that saves less is undone.
+        assignment: its chosen states are changed.
+        order: all parts, in any order. A part that would close a cycle of free parts is not moved.
+        least_saving: seconds; connected moves that save no more are undone.
     """
     best = _Forest(assignment, order).best()
     return adopt(
@@ -36,17 +38,23 @@ def improve_forest(assignment: Assignment, order: Iterable[int], least_saving: f
 
 
 def adopt(assignment: Assignment, moves: dict[int, int], least_saving: float) -> float:
-    """Apply moves, undo each connected region that saves at most `least_saving`, and return the seconds saved."""
-    gained = 0.0
+    """Apply moves, and return the seconds saved. Moves of parts that share values are kept or undone together.
+
+    Args:
+        assignment: its chosen states are changed.
+        moves: part → its new state.
+        least_saving: seconds; connected moves that save no more are undone.
+    """
+    saved = 0.0
     for region in _regions(assignment, moves):
         previous_states = {part: assignment.choice[part] for part in region}
         gain = assignment.gain(region)
         if gain > least_saving:
-            gained += gain
+            saved += gain
         else:
             for part, state in previous_states.items():
                 assignment.choose(part, state)
-    return gained
+    return saved
 
 
 def _regions(assignment: Assignment, moves: dict[int, int]) -> list[dict[int, int]]:
@@ -55,6 +63,7 @@ def _regions(assignment: Assignment, moves: dict[int, int]) -> list[dict[int, in
     parent: dict[int, int] = {part: part for part in moves}
 
     def find(part: int) -> int:
+        """Return the part that represents the component of `part`, and shorten the path to it."""
         while parent[part] != part:
             parent[part] = parent[parent[part]]
             part = parent[part]
@@ -92,10 +101,11 @@ class _Forest:
         self._find_fixed_needs()
 
     def _grow(self, order: Iterable[int]) -> None:
-        """Free each part that closes no cycle of free parts."""
-        assignment, parent = self.assignment, {}
+        """Free each part that has several states and closes no cycle of free parts."""
+        assignment, parent = self.assignment, {}  # a union-find forest: values that free parts connect
 
         def find(value: int) -> int:
+            """Return the value that represents the component of `value`, and shorten the path to it."""
             root = value
             while parent[root] != root:
                 root = parent[root]
@@ -134,7 +144,11 @@ class _Forest:
             self.price[value] = price
 
     def best(self) -> dict[int, int]:
-        """Return the best state of each free part."""
+        """Return the best state of each free part.
+
+        The free parts form trees. For each tree, costs are added up from the leaves to the root, the first free part of
+        the tree. Then states are chosen from the root to the leaves.
+        """
         assignment = self.assignment
         self.message: dict[int, Numbers] = {part: self._cost_alone(part) for part in self.free}
         visited: set[int] = set()
@@ -144,7 +158,7 @@ class _Forest:
                 continue
             visited.add(root)
             stack: list[tuple[int, int | None]] = [(root, None)]  # (part, the value that links it to its parent)
-            # ("part", part, -1) and ("value", value, the part above it), each after those above it.
+            # The tree from the root down: ("part", part, -1) and ("value", value, the part above it).
             sequence: list[tuple[str, int, int]] = []
             while stack:
                 part, value_above = stack.pop()
@@ -171,7 +185,11 @@ class _Forest:
         return chosen
 
     def _cost_alone(self, part: int) -> Numbers:
-        """Return [state], the cost of a part including the values that it shares with fixed parts only."""
+        """Return [state], the cost of a free part with the reshards that no other free part changes.
+
+        These are the reshards of its results for fixed users, of its own uses of its results, and of operands that it
+        shares with fixed parts only.
+        """
         assignment, cost = self.assignment, self.free[part]
         for value, produced in assignment.produces[part].items():
             for placement in self.fixed_needs[value]:
@@ -228,15 +246,22 @@ def operand_costs(price: Numbers, needs: Sequence[Numbers], produced: Numbers | 
 
 
 class _ValueFactor:
-    """A value that links a free part (the parent in the tree) with the parts below it.
+    """A value that links a free part, its *parent* in the tree, with the free parts below it.
 
-    The producer and some users are below, except for the parent. If the parent is the producer, `is_above` is true.
+    The parent is the producer or a user of the value. All other free parts of the value are below.
 
     Attributes:
+        is_above: whether the parent is the producer.
+        is_free: whether the producer is a free part, the parent or a part below.
+        users: the users below.
         produced: the placements that the value may be produced in.
         produced_cost: [produced], the least cost of the producer if it is below, else 0.
-        price: [before, after], of resharding the value.
+        price: [before, after], seconds of a reshard of the value.
         price_from_produced: the rows of `price` for the placements in `produced`.
+        may_copy: whether a copy may pay, because several free parts use the value.
+        cost_by_produced: [produced], the least cost of the value and of all parts below. `cost_for_parent` sets it.
+        cost_below, cost_without_copy, cost_with_copy, cost_by_copy: the parts of this cost if `may_copy`: for each user
+            [placement to reshard from], then [produced], [produced, copy] and [copy]. `cost_for_parent` sets them.
     """
 
     def __init__(self, forest: _Forest, value: int, parent: int):
@@ -262,7 +287,10 @@ class _ValueFactor:
         self.may_copy = len(self.users) + (not self.is_above) >= 2
 
     def cost_for_parent(self) -> Numbers:
-        """Return [state of the parent], the least cost of the value and of all parts below it."""
+        """Return [state of the parent], the least cost of the value and of all parts below it.
+
+        The attributes of these costs are set, for `best_states_below`.
+        """
         price, produced, messages = self.price, self.produced, self.forest.message
         self.cost_by_produced = self.produced_cost
         if not self.may_copy:
@@ -289,14 +317,19 @@ class _ValueFactor:
         return np.minimum(cost, self._cost_above(self.cost_by_copy, slice(None))) if self.may_copy else cost
 
     def _cost_above(self, cost: Numbers, produced: Numbers | slice) -> Numbers:
-        """Return [state of the parent], the least cost, given the cost of each placement to reshard from."""
+        """Return [state of the parent], the least cost if the parent, a user, reshards from one of some placements.
+
+        Args:
+            cost: [produced], the cost of everything below if the parent reshards from this placement.
+            produced: the numbers of these placements, or a slice of all placements.
+        """
         needs = self.needs_above
         if len(needs) == 1:
             return (cost[:, None] + self.price[produced]).min(0)[needs[0]]
         return (cost[:, None] + operand_costs(self.price, needs, produced)).min(0)
 
     def best_states_below(self, state: int) -> dict[int, int]:
-        """Return the best states of the parts below, given the state of the parent."""
+        """Return the best states of the parts below, given the state of the parent. Call `cost_for_parent` before."""
         if self.is_above:
             produced_index = int(self.placement_of_state[state])
             copy = self._best_copy(produced_index)

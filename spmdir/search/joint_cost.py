@@ -35,8 +35,10 @@ def joint_cost(
     """Return the cost of a decision on all axes in seconds: compute, and the planned reshards of each value.
 
     Args:
-        orders: by node, the axes by position, those that shard one factor in nesting order; that of the mesh if None.
-        limit: a cost above it is infinite. Its reshards are planned until lower bounds of the others show that.
+        chosen: axis → the strategy of each part.
+        orders: [part], positions of axes; axes that shard one factor are in nesting order. None is the mesh order.
+        limit: seconds. If the cost is above it, the result is infinite. Planning then stops early: as soon as the exact
+            times so far and lower bounds of the other reshards exceed the limit.
     """
     axes, joints = tuple(chosen), list(zip(*chosen.values(), strict=True))
     compute = compute_seconds(shared, chosen, mesh, shared.weight)
@@ -61,7 +63,7 @@ def joint_cost(
         for index, (value, produced, needed) in enumerate(reshards):
             least = least_value_seconds(shared.values[value], produced, needed, mesh, shared)
             bounds[index] = shared.value_weight[value] * least
-    costs, bound = list(bounds), compute + math.fsum(bounds)
+    costs, bound = list(bounds), compute + math.fsum(bounds)  # exact seconds replace the bounds one by one
     # The reshards of large values take the most time.
     order = sorted(range(len(reshards)), key=lambda index: -shared.values[reshards[index][0]].bytes)
     for index in order:
@@ -79,7 +81,10 @@ def joint_cost(
 
 
 def _is_avoided(value: int, produced: Placed, needed: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
-    """Return whether a value is sent or sliced along axes on which ranks have different sizes, though it should not."""
+    """Return whether some reshard of a value moves an axis of `shared.apart` that it should not move.
+
+    Along these axes, ranks have different sizes of some values; see `Quotient.avoids`.
+    """
     produced_on, apart_axes = dict(produced), {part for axis in shared.apart for part in mesh.parts(axis)}
     for placed in needed:
         for axis, placement in placed:
@@ -98,7 +103,8 @@ def compute_seconds(
     """Return the seconds of all nodes with a strategy on each axis, without reshards.
 
     Args:
-        weight: how often each node counts; once if None.
+        chosen: axis → the strategy of each node.
+        weight: [node], the factor on its seconds; 1 if None.
     """
     total, axes, joints = 0.0, tuple(chosen), list(zip(*chosen.values(), strict=True))
     seconds_by_key: dict[object, float] = {}
@@ -116,7 +122,7 @@ def node_seconds(
 ) -> float:
     """Return the seconds of a node with a strategy on each of `axes`: compute, and collectives inside the op.
 
-    `inner_bytes` of a strategy are all-reduced, and `sent` tensors are sent as by the op of a local form.
+    The tensors `inner_bytes` of a strategy are all-reduced. Each tensor in `sent` is sent by an op of a local form.
     """
     seconds = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
     for group, strategy, sharded in communicating_groups(joint, axes, mesh):
@@ -139,12 +145,16 @@ def communicating_groups(
 
     Returns: for each group, its axes, the strategy of its first axis, and the shards of factors along all other axes.
     """
-    groups: dict[object, list[int]] = {}
+    positions_by_key: dict[object, list[int]] = {}
     for position, strategy in enumerate(joint):
-        if strategy.inner_bytes or strategy.sent:
-            is_exchange = any(sent.op in EXCHANGES for sent in strategy.sent)
-            key = strategy.inner_bytes if strategy.rewrite == "expand" else strategy.text if is_exchange else position
-            groups.setdefault(key, []).append(position)
+        if not strategy.inner_bytes and not strategy.sent:
+            continue
+        key: object = position
+        if strategy.rewrite == "expand":
+            key = strategy.inner_bytes
+        elif any(sent.op in EXCHANGES for sent in strategy.sent):
+            key = strategy.text
+        positions_by_key.setdefault(key, []).append(position)
     return [
         (
             tuple([axes[position] for position in positions]),
@@ -155,7 +165,7 @@ def communicating_groups(
                 if position != positions[0]
             ),
         )
-        for positions in groups.values()
+        for positions in positions_by_key.values()
     ]
 
 
@@ -167,11 +177,12 @@ def value_seconds(
     shared: Quotient,
     is_quick: bool = False,
 ) -> float:
-    """Return the seconds to reshard a value from its produced joint placement to the needed ones.
+    """Return the planned seconds to reshard a value from its produced joint placement to all needed ones.
 
-    The seconds are infinite if the placements cannot shard the value together.
+    The result is 0 if all are equal, and infinite if the placements cannot shard the value together.
 
     Args:
+        meta: the type of the value on one device.
         is_quick: as of `Planner`.
     """
     source, targets = _ends(produced, needed, mesh, shared)
@@ -188,7 +199,7 @@ def value_seconds(
 def least_value_seconds(
     meta: TensorMeta, produced: Placed, needed: Sequence[Placed], mesh: Mesh, shared: Quotient
 ) -> float:
-    """Return a lower bound on `value_seconds`, without a search: that of the longest reshard."""
+    """Return a lower bound on `value_seconds`, without a search: the largest bound of a single reshard."""
     source, targets = _ends(produced, needed, mesh, shared)
     planner = _planner(mesh, shared)
     try:
@@ -214,6 +225,7 @@ def _planner(mesh: Mesh, shared: Quotient, is_quick: bool = False) -> Planner:
 
 @lru_cache(maxsize=65536)
 def _sharding(mesh: Mesh, placed: Placed, has_plugins: bool) -> Sharding:
+    """Return a joint placement as a sharding, over the axes of the unsplit mesh if `mesh` splits some axes."""
     entries = list(placed)
     if has_plugins:
         # The nesting order is decided later; until then placements that require certain sizes come first.

@@ -13,14 +13,18 @@ from spmdir.core.mesh import Mesh
 from spmdir.search.placement_catalogue import Catalogue
 
 Numbers = np.ndarray
+"""An array of indices, numbers of placements, seconds or truth values."""
 
 
 class JointPlacements:
-    """The joint placements that occur, by number.
+    """The joint placements that occur, by number. Each gets its number when `number` or `numbers` first meets it.
 
     Attributes:
-        all: by number, for each axis the number of its placement in the catalogue.
-        order: by number, the axes, by position, those that shard one dimension in nesting order.
+        axes: the names of the axes that are placed.
+        counts: [axis], its number of ranks.
+        all: [number][axis], the number of the axis's placement in the catalogue.
+        order: [number], the positions of the axes; axes that shard one dimension are in nesting order.
+        replicated: the number of R on all axes.
     """
 
     def __init__(self, mesh: Mesh, axes: Sequence[str], catalogue: Catalogue):
@@ -37,8 +41,11 @@ class JointPlacements:
     def number(self, placed: tuple[int, ...], order: tuple[int, ...] | None = None) -> int:
         """Return the number of a joint placement, a new one if it has none.
 
+        The order does not count if no two axes shard one dimension.
+
         Args:
-            order: the axes, those that shard one dimension in nesting order; in the order of the mesh if None.
+            placed: [axis], the number of its placement in the catalogue.
+            order: the positions of the axes; axes that shard one dimension are in nesting order. None is mesh order.
         """
         if order is None or order == self._natural or not self.shares_dimension(placed):
             key, order = placed, self._natural
@@ -52,13 +59,21 @@ class JointPlacements:
         return number
 
     def numbers(self, placed: Numbers) -> Numbers:
-        """Return the numbers of joint placements [..., axes], those that share a dimension nested as in the mesh."""
+        """Return [...], the numbers of joint placements; axes that shard one dimension are nested as in the mesh.
+
+        Args:
+            placed: [..., axis], the numbers of placements in the catalogue.
+        """
         known_numbers, rows = self._number, zip(*placed.reshape(-1, len(self.axes)).T.tolist(), strict=True)
         numbers = [known_numbers[row] if row in known_numbers else self.number(row) for row in rows]
         return np.array(numbers, dtype=np.intp).reshape(placed.shape[:-1])
 
     def shares_dimension(self, placed: tuple[int, ...]) -> bool:
-        """Return whether several axes shard one dimension."""
+        """Return whether two axes of a joint placement shard one dimension.
+
+        Args:
+            placed: [axis], the number of its placement in the catalogue.
+        """
         is_shared = self._shares_dimension.get(placed)
         if is_shared is None:
             dims = [dim for dim in [self._dims[number] for number in placed] if dim is not None]

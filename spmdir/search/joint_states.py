@@ -47,15 +47,16 @@ class Unsolvable(Exception):
 
 @attrs.frozen(eq=False)
 class NumberedStrategy:
-    """A strategy of a node on one axis.
+    """A strategy of a node on one axis, with the numbers that the arrays of all states are computed from.
 
     Attributes:
-        placement_numbers: for each operand, then each result, the number of its placement in the catalogue, or -1.
-        shards: for each of them, 1.0 if the strategy shards it, else 0.0.
-        factor: the first factor that it shards, or -1.
-        fraction: of the work, done by the busiest rank, if this axis alone shards the factor.
+        placement_numbers: for each operand, then each result, the number of its placement in the catalogue; -1 for a
+            placement that the catalogue does not contain.
+        shards: for each operand, then each result, 1.0 if the strategy shards it, else 0.0.
+        factor: the first factor that the strategy shards, or -1.
+        fraction: the fraction of the work that the busiest rank does, if this axis alone shards the factor.
         is_known: whether the catalogue contains all placements.
-        shards_several: whether it shards several factors.
+        shards_several: whether the strategy shards several factors.
         sends: whether the op communicates inside.
     """
 
@@ -89,14 +90,20 @@ class StateTable:
     results: Numbers
 
     def strategies(self, state: int) -> Joint:
-        """Return the strategy of a state on each axis."""
+        """Return the strategy on each axis of the state with this number."""
         return tuple(
             [strategies[index] for strategies, index in zip(self.by_axis, self.chosen[state].tolist(), strict=True)]
         )
 
 
 class StateFinder:
-    """Finds the states of nodes on a block of axes, with fixed strategies on the other axes."""
+    """Finds the states of nodes on a block of axes, with fixed strategies on the other axes.
+
+    Args:
+        shared: the problem with equal nodes merged into parts.
+        placements: the joint placements on the axes to consider. `of` numbers the joint placements of the states it
+            returns.
+    """
 
     def __init__(self, problem: Problem, shared: Quotient, placements: JointPlacements):
         self.mesh, self.shared, self.placements = problem.mesh, shared, placements
@@ -110,11 +117,12 @@ class StateFinder:
         self._idle = list(zip(*idle, strict=True))
 
     def of(self, part: int, block: Sequence[int], fixed: Sequence[Strategy | None] | None) -> StateTable:
-        """Return the states of a part of the program.
+        """Return the states of a part of the program. Parts of equal sources and fixed strategies share one table.
 
         Args:
-            block: positions of axes in the mesh.
-            fixed: the strategy of the part on each axis; those on axes of the block are ignored.
+            block: positions of axes in `placements.axes`.
+            fixed: the strategy of the part on each axis; those on axes of the block are ignored. None if no axis is
+                fixed.
 
         Raises:
             Unsolvable: the part has no state.
@@ -143,7 +151,7 @@ class StateFinder:
         return table
 
     def _idle_on(self, axis: str, count: int) -> list[frozenset[Strategy]]:
-        """Return [part], the idle strategies on an axis of `count` ranks."""
+        """Return [part], the strategies on an axis of `count` ranks that `idle_strategies` finds idle."""
         shared = self.shared
         producers = [[(operand_index, shared.producer[value]) for operand_index, value in uses] for uses in shared.uses]
         candidates: dict[StrategySource, Sequence[Strategy]] = {}
@@ -183,9 +191,10 @@ class StateFinder:
     def _states(
         self, source: StrategySource, block: Sequence[int], by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers
     ) -> StateTable:
-        """Return the states of joint strategies.
+        """Return the states of joint strategies: one for each legal nesting order of each joint strategy.
 
         Args:
+            by_axis: [axis], the strategies of the source.
             rows: [joint strategy, axis], indices into `by_axis`.
         """
         strategies = [[strategy.strategy for strategy in strategies_on_axis] for strategies_on_axis in by_axis]
@@ -202,7 +211,7 @@ class StateFinder:
         orders = [self._natural] * len(rows)
         nested_rows = self._find_nested_rows(placed)
         if nested_rows:
-            ordered_rows: list[tuple[int, tuple[int, ...]]] = []
+            ordered_rows: list[tuple[int, tuple[int, ...]]] = []  # for each state, the row and the order
             orders_by_factors: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
             for index, row in enumerate(rows.tolist()):
                 row_orders = orders[:1]
@@ -238,7 +247,11 @@ class StateFinder:
         by_axis: Sequence[Sequence[NumberedStrategy]],
         rows: Numbers,
     ) -> Numbers:
-        """Return [joint strategy], the seconds of the op without reshards."""
+        """Return [joint strategy], the seconds of the op without reshards.
+
+        If the time is not measured and the op sends nothing inside, all times are computed at once as arrays. The
+        result is the same as that of `node_seconds`.
+        """
         work, topology = source.work, self.shared.topology
         is_measured = topology.costs is not None and work.op
         if is_measured or any(strategy.sends for strategies_on_axis in by_axis for strategy in strategies_on_axis):
@@ -285,9 +298,10 @@ class StateFinder:
         return fraction_by_axis
 
     def _orders(self, source: StrategySource, block: Sequence[int], factors: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the legal nesting orders of the axes: those that annotations and major factors permit.
+        """Return the legal nesting orders of all axes, outermost first; that of the mesh if none is legal.
 
-        If more than `MOST_NESTED` axes shard something, axes outside the block keep the order of the mesh.
+        Legal orders are those that annotations and major factors permit. Only axes that shard something change places.
+        If more than `MOST_NESTED` axes do, axes outside the block keep their places.
 
         Args:
             factors: the factor that each axis shards, or -1.
@@ -305,15 +319,21 @@ class StateFinder:
         return orders or [self._natural]
 
     def _may_nest(self, source: StrategySource, factors: Sequence[int], outer: int, inner: int) -> bool:
-        """Return whether axis `outer` may be outside axis `inner` if both shard one dimension."""
+        """Return whether axis `outer` may precede axis `inner` in a nesting order.
+
+        Axes of one factor may have any order that agrees with the annotations. Of two axes of different factors, that
+        of the major factor comes first. All other pairs have the order of the mesh, because their order has no effect.
+
+        Args:
+            factors: the factor that each axis shards, or -1.
+        """
         outer_factor, inner_factor = factors[outer], factors[inner]
         if outer_factor < 0 or inner_factor < 0:
             return outer < inner
         if outer_factor != inner_factor:
-            majors = source.majors
-            return outer_factor in majors.get(inner_factor, ()) or (
-                inner_factor not in majors.get(outer_factor, ()) and outer < inner
-            )
+            if outer_factor in source.majors.get(inner_factor, ()):
+                return True
+            return inner_factor not in source.majors.get(outer_factor, ()) and outer < inner
         names = self.placements.axes[outer], self.placements.axes[inner]
         for sharding in source.annotations:
             for dim in {p.dim for axis, p in sharding.entries if axis in names and p.dim is not None}:

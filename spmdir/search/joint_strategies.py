@@ -38,7 +38,7 @@ class JointStrategies:
     chosen: Sequence[tuple[int, ...]]
 
     def joints(self) -> list[Joint]:
-        """Return the joint strategies one by one."""
+        """Return [joint strategy], the strategy on each axis."""
         return [
             tuple([strategies[index] for strategies, index in zip(self.by_axis, row, strict=True)])
             for row in self.chosen
@@ -98,14 +98,16 @@ def idle_strategies(
     for node, strategies in enumerate(by_node):
         if id(strategies) not in known:
             passing = _strategies_passing_partial(strategies)
-            creating = (s for s in strategies if s.kinds and (s.factors or s not in passing))
+            # All other strategies with partial values may create partial results.
+            creating = [s for s in strategies if s.kinds and (s.factors or s not in passing)]
             distinct_results = dict.fromkeys(result for strategy in creating for result in _partial_results(strategy))
             known[id(strategies)] = passing, list(distinct_results)
         passing, partial_results = known[id(strategies)]
         produced.update([(node, result_index, placement) for result_index, placement in partial_results])
         if passing:
             candidates[node] = passing
-    # A candidate is not idle if a producer has the partial value. Then its results may keep other candidates busy.
+    # A candidate is not idle if a producer may leave its operand partial. Then the results of the candidate may be
+    # partial too, so users of these results are checked again, until nothing changes.
     changed = True
     while changed:
         changed = False
@@ -126,9 +128,13 @@ def idle_strategies(
 
 
 def _strategies_passing_partial(strategies: Sequence[Strategy]) -> list[Strategy]:
-    """Return the strategies that pass on a partial operand; none if the node has no replicated strategy."""
+    """Return the strategies that shard no factor and have a partial operand.
+
+    The result is empty if the node has no replicated strategy, which has no partial operand or result.
+    """
     unsharded = [strategy for strategy in strategies if not strategy.factors]
-    if all(strategy.kinds for strategy in unsharded):
+    has_replicated = any(not strategy.kinds for strategy in unsharded)
+    if not has_replicated:
         return []
     return [strategy for strategy in unsharded if any(strategy.kinds[: len(strategy.operands)])]
 
@@ -146,9 +152,13 @@ def _legal(
 ) -> list[tuple[int, ...]]:
     """Return combinations of strategies, one index for each axis, that are legal together and not idle.
 
-    The axes are added one after another. A strategy is legal if its source lists it for the strategies of the axes
-    before. If the order of axes matters, each strategy must be listed for those of all other axes. It matters if a
-    minor factor may be sharded only after its major factors.
+    The axes are added one after another. A strategy is legal if its source lists it for the strategies on the axes
+    before. Sometimes the order of axes matters, for example if a minor factor may be sharded only after its major
+    factors. Then all combinations are enumerated, and each strategy must be listed for those on all other axes.
+
+    Args:
+        by_axis: [axis], the candidate strategies.
+        idle: [axis], the strategies to leave out.
     """
     is_ordered = bool(source.majors) or any(
         strategy.factor_placements or strategy.text for strategies in by_axis for strategy in strategies
@@ -189,13 +199,17 @@ def _mixes(kinds: Sequence[tuple[str | None, ...]]) -> bool:
     """Return whether a value would be partial with different reductions on different axes.
 
     Args:
-        kinds: for each axis, the kind of reduction of each operand and result, or None.
+        kinds: [axis], the kind of reduction of each operand and result, or None.
     """
     return any(len({*value} - {None}) > 1 for value in zip(*kinds, strict=True))
 
 
 def is_legal(source: StrategySource, axes: Axes, joint: Sequence[Strategy]) -> bool:
-    """Return whether the source lists each strategy for the strategies of all other axes."""
+    """Return whether the source lists each strategy for the strategies on all other axes.
+
+    Args:
+        joint: one strategy for each of `axes`.
+    """
     for position, (axis, count) in enumerate(axes):
         other_strategies = [
             (joint[other_position], ranks)

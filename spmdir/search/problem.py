@@ -53,7 +53,10 @@ def parts_of(mesh: Mesh) -> tuple[str, ...]:
 
 
 def splits(size: int, count: int, before: int) -> bool:
-    """Return whether a sub-axis of `count` ranks may shard `size` elements that are already in `before` chunks."""
+    """Return whether a sub-axis of `count` ranks may shard a dimension that is already in `before` chunks.
+
+    A dimension of `size` elements in one chunk may always be sharded. Otherwise all chunks must have equal lengths.
+    """
     return before == 1 or size % (count * before) == 0
 
 
@@ -88,7 +91,10 @@ def fractions(joint: Iterable[Strategy], counts: Iterable[int], imbalance: float
 
 
 def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
-    """Return the fraction of `size` elements in the largest shard by `placement` among `count` ranks."""
+    """Return the fraction of `size` elements in the largest shard by `placement` among `count` ranks.
+
+    The fraction is 1 if the placement rejects the size.
+    """
     if type(placement) is Shard:
         return -(-size // count) / max(size, 1)
     try:
@@ -98,7 +104,7 @@ def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
 
 
 def _local_operand(meta: TensorMeta, operand_index: int, parts: Iterable[tuple[Strategy, float]]) -> TensorMeta:
-    """Return the type of an operand on the busiest rank.
+    """Return the type of an operand on the busiest rank. Lengths of dimensions are rounded to integers.
 
     Args:
         parts: for each axis, the strategy and the fraction of the work that the axis leaves to the busiest rank.
@@ -154,7 +160,7 @@ def _local_sizes(
 
 
 class StrategySource(Protocol):
-    """Where a node's strategies come from; equal sources make nodes interchangeable."""
+    """The strategies of a node. Nodes with equal sources are interchangeable."""
 
     @property
     def work(self) -> Work:
@@ -172,11 +178,16 @@ class StrategySource(Protocol):
         ...
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
-        """Return the strategies on `axis` with `count` ranks, where other axes shard factors as `sharded` says."""
+        """Return the strategies on one axis that are legal with the strategies of other axes.
+
+        Args:
+            count: the number of ranks on `axis`.
+            sharded: the number of chunks into which other axes cut each factor.
+        """
         ...
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        """Return the strategies on `axis` with `count` ranks that are legal with some strategies of other axes."""
+        """Return the strategies on `axis`, of `count` ranks, that are legal with some strategies of other axes."""
         ...
 
     def on(self, mesh: Mesh) -> StrategySource:
@@ -229,10 +240,11 @@ class Problem:
 
     @property
     def is_small(self) -> bool:
+        """Return whether the program has at most `FEW_NODES` nodes, so that all decisions may be tried."""
         return len(self.nodes) <= FEW_NODES
 
     def on(self, mesh: Mesh) -> Problem:
-        """Return this problem on a mesh that splits some of its axes."""
+        """Return this problem on a mesh that splits some of its axes into sub-axes; itself if the mesh is equal."""
         if mesh == self.mesh:
             return self
         nodes = tuple(attrs.evolve(node, source=node.source.on(mesh)) for node in self.nodes)
@@ -241,13 +253,15 @@ class Problem:
 
 @attrs.frozen(cache_hash=True)
 class Annotation:
-    """The strategies of a value with a user annotation; its open axes are free.
+    """The strategies of an input, an output or a constraint. A user annotation fixes the placement on its axes.
+
+    The axes that are open in the annotation are free, and all axes are free if there is none.
 
     Attributes:
         meta: the value.
         sharding: the user annotation; None if there is none.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
-        work: the cost of the unsharded value. Without it, R would be as good as sharding.
+        work: the work of the unsharded value. An input has some, because R would otherwise cost as little as a shard.
         parts: the axes that are sub-axes, which together must shard evenly.
         plugin_placements: the plug-in placements that it may have on each axis.
         is_tied: whether the node has a tie, as a second result of an input or a second operand of an output.
@@ -274,6 +288,7 @@ class Annotation:
         candidates = self.candidates(axis, count)
         if axis not in self.parts or self._is_fixed(axis):
             return candidates
+        # A sub-axis must cut the chunks of other axes evenly.
         return tuple(
             strategy
             for strategy in candidates
@@ -308,7 +323,11 @@ class Annotation:
         )
 
     def _legal_placements(self, count: int, plugin_placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
-        """Return the placements that the value may have on an axis of `count` ranks."""
+        """Return the placements that the value may have on an axis of `count` ranks: R, shards, and some others.
+
+        Each rank must have an element of a shard. Only a constraint may be partial, or have a plug-in placement that is
+        not a shard.
+        """
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
         partial = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
         return (R, *shards, *partial, *(p for p in plugin_placements if self._allows(p, count)))
@@ -329,6 +348,9 @@ def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
 
     A *tie* is an extra value that the input produces and the output uses. Ties are never resharded. For example, the
     input of a parameter and the output of its update are tied, so the update has the sharding of the parameter.
+
+    Args:
+        pairs: (input, output) pairs of node numbers. An input may occur in several pairs, an output in one.
     """
     values, nodes = list(problem.values), list(problem.nodes)
     ties: dict[int, int] = {}
