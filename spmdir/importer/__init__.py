@@ -5,8 +5,8 @@ Start with importer.py, which defines `import_fx`. The other modules, in the ord
 
 - read_exported.py, read_traced.py: convert an ExportedProgram or a GraphModule to a `Program` (program.py): one
   functional graph with the kinds and names of inputs and outputs. pytree_names.py: names of leaves of pytrees.
-- retrace.py: trace a graph again in functional form. foreach_ops.py, as_strided.py: replace ops on lists and by strides
-  by ops of the IR; aliases.py: writes through views; running_statistics.py: writes that schemas do not declare.
+- retrace.py: trace a graph again in functional form. foreach_ops.py: replace ops on lists; as_strided.py: replace ops
+  on strides; aliases.py: writes through views; running_statistics.py: writes that schemas do not declare.
 - admitted_nodes.py: reject nodes; liveness.py: find live nodes; torch_errors.py: convert errors of torch.
 - graph_builder.py: nodes → ops. fx_arguments.py binds a call to its schema, canonicalize.py rewrites it into the IR's
   simpler ops, decompose.py replaces an op without a rule, symbolic_sizes.py and locations.py carry sizes and locations.

@@ -61,8 +61,8 @@ class _Value:
 
     Attributes:
         created_at: the time at which the node ran.
-        root: the first of the values that share its memory according to schemas; None for that value itself.
-        is_exact: whether torch writes correctly through the views from the root to this value.
+        root: the first of the values that share its memory according to schemas; None for that first value.
+        is_exact: whether torch writes correctly through the views from the root to this value; True for a root.
         final_layout: for an input, its layout after the run. Ops such as `t_` may have changed it.
         last_read_at: the time of the last read.
     """
@@ -77,7 +77,7 @@ class _Value:
 
     @property
     def root_or_self(self) -> _Value:
-        """The first of the values that share its memory according to schemas."""
+        """The first of the values that share the memory of this value according to schemas."""
         return self.root or self
 
 
@@ -86,6 +86,9 @@ class _Write:
     """A write of a node to a value.
 
     Attributes:
+        value: the value that changes.
+        writer: the node that writes.
+        time: the time at which the node ran.
         needs_clone: whether the node writes through an `as_strided` view of another view, which torch cannot invert.
     """
 
@@ -114,6 +117,8 @@ class _AliasTracer(EntrywiseInterpreter):
     Attributes:
         values: node → its tensor, including nodes of inner graphs.
         groups: storage → its values, in the order of their creation.
+        writes: the writes, in the order of execution.
+        writes: the writes, in the order of execution.
         layout_changes: (tensor, node) for each tensor whose shape, strides or memory the node changed in place.
         kept_alive: all results. Freed memory could be reused, and would then seem shared.
         clock: the current time, in a list that inner graphs share.
@@ -187,13 +192,19 @@ class _AliasTracer(EntrywiseInterpreter):
 
 
 def _declares_aliases(node: fx.Node) -> bool:
-    """Return whether the schema of a call declares that results share memory with arguments."""
+    """Return whether the schema of a call declares that results share memory with arguments.
+
+    A call without a schema, such as that of an inner graph, counts as declared.
+    """
     schema = schema_or_none(node.target)
     return schema is None or any(returned.alias_info is not None for returned in schema.returns)
 
 
 def with_explicit_aliases(module: fx.GraphModule, examples: Sequence[Any]) -> fx.GraphModule:
     """Return `module`, or a copy in which schemas declare all aliases that writes depend on.
+
+    An edit may reveal further undeclared aliases. So the graph runs again after each round of edits, until none is
+    needed.
 
     Args:
         examples: an example value of each placeholder, with its strides.
@@ -250,6 +261,10 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 def _plan_edits(tracer: _AliasTracer) -> tuple[dict[fx.Node, Call], dict[int, fx.Node]]:
     """Return (node → call to replace it, storage to flatten → node that writes to it).
+
+    For each write, look for aliases of the written value that no schema declares and that are read later. Each such
+    alias becomes an `alias` of an earlier equal value, or the result of an equal op that declares it. Otherwise, its
+    storage is flattened. A storage is also flattened if torch cannot write through its views.
 
     In `y = unsafe_chunk(x, 2)[0]; y.zero_(); return x`, the schema of `unsafe_chunk` does not declare that `y` is a
     view of `x`, so the returned `x` would lack the zeros. The edit calls `chunk`, which declares it.
@@ -332,7 +347,15 @@ def _write_to_clone(graph: fx.Graph, writer: fx.Node, target: fx.Node) -> None:
 
 
 def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.Node], writer: fx.Node) -> None:
-    """Replace all values of `group` by views of one flat tensor that has its elements in the order of memory."""
+    """Replace all values of `group` by views of one flat tensor that has its elements in the order of memory.
+
+    For x of shape [2, 3] and its view y, whose writes would be lost, the graph becomes:
+
+        flat = clone(reshape(permute(x, [0, 1]), [6]))
+        x, y = as_strided(flat, …), as_strided(flat, …)           in place of x and y; torch writes through them
+        …
+        copy_(x, as_strided(flat, …))                             at the end, if x is an input
+    """
     if any(value.node not in copies for value in group):
         raise _region_error(writer)
     first = group[0].layout

@@ -21,8 +21,8 @@ def find_slices(
 ) -> tuple[tuple[int, ...], list[Slice]] | None:
     """Return (shape, slices) such that `self`, reshaped to `shape` and sliced, has the elements of an `as_strided`.
 
-    For 24 elements with size (2, 3), stride (12, 2) and offset 4, the shape is (2, 6, 2). The slices are 2:5 of
-    dimension 1 and 0:1 of dimension 2.
+    For a vector of 24 elements with size (2, 3), stride (12, 2) and offset 4, the shape is (2, 6, 2). The slices are
+    2:5 of dimension 1 and 0:1 of dimension 2.
 
     Returns None if there are no such slices: elements repeat or are in another order, or sizes are symbolic.
     """
@@ -41,7 +41,9 @@ def find_slices(
 
 
 def _find_slices(shape: tuple[int, ...], lengths_and_steps: list[tuple[int, int]], offset: int) -> list[Slice] | None:
-    """Return the slices of a contiguous tensor of `shape` that an `as_strided` is; None on failure.
+    """Return the slices of a contiguous tensor of `shape` that select the elements of an `as_strided`.
+
+    Returns None if there are no such slices.
 
     Args:
         lengths_and_steps: (length, stride) of each dimension of the result, outermost first.
@@ -79,7 +81,10 @@ def _flat_positions(self: Tensor, size: Sequence[int], stride: Sequence[int], of
 
 
 def _as_strided(self: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
-    """Return an `as_strided` by slices, else by indices; NotImplemented if the memory layout is unknown."""
+    """Compute an `as_strided` by slices, else by indices; return NotImplemented for a tensor that is not contiguous.
+
+    Symbolic sizes count as not contiguous.
+    """
     sliced = find_slices(self, size, stride, storage_offset or 0)
     if sliced is None and _is_contiguous(self, size, stride):
         return _ATEN.index.Tensor(self.reshape(-1), [_flat_positions(self, size, stride, storage_offset or 0)])
@@ -94,7 +99,7 @@ def _as_strided(self: Tensor, size: Sequence[Any], stride: Sequence[Any], storag
 def _as_strided_scatter(
     self: Tensor, src: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
 ) -> Any:
-    """Return an `as_strided_scatter` by slices, else by indices; NotImplemented if the memory layout is unknown."""
+    """Compute an `as_strided_scatter` as `_as_strided` does: by slices, else by indices, else NotImplemented."""
     sliced = find_slices(self, size, stride, storage_offset or 0)
     if sliced is None and _is_contiguous(self, size, stride):
         positions = _flat_positions(self, size, stride, storage_offset or 0)

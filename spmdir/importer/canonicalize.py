@@ -20,13 +20,17 @@ from spmdir.rules.language.promotion import widened
 from spmdir.torch_interop.symbolic_numbers import comparable_number
 
 
-def _identity(_: BoundCall, __: fx.Node) -> None:
-    """Replace a call by its operand."""
+def _replace_by_operand(_: BoundCall, __: fx.Node) -> None:
+    """Return None: the result of the call is its operand, as `REWRITES` defines."""
     return
 
 
 def _cast(call: BoundCall, node: fx.Node) -> BoundCall | None:
-    """Return a cast as `_to_copy`, or as a clone or its operand if the element type does not change."""
+    """Return a cast as `_to_copy`.
+
+    If the element type does not change, the cast is a clone with its `memory_format`, or its operand (None) without
+    one.
+    """
     arguments = {name: call.arguments[name] for name in ("memory_format",) if name in call.arguments}
     (result,) = call.results
     if _operand(node).dtype != node.meta["val"].dtype:
@@ -36,7 +40,10 @@ def _cast(call: BoundCall, node: fx.Node) -> BoundCall | None:
 
 
 def _with_result_sizes(name: str, argument: str) -> Callable[[BoundCall, fx.Node], BoundCall | None]:
-    """Return a rewrite of a call into the op `name` with explicit sizes, instead of -1 or implied ones."""
+    """Return a rewrite of a call into the op `name` with explicit sizes in `argument`, instead of -1 or implied sizes.
+
+    The rewrite returns None if the call changes neither sizes nor element type.
+    """
 
     def rewrite(call: BoundCall, node: fx.Node) -> BoundCall | None:
         (result,) = call.results
@@ -50,9 +57,9 @@ def _with_result_sizes(name: str, argument: str) -> Callable[[BoundCall, fx.Node
 
 
 def _as_factory(name: str) -> Callable[[BoundCall, fx.Node], BoundCall]:
-    """Return a rewrite of `new_*` and `*_strided` factories into the factory `name`.
+    """Return a rewrite of `new_*` and `*_strided` factories into the factory `name`, with an explicit element type.
 
-    Strides are dropped, and so is the operand, which only determines the element type and the device.
+    Strides are dropped. The operand is dropped too, because it only determines the element type and the device.
     """
 
     def rewrite(call: BoundCall, _: fx.Node) -> BoundCall:
@@ -75,7 +82,7 @@ def _with_dtype(call: BoundCall, _: fx.Node) -> BoundCall:
 def _with_kernel_statistics(call: BoundCall, _: fx.Node) -> BoundCall:
     """Return the call with statistics (its second result) of the element type in which the kernel computes.
 
-    Before torch 2.13, the shape function returned f32 for operands of any type.
+    Before torch 2.13, torch's shape function returned f32 for operands of any type, unlike the kernel.
     """
     values, statistics = call.results
     assert values is not None and statistics is not None
@@ -83,10 +90,10 @@ def _with_kernel_statistics(call: BoundCall, _: fx.Node) -> BoundCall:
 
 
 def _as_strided(call: BoundCall, node: fx.Node) -> BoundCall | None:
-    """Return an `as_strided` as a view, or as its operand if it changes nothing.
+    """Return an `as_strided` as a view; None, for its operand, if it changes nothing.
 
     Raises:
-        UnsupportedError: it is not a view of all elements of a contiguous tensor.
+        UnsupportedError: the `as_strided` is not a view of all elements of a contiguous tensor.
     """
     source, result = _operand(node), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
@@ -122,7 +129,11 @@ def _is_contiguous(value: Any) -> bool:
 
 
 def _as_strided_scatter(call: BoundCall, node: fx.Node) -> BoundCall:
-    """Return a view of the source of a scatter that replaces all elements of a contiguous tensor."""
+    """Return a scatter that replaces all elements of a contiguous tensor as a view of the new elements.
+
+    Raises:
+        UnsupportedError: the scatter replaces only some elements, or the tensor is not contiguous.
+    """
     source, update, result = _operand(node), _operand(node, 1), node.meta["val"]
     offset = call.arguments.get("storage_offset") or 0
     view = source.as_strided(call.arguments["size"], call.arguments["stride"], offset)
@@ -137,7 +148,7 @@ def _as_strided_scatter(call: BoundCall, node: fx.Node) -> BoundCall:
 
 
 def _dropout(call: BoundCall, _: fx.Node) -> BoundCall | None:
-    """Return a dropout that drops something; None for others, which return their operand."""
+    """Return the call if the dropout may drop elements; None, for its operand, in evaluation or with p = 0."""
     return call if call.arguments.get("train") and call.arguments.get("p") != 0 else None
 
 
@@ -180,7 +191,7 @@ def _reject(reason: str) -> Callable[[BoundCall, fx.Node], BoundCall]:
 
 
 def _operand(node: fx.Node, index: int = 0) -> Any:
-    """Return the example value of an operand of a node."""
+    """Return the example value of operand `index` of a node. Without positional arguments, this is its `self`."""
     source = node.args[index] if node.args else node.kwargs["self"]
     assert isinstance(source, fx.Node)
     return source.meta["val"]
@@ -189,9 +200,17 @@ def _operand(node: fx.Node, index: int = 0) -> Any:
 REWRITES: dict[str, Callable[[BoundCall, fx.Node], BoundCall | None]] = {
     # Values have no aliases and no autograd history.
     **dict.fromkeys(
-        ["aten.alias", "aten.alias_copy", "aten.detach", "aten.detach_copy", "aten.lift", "aten.lift_fresh"], _identity
+        [
+            "aten.alias",
+            "aten.alias_copy",
+            "aten.detach",
+            "aten.detach_copy",
+            "aten.lift",
+            "aten.lift_fresh",
+            "aten.lift_fresh_copy",
+        ],
+        _replace_by_operand,
     ),
-    "aten.lift_fresh_copy": _identity,
     "aten.dropout": _dropout,
     # `_to_copy` is the only cast. Devices are chosen by each rank.
     **dict.fromkeys(

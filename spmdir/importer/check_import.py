@@ -72,6 +72,11 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     """Run the graph that the user passed to `import_fx` on random inputs.
 
     Integer and boolean inputs have the values of the example inputs, or are random 0 and 1 if there are none.
+    Parameters, buffers and constants have their values. The run works on copies, so writes do not change the model.
+
+    Args:
+        source: the ExportedProgram or GraphModule.
+        program: the `Program` that was read from `source`.
 
     Raises:
         SpmdirError: a tensor of the graph has no values.
@@ -158,7 +163,16 @@ def check_import(module: ModuleOp, original: Original, program: Program, is_exac
 
 
 def _compare(label: str, actual: Any, expected: Any, is_exact: bool, node: Any) -> Comparison:
-    """Compare one result; raise CheckError, at the location of `node`, if it differs by more than the tolerance."""
+    """Compare one result of the imported program, `actual`, with that of the graph, `expected`.
+
+    Args:
+        label: the result, for errors.
+        is_exact: whether all bits must be equal. Otherwise, floating-point results may differ by the tolerance.
+        node: the node of the result; errors have its location.
+
+    Raises:
+        CheckError: the results differ.
+    """
     location = node_location(node) if isinstance(node, fx.Node) else None
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         if actual != expected:
@@ -223,7 +237,11 @@ def _signature_names(function: FuncOp, attrs_name: str, kind: str, count: int) -
 
 
 def _random_value(node: fx.Node, example: Any, generator: torch.Generator) -> Any:
-    """Return a value for an input: random floats, else the example, else random 0 and 1."""
+    """Return a value for the input `node`.
+
+    A floating-point input gets random numbers. Any other tensor is the example if it has values, else random 0 and 1.
+    An input that is not a tensor is the example, else the traced value.
+    """
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return example if example is not None else _hint(value)
@@ -251,6 +269,7 @@ def _require_values(name: str, value: Any) -> Tensor:
 
 
 def _lacks_values(value: Tensor) -> bool:
+    """Return whether a tensor has only a shape, as meta and fake tensors do."""
     return value.is_meta or isinstance(value, FakeTensor)
 
 

@@ -66,8 +66,8 @@ def repeat_regions(
 ) -> None:
     """Recompute checkpointed regions: the backward reads copies of the nodes that `torch.utils.checkpoint` marked.
 
-    As in eager mode, these values are kept and not recomputed: the inputs of a region, values that the forward reads
-    outside of the region, and random numbers.
+    The graph changes in place. As in eager mode, these values are kept and not recomputed: the inputs of a region,
+    values that the forward reads outside of the region, and random numbers.
 
     A region that writes to a buffer writes again when it is recomputed. For each such buffer, the graph gets an
     argument with the buffer's value before the backward (`LateBuffer`), and a result with the new value (`LateWrite`).
@@ -110,7 +110,10 @@ def _recomputed_region(node: fx.Node) -> int | None:
 
 
 def _is_recomputed(node: fx.Node, backward: Set[fx.Node]) -> bool:
-    """Return whether only its region and the backward use a node of a region, and it draws no random numbers."""
+    """Return whether the backward recomputes `node` instead of reading its value.
+
+    The node must be in a region and draw no random numbers, and only its region and the backward may use it.
+    """
     region = _recomputed_region(node)
     if region is None or is_random(node.target):
         return False
@@ -180,7 +183,12 @@ def _find_sources(
 def _return_late_buffers(
     graph: fx.Graph, late_values: Mapping[fx.Node, fx.Node], sources: Mapping[fx.Node, frozenset[int]]
 ) -> None:
-    """Return the last values of buffers after all other results."""
+    """Append the last values of buffers to the results of the graph.
+
+    Args:
+        late_values: placeholder of a buffer → its last value in the backward.
+        sources: placeholder of a buffer → indices of the outputs whose gradients need its writes.
+    """
     output = next(node for node in graph.nodes if node.op == "output")
     descriptors = [LateWrite(LateBuffer(buffer.meta["desc"].target), sources[buffer]) for buffer in late_values]
     output.args = ([*output.args[0], *late_values.values()],)  # type: ignore[misc]

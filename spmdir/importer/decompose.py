@@ -30,8 +30,9 @@ _INHERITED_META = ("stack_trace", "nn_module_stack")
 def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] | None:
     """Return (decomposition of a call, the input nodes of the call, one for each placeholder).
 
-    Returns None if torch has no decomposition, or if some op of it has no rule either. Random ops are not decomposed:
-    other ops would draw other numbers.
+    Returns None if torch has no decomposition, if an op of the decomposition has no rule either, or if the result has
+    another shape or element type than that of the call. Random ops are not decomposed: other ops would draw other
+    numbers.
     """
     target: Any = node.target
     if not can_decompose(target):
@@ -48,7 +49,7 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
         args, kwargs = pytree.tree_unflatten(values_of_leaves, spec)
         return callee(*args, **kwargs)
 
-    # Decompositions in C++ specialise symbolic sizes. So does the first method below, which keeps in-place reshapes.
+    # Decompositions in C++ specialise symbolic sizes. The first method below does so too.
     has_symbolic_sizes = any(is_open(size) for value in values if isinstance(value, Tensor) for size in value.shape)
     callee = sized_form(target) if has_symbolic_sizes else target
     fakes = [
@@ -57,7 +58,7 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
     ]
     example = node.meta.get("val")
     results = None if example is None else pytree.tree_leaves(with_right_states(target, example))
-    # The second method cannot trace assertions on numbers.
+    # Only the first method traces assertions on numbers and in-place reshapes; only the second keeps symbolic sizes.
     methods = [torch.func.functionalize(call_on_tensors, remove="mutations"), dispatch_functionalize(call_on_tensors)]
     for functional in methods[has_symbolic_sizes:]:
         graph = _trace(functional, fakes, mode, rules)
@@ -83,9 +84,9 @@ def _returns_like(graph: fx.Graph, expected: Sequence[Any]) -> bool:
     (output,) = graph.find_nodes(op="output")
     results = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(output.args)]
     return len(results) == len(expected) and all(
-        result.dtype == wanted.dtype and _may_be_equal_shapes(result.shape, wanted.shape)
-        for result, wanted in zip(results, expected, strict=True)
-        if isinstance(result, Tensor) and isinstance(wanted, Tensor)
+        result.dtype == expected_result.dtype and _may_be_equal_shapes(result.shape, expected_result.shape)
+        for result, expected_result in zip(results, expected, strict=True)
+        if isinstance(result, Tensor) and isinstance(expected_result, Tensor)
     )
 
 
@@ -107,7 +108,11 @@ def _find_live_calls(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _is_supported(node: fx.Node, decomposed_op: Any, rules: RuleSet) -> bool:
-    """Return whether a node may occur in the decomposition of `decomposed_op`."""
+    """Return whether a node may occur in the decomposition of `decomposed_op`.
+
+    Python functions and computations of sizes may, unless they read a number out of a tensor. Other ops need a rule,
+    and must neither draw random numbers nor depend on strides. The decomposed op must not occur again.
+    """
     op: Any = node.target
     if not isinstance(op, OpOverload):
         return True

@@ -44,7 +44,7 @@ def has_written_form(target: Any) -> bool:
 
 
 def entrywise_forms(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
-    """Return functional op → its form by ops on entries, for each op on lists among `targets`."""
+    """Return functional op → its form by ops on entries, for each op on lists among `targets` that has such a form."""
     ops = dict.fromkeys(
         _functional(target) for target in targets if works_on_lists(target) and has_entrywise_form(target)
     )
@@ -52,7 +52,10 @@ def entrywise_forms(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
 
 
 class EntrywiseInterpreter(StatisticsDeclarer):
-    """Runs a graph with the kernels of `ENTRYWISE_FORMS` on entries. In-place kernels copy results to their inputs."""
+    """Runs a graph with each kernel in `ENTRYWISE_FORMS` replaced by its form on entries.
+
+    For an in-place kernel, the results are copied into the arguments that it writes to, and the call returns None.
+    """
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         form = ENTRYWISE_FORMS.get(_functional(target)) if works_on_lists(target) else None
@@ -85,22 +88,25 @@ def _functional(target: Any) -> Any:
 
 
 def _zero(self: Tensors) -> list[Tensor]:
-    """`_foreach_zero`."""
+    """Compute `_foreach_zero`."""
     return [torch.zeros_like(x) for x in self]
 
 
 def _addcmul(self: Tensors, tensor1: Tensors, tensor2: Tensors, scalars: Tensor) -> list[Tensor]:
-    """`_foreach_addcmul` with the factors in a tensor."""
+    """Compute `_foreach_addcmul` with the factors in a tensor: x + s · (a · b) for each entry."""
     return [x + s * (a * b) for x, a, b, s in zip(self, tensor1, tensor2, scalars.unbind(), strict=True)]
 
 
 def _addcdiv(self: Tensors, tensor1: Tensors, tensor2: Tensors, scalars: Tensor) -> list[Tensor]:
-    """`_foreach_addcdiv` with the factors in a tensor."""
+    """Compute `_foreach_addcdiv` with the factors in a tensor: x + s · (a / b) for each entry."""
     return [x + s * (a / b) for x, a, b, s in zip(self, tensor1, tensor2, scalars.unbind(), strict=True)]
 
 
 def _unscale(self: Tensors, found_inf: Tensor, inv_scale: Tensor) -> tuple[list[Tensor], Tensor]:
-    """`_amp_foreach_non_finite_check_and_unscale`: return (gradients times `inv_scale`, 1 if one is not finite)."""
+    """Compute `_amp_foreach_non_finite_check_and_unscale`.
+
+    Returns: (gradients times `inv_scale`, 1 if an element is not finite or `found_inf` was 1 before, else 0).
+    """
     for x in self:
         found_inf = torch.maximum(found_inf, x.isfinite().logical_not().any().to(found_inf.dtype))
     return [x * inv_scale for x in self], found_inf
@@ -159,7 +165,7 @@ def _adam_update(decoupled: bool) -> Callable[..., Any]:
 
 def _sgd_update(p: Tensor, g: Tensor, velocity: Tensor | None, *, weight_decay: float, momentum: float, lr: Any,
          dampening: float, nesterov: bool, is_first_step: bool) -> Any:  # fmt: skip
-    """Return the new parameter and velocity of SGD."""
+    """Return the new parameter and velocity of SGD. Without momentum, the velocity stays, or is None."""
     g = g + p * weight_decay if weight_decay else g
     if not momentum or velocity is None:
         return p - g * lr, velocity
@@ -177,7 +183,7 @@ def _adagrad_update(p: Tensor, g: Tensor, total: Tensor, step: Tensor, *, lr: An
 
 
 def _keep_first(count: int, update: Callable[..., Lists]) -> Callable[..., Lists]:
-    """Return `update` restricted to the first `count` lists of its result. The op does not change the others."""
+    """Return `update` restricted to the first `count` lists of its result. The op does not change the other lists."""
     return lambda *lists, **options: update(*lists, **options)[:count]
 
 

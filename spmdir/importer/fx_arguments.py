@@ -98,6 +98,13 @@ def bind_arguments(
 ) -> BoundCall:
     """Bind arguments, with values in place of nodes, to the signature of `op`.
 
+    Literals that equal the default are omitted. A number in place of a tensor is a literal. Arguments in
+    `PLACEMENT_ARGUMENTS` are checked and dropped.
+
+    Args:
+        results: see `BoundCall`.
+        location: the location of errors.
+
     Raises:
         UnsupportedError: the IR cannot express an argument: a generator, a sparse layout, an unknown element type.
     """
@@ -153,7 +160,11 @@ def _coerce(value: Any, parameter: _Parameter) -> Any:
 
 
 def _to_literal(value: Any, location: Location | None) -> Any:
-    """Return an argument as a literal of the IR; raise UnsupportedError if the IR has none for it."""
+    """Return an argument as a literal of the IR. Lists become tuples, and the default memory format becomes None.
+
+    Raises:
+        UnsupportedError: the IR has no literal for the argument.
+    """
     if isinstance(value, (list, tuple)):
         return tuple(_to_literal(entry, location) for entry in value)
     if value is None or isinstance(value, (bool, int, float, complex, str, Size, Real)):

@@ -70,6 +70,11 @@ _CONSTRAIN = "spmdir.constrain"
 class GraphBuilder:
     """Builds the ops of one function.
 
+    Args:
+        symbols: the symbols of the sizes in the graph.
+        arguments: the arguments of the function, whose shapes define symbolic sizes.
+        missing_rule: "error" or "warn", the treatment of ops without a rule and without a decomposition.
+
     Attributes:
         ops: the ops, in order.
         mutations: placeholder → the value that the graph copies into it.
@@ -139,7 +144,11 @@ class GraphBuilder:
         return self._build_call(node, callee, args, kwargs)
 
     def _decompose_call(self, node: fx.Node) -> tuple[fx.Graph, list[fx.Node]] | None:
-        """Return (graph, its inputs) to replace a call that has no rule; None to run the call replicated."""
+        """Return (graph, its inputs) to replace a call that has no rule; None to build the call as one op.
+
+        Raises:
+            UnsupportedError: there is no decomposition, and `missing_rule` is "error".
+        """
         name, location = op_name(node.target), node_location(node)
         if name == _CONSTRAIN or reason_against(node.target):
             return None
@@ -171,8 +180,8 @@ class GraphBuilder:
         elif name in FUNCTIONS and are_numbers(arguments):  # such as operator.mul
             size = apply(FUNCTIONS[name], *arguments)
         else:
-            # The number is read from the trace: that of all elements of a tensor, or of a function that the IR lacks.
-            # The op of the latter has no operands.
+            # Either the number of elements of a tensor, or a function that the IR lacks. The trace has the result as an
+            # expression. For such a function, the IR gets an op without operands that returns this expression.
             size = self.symbols.convert(node.meta["val"], f"'{node.name}'", location)
             if name not in SIZE_OPS or tensor is None:
                 name, arguments = SizeOfOp.name, []
@@ -237,7 +246,10 @@ class GraphBuilder:
         return self.build(body.graph, dict(zip(placeholders, inputs, strict=True)))
 
     def _build_call(self, node: fx.Node, callee: _Callee, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Build the op of a call, and return its result, or the results of its rewritten or merged form.
+        """Build the op of a call, after its rewrite by `REWRITES`, and return its result; a tuple for several results.
+
+        A call that the rewrite replaces by its operand builds no op. A call on 0-d tensors that equals an earlier call
+        returns the result of the earlier call.
 
         Args:
             args: the positional arguments, with a value in place of each node.
@@ -325,7 +337,7 @@ def _is_scalar_call(call: BoundCall, target: Any) -> bool:
 
 
 def _function_name(target: Any) -> str:
-    """Return the name of a function on numbers in the IR, as `operator.mul`."""
+    """Return the name of a function on numbers in the IR: of an overload its op name, else such as `operator.mul`."""
     if isinstance(target, OpOverload):
         return op_name(target)
     module = getattr(target, "__module__", "").removeprefix("_") or ""
@@ -346,7 +358,11 @@ def _substitute(argument: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _evaluate_python_call(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """Return the result of a Python function on numbers, such as `operator.mul`."""
+    """Return the result of a Python function on numbers, such as `operator.mul`.
+
+    Raises:
+        UnsupportedError: the function fails, or is not one of Python's operators, `math` or `torch` on numbers.
+    """
     target: Any = node.target
     value = node.meta.get("val")
     arguments = _substitute(node.args, values)
@@ -417,6 +433,7 @@ def _check_data_dependence(node: fx.Node, target: Any, location: Location | None
 
 
 def _data_dependence_error(node: fx.Node, name: str, location: Location | None) -> UnsupportedError:
+    """Return the error of a call of the op `name` whose result has a shape that depends on data."""
     return UnsupportedError(
         f"'{node.name}' calls {name}, whose result has a shape that depends on data; "
         "use an op of fixed shape, such as torch.where with a mask",
@@ -441,5 +458,5 @@ def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, location: Lo
 
 @lru_cache(maxsize=65536)
 def _cached_meta(shape: Any, dtype: DType) -> TensorMeta:
-    """Return a shape of fixed sizes with an element type; equal ones share an object."""
+    """Return a shape of fixed sizes with an element type. Equal types share an object."""
     return TensorMeta(tuple(shape), dtype)

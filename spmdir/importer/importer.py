@@ -126,7 +126,11 @@ def import_compared(
     missing_rule: Literal["warn", "error"] = "warn",
     check: bool = False,
 ) -> tuple[ModuleOp, list[Comparison]]:
-    """Import a program, and return it with the comparisons of the last `check`. Arguments are those of `import_fx`."""
+    """Import a program, and return (module, the comparisons of its last check).
+
+    Arguments are those of `import_fx`. A `Program` that has already been read is not checked. The module is checked
+    before and after `fold-views`; the comparisons are those of the later check, and empty without `check`.
+    """
     mesh = as_mesh(mesh)
     plan = as_plan(shardings, mesh)
     out_shardings = plan.out_shardings if out_shardings is None else out_shardings
@@ -305,22 +309,24 @@ def _find_result_shardings(
             f"out_shardings has {len(out_shardings)} entries; expected {count}, one for each output of the program: "
             "pass None for an output that the compiler decides"
         )
-    entries = list(out_shardings or [None] * count) + [None] * (len(output_values) - count)
+    mutation_count = len(output_values) - count
+    entries = [*(out_shardings or [None] * count), *([None] * mutation_count)]
+    # If two arguments have one name, the first argument wins. The preferred name of an argument wins over other names.
     by_name = {name: argument for argument in reversed(arguments) for name in argument.names}
     by_name |= {argument.names[0]: argument for argument in arguments}
     positions = zip(arguments, _positions(program), strict=True)
     by_name |= {f"input:{position}": argument for argument, position in positions if position is not None}
     result_shardings: list[tuple[Sharding | None, str | None]] = []
-    for index, (output, value) in enumerate(output_values):
-        like = by_name.get(output.names[0]) if output.kind == "mutation" else updated_inputs.get(id(output))
-        if entries[index] is not None and not isinstance(value, SSAValue):
+    for index, ((output, value), entry) in enumerate(zip(output_values, entries, strict=True)):
+        if entry is not None and not isinstance(value, SSAValue):
             raise ShardingError(f"out_shardings[{index}] is for output {value!r}, which is not a tensor; expected None")
         meta = meta_of(value.type) if isinstance(value, SSAValue) else None
-        if entries[index] is not None:
+        if entry is not None:
             assert meta is not None
-            like = find_like_input(entries[index], index, by_name)
-            sharding = check_output_sharding(arguments[like][1] if like else entries[index], meta, mesh, index)
+            like = find_like_input(entry, index, by_name)
+            sharding = check_output_sharding(arguments[like][1] if like else entry, meta, mesh, index)
         else:
+            like = by_name.get(output.names[0]) if output.kind == "mutation" else updated_inputs.get(id(output))
             sharding = arguments[like][1] if like else None
             if sharding and sharding.partial and output.kind != "mutation":
                 # Without an annotation, the caller expects the complete value.

@@ -13,15 +13,17 @@ from spmdir.torch_interop.schemas import is_mutable, is_random
 
 
 def draws_random_numbers(node: fx.Node) -> bool:
-    """Return whether a node may draw numbers from the default generator."""
+    """Return whether a node, or a node of its inner graphs, may draw numbers from the default generator."""
     if is_random(node.target):
         return node.kwargs.get("generator") is None
     return any(map(draws_random_numbers, inner_nodes(node)))
 
 
 def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the nodes of the graphs that are arguments of a higher-order op."""
-    for argument in () if isinstance(node.target, OpOverload) else node.all_input_nodes:
+    """Yield the nodes of the graphs that are arguments of a higher-order op; nothing for any other node."""
+    if isinstance(node.target, OpOverload):
+        return
+    for argument in node.all_input_nodes:
         body = getattr(node.graph.owning_module, str(argument.target), None) if argument.op == "get_attr" else None
         if isinstance(body, fx.GraphModule):
             yield from body.graph.nodes
@@ -61,8 +63,10 @@ def without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _has_effect(node: fx.Node) -> bool:
-    """Return whether a node is needed even without users: an input or output, a mode, a write, a draw, or a call of
-    a graph that contains one of these.
+    """Return whether a node is needed even without users.
+
+    Such a node is an input or output, switches a mode such as autocast, writes to a tensor, draws random numbers, or
+    calls a graph that contains such a node.
     """
     if node.op in ("placeholder", "output") or getattr(node.target, "__name__", "") in MODE_CALLS:
         return True

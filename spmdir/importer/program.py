@@ -89,7 +89,10 @@ def is_small(value: Any) -> bool:
 
 
 def plain_tensor(value: Tensor) -> Tensor:
-    """Return `value` on the CPU with all elements in memory, unlike lazy conjugates and zero gradients."""
+    """Return `value` on the CPU, without gradients, and with all elements in memory.
+
+    Lazy conjugates and negations are resolved. A tensor of zeros without memory gets memory.
+    """
     if is_zero_tensor(value):
         return torch.zeros(value.shape, dtype=value.dtype)
     return value.detach().cpu().resolve_conj().resolve_neg()

@@ -40,7 +40,7 @@ _TRUST_ADVICE = "pass --trust if you trust its author as much as that of a progr
 
 
 def load_pt2(path: str, trust: bool = False) -> torch.export.ExportedProgram:
-    """Return the program in the archive at `path`.
+    """Return the program in the archive at `path`, without the guards of its inputs unless it is trusted.
 
     Args:
         trust: load the archive without checks, even if it runs code.

@@ -17,9 +17,10 @@ Names = tuple[str, ...]
 
 
 def argument_names(graph: fx.Graph) -> list[Names]:
-    """Return the names of each placeholder, the best first. An argument that is a leaf has none.
+    """Return the names of each placeholder, the best first. An argument that is itself a leaf has no names.
 
-    The list is empty if the graph has no pytrees.
+    If leaves share their best name, the path of each, starting with its argument, comes first. The list is empty if the
+    graph has no pytrees.
     """
     info = pytree_info(graph)
     if info is None:
@@ -64,7 +65,8 @@ def _key_names(path: Names) -> Names:
 def _leaf_paths(spec: Any) -> list[Names]:
     """Return the path of each leaf: keys, fields and positions.
 
-    They are read from the tree specification, because user classes may not accept placeholders instead of tensors.
+    Paths are read from the tree specification. Rebuilding the tree with placeholders could fail, because user classes
+    may accept only tensors.
     """
     if spec.is_leaf():
         return [()]
@@ -75,8 +77,8 @@ def _leaf_paths(spec: Any) -> list[Names]:
 def field_names(context: Any, count: int) -> list[str] | None:
     """Return the names of the `count` children of a pytree node from its context; None if it does not list them.
 
-    The context of a dictionary or a `transformers.ModelOutput` is a list of keys, that of a dataclass registered with
-    torch.export a pair (keys, fields that are None), and that of a named tuple its class.
+    The context of a dictionary or a `transformers.ModelOutput` is a list of keys. The context of a dataclass that is
+    registered with torch.export is a pair (keys, fields that are None). The context of a named tuple is its class.
 
     Example:
         >>> field_names([["logits", "loss"], ["hidden"]], 2)

@@ -105,7 +105,7 @@ def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> to
 def _return_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
     """Return (the program with its random draws as further outputs, their number).
 
-    `run_decompositions` would drop unused draws, and later draws would then differ.
+    `run_decompositions` would drop unused draws. Then later draws would get other numbers than in eager mode.
     """
     if not any(map(draws_random_numbers, exported.graph.nodes)):
         return exported, 0
@@ -199,12 +199,16 @@ def _merge_tied_inputs(inputs: list[Input], state: Mapping[str, Any]) -> list[In
 def _read_input(
     exported: torch.export.ExportedProgram, spec: Any, node: fx.Node, mutated_names: set[str | None]
 ) -> Input:
-    """Return the input of a placeholder. A buffer that nothing writes to, outside the state dict, is a constant if it
-    is small.
+    """Return the input of a placeholder.
+
+    A buffer becomes a constant if it is small and outside the state dict, and if nothing writes to it.
 
     Args:
         spec: the entry of the placeholder in the signature of the program.
         mutated_names: the FQNs of the parameters and buffers that the program writes to.
+
+    Raises:
+        UnsupportedError: the input is neither a tensor nor a literal.
     """
     names = (spec.target or node.name,)
     if spec.kind == InputKind.PARAMETER:

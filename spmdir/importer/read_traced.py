@@ -47,6 +47,7 @@ def read_traced(module: fx.GraphModule, example_inputs: Sequence[Any] | None) ->
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
+    """Return the placeholders of the graph, in order."""
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
@@ -61,7 +62,11 @@ def _make_user_input(node: fx.Node, path: Names) -> Input:
 
 
 def _lift_tensors(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Input]]:
-    """Return (the module with its tensors as its first placeholders, these inputs). The module is not changed."""
+    """Return (a module with the tensors of `module` as its first placeholders, these inputs).
+
+    Without tensors, the module is returned unchanged. Otherwise, it is a copy. A small tensor that the function created
+    or closed over is a constant, and any other is a parameter or a buffer.
+    """
     if all(node.op != "get_attr" for node in module.graph.nodes):
         return module, []
     state_names = {name for name in module.state_dict() if not _CAPTURED.fullmatch(name)}
@@ -101,7 +106,11 @@ def _read_attribute(module: fx.GraphModule, node: fx.Node) -> Any:
 def _ensure_values(
     module: fx.GraphModule, lifted: list[Input], user_nodes: list[fx.Node], example_inputs: Sequence[Any] | None
 ) -> None:
-    """Set the missing `meta["val"]` of nodes by a run on the example inputs."""
+    """Set the missing `meta["val"]` of nodes by a run on the example inputs. If no value is missing, do nothing.
+
+    Raises:
+        UnsupportedError: there are no example inputs, their number is wrong, or the run fails.
+    """
     node_without_value = next((node for node in module.graph.nodes if _lacks_value(node)), None)
     if node_without_value is None:
         return

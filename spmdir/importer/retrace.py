@@ -34,14 +34,18 @@ def needs_retrace(module: fx.GraphModule) -> bool:
                 "tensors: create the optimizer with fused=False, or trace a spmdir.training_step",
                 innermost_frame(node.meta.get("stack_trace")),
             )
-    return any(
-        is_mutable(node.target)
-        or getattr(node.target, "__name__", "") in AUTOCAST_CALLS
-        or works_on_lists(node.target)
-        or writes_statistics(node.target, node.args, node.kwargs)
-        or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore
-        for node in iterate_calls(module)
-    )
+    return any(map(_needs_other_ops, iterate_calls(module)))
+
+
+def _needs_other_ops(node: fx.Node) -> bool:
+    """Return whether the IR cannot express the op of a node, so a retrace has to replace it by other ops."""
+    if is_mutable(node.target) or works_on_lists(node.target):
+        return True
+    if getattr(node.target, "__name__", "") in AUTOCAST_CALLS:
+        return True
+    if node.target is _PUT:
+        return any(_is_mask(index.meta.get("val")) for index in node.args[1] if index)  # type: ignore
+    return writes_statistics(node.target, node.args, node.kwargs)
 
 
 def is_bitwise_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
@@ -66,6 +70,7 @@ def retrace_decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., An
 
 
 def _is_mask(index: Any) -> bool:
+    """Return whether an index of a put is a tensor of booleans."""
     return isinstance(index, Tensor) and index.dtype == torch.bool
 
 

@@ -18,12 +18,17 @@ _aten = torch.ops.aten
 
 
 def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether a call of `target` writes its running statistics."""
-    _, switch = STATISTICS.get(op_name(target), (0, ""))
-    if switch == "":
+    """Return whether a call of `target` writes its running statistics.
+
+    A normalization does if it has running statistics, and if the argument that switches training on is true.
+    """
+    if op_name(target) not in STATISTICS:
         return False
+    _, training_argument = STATISTICS[op_name(target)]
     arguments = _arguments_by_name(target, args, kwargs)
-    return arguments.get("running_mean") is not None and (switch is None or bool(arguments[switch]))
+    if arguments.get("running_mean") is None:
+        return False
+    return training_argument is None or bool(arguments[training_argument])
 
 
 def written_leaves(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:

@@ -31,7 +31,7 @@ _RELATIONS = {
     "LessThan": "<=", "StrictLessThan": "<",
 }  # fmt: skip
 _UNBOUNDED = 2**62
-"""torch writes upper bounds of at least this number for unbounded sizes."""
+"""An upper bound of torch of at least this number means that a size is unbounded."""
 
 
 class SymbolTable:
@@ -61,7 +61,7 @@ class SymbolTable:
         return self._hints
 
     def convert(self, value: Any, owner: str, location: Location | None) -> Number:
-        """Convert a number of torch to the IR.
+        """Convert a number of torch to the IR. A number that is not symbolic is returned unchanged.
 
         Args:
             owner: the node or input that has the number, for errors.
@@ -178,7 +178,11 @@ class SymbolTable:
         return max(low, 0), high
 
     def _to_conditions(self, expression: Any) -> Iterator[Condition]:
-        """Yield the conditions of a sympy expression that do not always hold."""
+        """Yield the conditions of a sympy expression, except those that always hold and those on unused symbols.
+
+        Raises:
+            UnsupportedError: the IR cannot express a condition.
+        """
         kind = type(expression).__name__
         if expression == True:  # noqa: E712  # sympy's true is another object
             return
@@ -189,7 +193,7 @@ class SymbolTable:
         if kind == "Not" and type(expression.args[0]).__name__ == "Equality":
             expression, kind = expression.args[0], "Unequality"
         if not set(expression.free_symbols) <= set(self._names):
-            return  # it mentions a symbol that the program does not use
+            return  # the condition is on a symbol that the program does not use
 
         def describe() -> str:
             return f"the trace assumes that {expression}"
@@ -216,7 +220,10 @@ Ranges = dict[str, tuple[int, "int | None"]]
 
 
 def _narrow_ranges(ranges: Ranges, guard: Condition) -> None:
-    """Intersect the range of a symbol with a condition between this symbol and a number."""
+    """Intersect the range of a symbol with a condition between this symbol and a number, in place.
+
+    Conditions of another form change nothing. For `s0 != 0`, a lower bound of 0 becomes 1, and likewise for 1.
+    """
     for name in ranges:
         if guard.left == symbol(name) and isinstance(guard.right, int):
             low, high = ranges[name]

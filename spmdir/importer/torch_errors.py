@@ -27,7 +27,7 @@ _VALUE_ERRORS = {
 def torch_errors(task: str, node: fx.Node | None = None) -> Iterator[None]:
     """Convert errors of torch in the context to an UnsupportedError at `node`, with the reason that torch gives.
 
-    Errors that indicate a bug of spmdir are not converted.
+    Errors of spmdir, warnings, and errors that indicate a bug of spmdir are not converted.
 
     Args:
         task: the start of the message, such as "the graph cannot be made functional".

@@ -47,7 +47,10 @@ def _find_by_path(output: Output, inputs: Sequence[Input]) -> Input | None:
 
 
 def _find_by_update(output: Output, by_node: dict[fx.Node, Input]) -> Input | None:
-    """Follow the first operands of an update such as `p * (1 - lr * decay) - lr * g` to `p`."""
+    """Follow the first operands of an update such as `p * (1 - lr * decay) - lr * g` to `p`, and return this input.
+
+    Returns None unless the first operands contain an update and lead to an input of the same shape.
+    """
     node, is_updated = output.value, False
     while isinstance(node, fx.Node) and node.op == "call_function" and node.args:
         op = str(node.target).removeprefix("aten.").removesuffix(".default")
@@ -61,7 +64,10 @@ def _find_by_update(output: Output, by_node: dict[fx.Node, Input]) -> Input | No
 
 
 def _find_by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[Input | None]:
-    """Match the outputs after the last scalar with the first run of consecutive inputs of the same shapes."""
+    """Match the outputs after the last scalar with the first consecutive inputs that have the same shapes.
+
+    Without a scalar, without such inputs, or if an output is not a tensor, nothing is matched: all entries are None.
+    """
     shapes = [_shape(output.value) for output in outputs]
     loss = max((index for index, shape in enumerate(shapes) if shape == ()), default=len(shapes))
     gradient_shapes = shapes[loss + 1 :]

@@ -107,14 +107,19 @@ def _list_first(names: Sequence[str]) -> str:
 def _match_key(
     key: str, names: Sequence[tuple[str, ...]], node_names: Sequence[str], positions: Sequence[int | None]
 ) -> tuple[list[int], bool]:
-    """Return (indices of the arguments that a key matches, whether the match is exact)."""
-    position = _POSITION.fullmatch(key)
-    if position:
-        return [index for index, found in enumerate(positions) if found == int(position[1])], True
-    position_range = _POSITIONS.fullmatch(key)
-    if position_range:
-        first, last = (int(position_range[1]), int(position_range[2])) if position_range[1] else (0, len(positions))
-        return [index for index, found in enumerate(positions) if found is not None and first <= found <= last], False
+    """Return (indices of the arguments that a key matches, whether the match is exact).
+
+    The arguments are those of `match_input_shardings`.
+    """
+    index_of_position = {position: index for index, position in enumerate(positions) if position is not None}
+    position_key = _POSITION.fullmatch(key)
+    if position_key:
+        position = int(position_key[1])
+        return ([index_of_position[position]] if position in index_of_position else []), True
+    range_key = _POSITIONS.fullmatch(key)
+    if range_key:
+        first, last = (int(range_key[1]), int(range_key[2])) if range_key[1] else (0, len(positions))
+        return [index for position, index in index_of_position.items() if first <= position <= last], False
     # The preferred names of all arguments come before the second names of any.
     for level in range(max(map(len, names), default=0)):
         indices = [index for index, entry in enumerate(names) if level < len(entry) and entry[level] == key]
@@ -126,7 +131,11 @@ def _match_key(
 
 
 def _select_shardable(indices: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
-    """Return `indices` without those of 0-d tensors, if `value` shards a dimension and some tensors have dimensions."""
+    """Return the `indices` of the tensors that the sharding `value` can apply to.
+
+    If `value` shards a dimension and some of the tensors have dimensions, 0-d tensors are left out. Otherwise, all
+    indices are returned.
+    """
     with_dimensions = [index for index in indices if metas[index].rank]
     if value is None or not with_dimensions or len(with_dimensions) == len(indices):
         return indices
