@@ -13,6 +13,7 @@ from spmdir.report.communication import CommReport as CommReport
 from spmdir.report.communication import comm_report as comm_report
 from spmdir.report.grouped_costs import CostTable as CostTable
 from spmdir.report.grouped_costs import cost_table as cost_table
+from spmdir.report.measured_step import MeasuredStep as MeasuredStep
 from spmdir.report.memory import MemoryReport as MemoryReport
 from spmdir.report.memory import memory_report as memory_report
 from spmdir.report.schedule import ScheduleReport as ScheduleReport

@@ -80,7 +80,13 @@ class CostRow:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The numbers of the row, by the names in JSON and CSV."""
+        """The numbers of the row, by the names in JSON and CSV. `measured_seconds` is left out if it is 0."""
+        measured = self.total("measured")
+        return {**self.modelled_numbers, **({"measured_seconds": measured} if measured else {})}
+
+    @property
+    def modelled_numbers(self) -> dict[str, float]:
+        """The numbers of the row that are not measured."""
         share = self.share
         return {
             "count": share.count,
@@ -104,6 +110,7 @@ SORTS: dict[str, Callable[[CostRow], float]] = {
     "traffic": lambda row: row.total("traffic"),
     "count": lambda row: row.share.count,
     "waste": lambda row: row.alone - row.total("least"),
+    "misfit": lambda row: abs(row.total("measured") - row.seconds),
 }
 """Sort order → the number that rows are sorted by, the largest first."""
 
@@ -120,6 +127,12 @@ COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
 }
 """Column → its text, from the row and the row of all ops. The columns follow the labels, and all but the last are
 numbers."""
+
+MEASURED_COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
+    "measured": lambda row, _: milliseconds(row.total("measured")),
+    "of model": lambda row, _: f"{row.total('measured') / row.seconds:.2f}" if row.seconds else "",
+}
+"""The columns that follow `ms` if the step was measured."""
 
 
 def checked_keys(by: str | Iterable[str]) -> tuple[str, ...]:
@@ -201,8 +214,8 @@ def _merge_equal_layers(rows: Sequence[CostRow], paths: Container[int]) -> list[
 
 
 def _equality_key(row: CostRow) -> Hashable:
-    """Return the rounded numbers of a row, which equal layers share."""
-    return (*rounded(row.numbers.values()), row.bound)
+    """Return the rounded modelled numbers of a row, which equal layers share."""
+    return (*rounded(row.modelled_numbers.values()), row.bound)
 
 
 def table_cells(
@@ -223,11 +236,16 @@ def table_cells(
     remaining = [op for row in rows[len(shown) :] for op in row.ops]
     if remaining:
         shown.append(CostRow(("others", *[""] * (len(labels) - 1)), tuple(remaining)))
+    columns = {}
+    for name, column in COLUMNS.items():
+        columns[name] = column
+        if name == "ms" and total.total("measured"):
+            columns |= MEASURED_COLUMNS
     layers_column = [""] if any(row.layers > 1 for row in shown) else []
     cells = []
     for row in shown:
         layers = [f"x {row.layers}" if row.layers > 1 else ""] if layers_column else []
-        numbers = [column(row, total) for column in COLUMNS.values()]
+        numbers = [column(row, total) for column in columns.values()]
         cells.append((row.labels[0] or "-", *row.labels[1:], *layers, *numbers))
     first_number = len(labels) + len(layers_column)
-    return [(*labels, *layers_column, *COLUMNS), *cells], range(first_number, first_number + len(COLUMNS) - 1)
+    return [(*labels, *layers_column, *columns), *cells], range(first_number, first_number + len(columns) - 1)

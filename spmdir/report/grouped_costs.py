@@ -34,6 +34,8 @@ from spmdir.reshard.topology import Topology
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from spmdir.report.measured_step import MeasuredStep
+
 
 @attrs.frozen
 class CostTable(ShownAsText):
@@ -47,6 +49,7 @@ class CostTable(ShownAsText):
         machine: the name of the topology that times are modelled for.
         axes: the names of the mesh axes.
         shown: the number of printed rows; None for all.
+        measured: the measured step; None without traces.
     """
 
     by: tuple[str, ...]
@@ -56,6 +59,7 @@ class CostTable(ShownAsText):
     machine: str
     axes: tuple[str, ...]
     shown: int | None = DEFAULT_ROWS
+    measured: MeasuredStep | None = None
 
     @property
     def ops(self) -> tuple[OpCost, ...]:
@@ -74,11 +78,12 @@ class CostTable(ShownAsText):
     def totals(self) -> str:
         """Return the line with the totals of all rows."""
         row = self.total
+        measured = "" if self.measured is None else f"\n{self.measured}"
         exposed, peak = row.total("exposed"), row.total("held_bytes")
         return (
             f"step of a rank {milliseconds(row.seconds)} ms on {self.machine}: exposed {milliseconds(exposed)} ms, "
             f"sent {size_text(row.share.wire_bytes)}, peak of live memory {size_text(peak)} at "
-            f"{self.peak_value or 'the arguments'}"
+            f"{self.peak_value or 'the arguments'}{measured}"
         )
 
     def __str__(self) -> str:
@@ -122,6 +127,7 @@ def cost_table(
     *,
     fold: bool = True,
     pipeline: Pipeline | str | None = None,
+    measured: Sequence[str] = (),
 ) -> CostTable:
     """Report the time, the messages and the memory of a step of a rank, grouped by keys.
 
@@ -131,20 +137,23 @@ def cost_table(
     Args:
         module: a program at any stage after import.
         by: one key or several: op, line, module, layer, kind, axis, phase or memory.
-        sort: time, exposed, sent, held, flops, traffic, count or waste; the largest first.
+        sort: time, exposed, sent, held, flops, traffic, count, waste or misfit; the largest first.
         rows: the number of printed rows; None for all.
         topology: the hardware, as in `comm_report`.
         fold: whether to merge equal layers into one row.
         pipeline: the pipeline whose remaining passes run; the standard one if None.
+        measured: the paths of traces of torch.profiler, one for each measured rank; see `MeasuredStep`.
 
     Raises:
-        UnsupportedError, ParseError: a key, the sort order or the topology is unknown.
-        SpmdirError: the module cannot be partitioned.
+        UnsupportedError, ParseError: a key, the sort order or the topology is unknown, or a trace cannot be read.
+        SpmdirError: the module cannot be partitioned, or a trace is of another program.
 
     Example:
         >>> print(spmdir.report.cost_table(module, by=("module", "phase"), sort="exposed"))
     """
     from spmdir.analysis.phases import phases
+    from spmdir.report.measured_step import measured_step
+    from spmdir.report.profiler_trace import read_trace
     from spmdir.report.rank_ops import rank_ops
     from spmdir.report.rank_step import rank_step
     from spmdir.schedule.memory import find_peak
@@ -154,8 +163,9 @@ def cost_table(
     check_sort(sort)
     step = rank_step(module, topology, as_pipeline(pipeline))
     phase_of = phases(step.function, step.kinds)
-    ops = tuple(rank_ops(step, phase_of))
+    timed = measured_step(step, [read_trace(path) for path in measured]) if measured else None
+    ops = tuple(rank_ops(step, phase_of, timed.seconds if timed else None))
     peak_index = find_peak(step.execution.program)[1]
     name = "" if peak_index is None else step.execution.program.tasks[peak_index].name
     total, table_rows = CostRow((), ops), tuple(cost_rows(ops, keys, sort, fold))
-    return CostTable(keys, table_rows, total, name, step.machine.name, step.mesh.axis_names, rows)
+    return CostTable(keys, table_rows, total, name, step.machine.name, step.mesh.axis_names, rows, timed)

@@ -45,6 +45,7 @@ class OpCost:
             bandwidth.
         held_bytes: bytes that it holds at the peak of the rank.
         memory_class: the kind of this memory, one of `spmdir.schedule.program.MEMORY_CLASSES`.
+        measured: its seconds in traces, as in `MeasuredStep.seconds`; 0 without traces.
     """
 
     name: str
@@ -62,6 +63,7 @@ class OpCost:
     least: float = 0.0
     held_bytes: float = 0.0
     memory_class: str = ""
+    measured: float = 0.0
 
     @property
     def seconds(self) -> float:

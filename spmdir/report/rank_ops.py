@@ -24,11 +24,16 @@ _BytesByKind = Mapping[str, float]
 """Kind of memory → bytes."""
 
 
-def rank_ops(step: RankStep, phases: Mapping[Operation, str]) -> list[OpCost]:
+def rank_ops(
+    step: RankStep, phases: Mapping[Operation, str], measured_seconds: Sequence[float] | None = None
+) -> list[OpCost]:
     """Return the cost of each task of a step of a rank, and the memory of each input.
 
     A wait has a record, but only its start counts as an op. A task with memory of several kinds has one more record for
     each further kind. These records do not count as ops either.
+
+    Args:
+        measured_seconds: [task], of a measured step.
     """
     execution, memory, mesh = step.execution, step.memory, step.mesh
     tasks = execution.program.tasks
@@ -43,6 +48,8 @@ def rank_ops(step: RankStep, phases: Mapping[Operation, str]) -> list[OpCost]:
     records: list[OpCost] = []
     for index, (task, ops) in enumerate(zip(tasks, step.units, strict=True)):
         record = _record(task, ops[0], execution, index, needed.get(index, 0.0), mesh, phases[ops[0]])
+        if measured_seconds is not None:
+            record = attrs.evolve(record, measured=measured_seconds[index])
         records += _with_memory(record, held_by.get(index, {}))
     for argument in step.function.args:
         module = step.paths[argument]

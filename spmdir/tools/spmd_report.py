@@ -29,6 +29,7 @@ examples:
   spmd report decided.mlir --by memory,layer --sort held -o held.csv
   spmd report decided.mlir --view cost                 bytes and time of collectives and of compute
   spmd report step.mlir --view schedule,timeline       the exposed communication, and when each op runs
+  spmd report step.mlir --measured trace*.json         measured times beside modelled ones, from torch.profiler
   spmd report step.mlir -o report.html                 a page with graph, timeline, memory and explanations
   spmd report step.mlir --format perfetto -o step.trace
 
@@ -43,7 +44,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--view", type=_views, default=("table",), metavar="VIEWS", help=views)
     keys = "Group the rows of the table by op, line, module, layer, kind, axis, phase or memory, or by several of them "
     parser.add_argument("--by", default="module", metavar="KEYS", help=f"{keys}with commas (default: module).")
-    columns = "Sort the rows by time, exposed, sent, held, flops, traffic, count or waste, the largest first "
+    columns = "Sort the rows by time, exposed, sent, held, flops, traffic, count, waste or misfit, the largest first "
     parser.add_argument("--sort", default="time", metavar="COLUMN", help=f"{columns}(default: time).")
     rows = "Print the first N rows of the table, or all (default: 20)."
     parser.add_argument("--rows", type=_rows, default=20, metavar="N", help=rows)
@@ -52,6 +53,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=_FORMATS, help=formats)
     reasons = "Explain the shardings of N values on the HTML page (default: as many as take 4 s)."
     parser.add_argument("--reasons", type=number_parser("values", 0, 100), metavar="N", help=reasons)
+    traces = "Add measured times from traces of torch.profiler, one for each measured rank."
+    parser.add_argument("--measured", nargs="+", default=(), metavar="TRACE", help=traces)
+    parser.add_argument("--refit", metavar="FILE", help="Write the measured times to FILE, in the form of --costs.")
     parser.add_output()
     parser.add_color()
     parser.add_machine()
@@ -67,7 +71,10 @@ def run(options: argparse.Namespace) -> int:
 
     pipeline = pipeline_of(options)
     with pipeline.rules:
-        output = _FORMATS[format](_Report(ir.parse(text, file), pipeline, options))
+        source = _Report(ir.parse(text, file), pipeline, options)
+        output = _FORMATS[format](source)
+        if source.table.measured is not None and options.refit:
+            write_text(options.refit, str(source.table.measured.refitted), options.input)
     write_text(options.output, output, options.input)
     return 0
 
@@ -77,6 +84,12 @@ def _check(options: argparse.Namespace, format: str) -> None:
     if options.view != ("table",) and format != "text":
         views = ",".join(options.view)
         raise SpmdirError(f"--view {views} cannot be written as {format}; leave out --view, or use --format text")
+    if options.refit and not options.measured:
+        raise SpmdirError("--refit requires measured times; add traces of torch.profiler, as in --measured trace.json")
+    if options.measured and (format not in ("text", "json", "csv") or "table" not in options.view):
+        raise SpmdirError("--measured adds columns to the table; use the view table, as text, JSON or CSV")
+    if options.sort == "misfit" and not options.measured:
+        raise SpmdirError("--sort misfit requires measured times; add traces, as in --measured trace.json")
     if "table" not in options.view:
         unused = [name for name, value in (("by", "module"), ("sort", "time")) if getattr(options, name) != value]
         if unused:
@@ -95,8 +108,9 @@ class _Report:
         """The cost table."""
         options = self._options
         return report.cost_table(
-            self.module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=self.pipeline
-        )
+            self.module, options.by, options.sort, options.rows,
+            fold=not options.no_fold, pipeline=self.pipeline, measured=options.measured,
+        )  # fmt: skip
 
     @cached_property
     def schedule(self) -> ScheduleReport:

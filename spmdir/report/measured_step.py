@@ -1,0 +1,324 @@
+"""Match the calls of profiler traces to the ops of a rank's program, to set measured times beside modelled ones.
+
+Both are sequences in the same order. A longest common subsequence matches op names with operand shapes first, and names
+alone between those matches. The remaining calls between two matches pack or unpack a message, or are the torch calls of
+a local op:
+
+    program              calls
+    aten.mul             aten::mul               matched
+    spmd.all_gather_start                        \\
+                         aten::contiguous        packs the message of all_gather_start
+                         _c10d_…::all_gather…    matched
+    aten.sin             aten::sin               matched
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+
+import attrs
+from xdsl.ir import Operation
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.literals import print_arguments
+from spmdir.core.time_text import milliseconds
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.ring_ops import RotationOp
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
+from spmdir.report.profiler_trace import COMMUNICATION, WAIT, Dims, ProfilerTrace, TraceCall
+from spmdir.report.rank_step import RankStep
+from spmdir.report.schedule import kind_of
+from spmdir.reshard.collectives import collectives
+from spmdir.reshard.cost import node_count
+from spmdir.reshard.measured_times import CostLine, Costs, op_text
+from spmdir.schedule.program import Task
+
+_MESSAGE_KEYS = (_START_KEY, _WAIT_KEY) = ("start", "wait")
+"""The keys of calls that start a collective, or wait for one."""
+
+_NO_CALL = ""
+"""The key of a task that has no call of its own in a trace."""
+
+MOST_CALLS = 40
+"""The number of calls that a local op, or the packing of a message, makes at most."""
+
+MOST_NAMED = 3
+"""How many unmatched calls and missing ops the text lists."""
+
+
+@attrs.frozen
+class MeasuredStep:
+    """The measured times of a step, as medians over all steps and ranks.
+
+    Attributes:
+        seconds: [task], the time of its kernels and of its exposed communication. The time of a wait is that of its
+            start.
+        transfers: [task], the time of its transfer: the shortest of all ranks, which is that of the last to arrive.
+        step_seconds: from the first call of a step to the end of its last kernel.
+        skew: seconds by which transfers are longer than the shortest of all ranks: the wait for ranks that arrive late.
+        attributed: the part of the time of all calls that is in `seconds`.
+        unmatched: (name of a call that matches no op, its seconds), the longest first.
+        missing: the names of torch ops, views excepted, that none of the calls belongs to.
+        ranks, steps: how many were measured.
+        refitted: the measured times as a table for `propagate{costs=…}`. A line is the median over all ops with these
+            operands, or over all collectives of this size. Views have no line.
+    """
+
+    seconds: tuple[float, ...]
+    transfers: tuple[float, ...]
+    step_seconds: float
+    skew: float
+    attributed: float
+    unmatched: tuple[tuple[str, float], ...]
+    missing: tuple[str, ...]
+    ranks: int
+    steps: int
+    refitted: Costs = attrs.field(repr=False)
+
+    def __str__(self) -> str:
+        text = (
+            f"measured step of a rank {milliseconds(self.step_seconds)} ms, the median of {self.steps} steps of "
+            f"{self.ranks} ranks: {self.attributed:.1%} of the time of calls belongs to ops"
+        )
+        if self.unmatched:
+            calls = ", ".join(f"{name} {milliseconds(spent)} ms" for name, spent in self.unmatched[:MOST_NAMED])
+            text += f"; not to ops: {calls}"
+        if self.missing:
+            text += f"; ops without calls: {len(self.missing)}, such as {', '.join(self.missing[:MOST_NAMED])}"
+        return text + (f"; waits for late ranks {milliseconds(self.skew)} ms" if self.ranks > 1 else "")
+
+
+@attrs.frozen
+class _Key:
+    """A call that the program of a rank makes.
+
+    Attributes:
+        task: the task that makes it.
+        name: its name in a trace, one of `_MESSAGE_KEYS`, or `_NO_CALL`.
+        detail: the shapes of its operands, or the kind of the collective that it starts.
+    """
+
+    task: int
+    name: str
+    detail: Dims | str | None = None
+
+
+def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredStep:
+    """Return the measured times of the tasks of a step.
+
+    Args:
+        step: the modelled step, in the order in which the traced program ran.
+        traces: one trace for each measured rank.
+
+    Raises:
+        SpmdirError: a trace has no call of this program.
+    """
+    tasks, keys = step.execution.program.tasks, list(_program_keys(step))
+    samples = [[_sample(tasks, keys, trace_step.calls) for trace_step in trace.steps] for trace in traces]
+    every_sample = [sample for rank_samples in samples for sample in rank_samples]
+    torch_ops = {key.task for key in keys if key.name not in (_NO_CALL, *_MESSAGE_KEYS) and tasks[key.task].seconds}
+    missing = torch_ops.difference(*[sample.found for sample in every_sample])
+    if missing == torch_ops:
+        raise SpmdirError(
+            f"no call of '{traces[0].file}' belongs to this program; expected a trace of the program of one rank that "
+            "lower_to_fx, parallelize or shard_module runs, and the text that it was lowered from"
+        )
+    unmatched: dict[str, float] = {}
+    for call in [call for sample in every_sample for call in sample.unmatched]:
+        if call.seconds:
+            unmatched[call.name] = unmatched.get(call.name, 0.0) + call.seconds / len(every_sample)
+    total = sum(call.seconds for trace in traces for trace_step in trace.steps for call in trace_step.calls)
+    by_rank = [_medians([sample.transfers for sample in rank_samples]) for rank_samples in samples]
+    shortest = [min(seconds_of_ranks) for seconds_of_ranks in zip(*by_rank, strict=True)]
+    mean = [statistics.mean(seconds_of_ranks) for seconds_of_ranks in zip(*by_rank, strict=True)]
+    seconds = _medians([sample.seconds for sample in every_sample])
+    return MeasuredStep(
+        seconds=seconds,
+        transfers=tuple(shortest),
+        step_seconds=statistics.median(trace_step.seconds for trace in traces for trace_step in trace.steps),
+        skew=sum(mean) - sum(shortest),
+        attributed=1 - sum(unmatched.values()) * len(every_sample) / total if total else 1.0,
+        unmatched=tuple(sorted(unmatched.items(), key=lambda entry: -entry[1])),
+        missing=tuple(tasks[index].name for index in sorted(missing)),
+        ranks=len(traces),
+        steps=len(samples[0]),
+        refitted=_refitted(step, seconds, shortest),
+    )
+
+
+def _medians(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the median of each column."""
+    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+
+
+@attrs.frozen
+class _Sample:
+    """One measured step of one rank.
+
+    Attributes:
+        seconds, transfers: [task], as in `MeasuredStep`.
+        found: the tasks that a call belongs to.
+        unmatched: the calls that belong to no task.
+    """
+
+    seconds: Sequence[float]
+    transfers: Sequence[float]
+    found: frozenset[int]
+    unmatched: Sequence[TraceCall]
+
+
+def _sample(tasks: Sequence[Task], keys: Sequence[_Key], calls: Sequence[TraceCall]) -> _Sample:
+    """Add up the times of the calls of each task."""
+    seconds, transfers = [0.0] * len(tasks), [0.0] * len(tasks)
+    owners = _owners(keys, calls)
+    for call, owner in zip(calls, owners, strict=True):
+        if owner is not None:
+            start = tasks[owner].waits_for
+            seconds[owner if start is None else start] += call.seconds
+            transfers[owner] += call.transfer
+    unmatched = [call for call, owner in zip(calls, owners, strict=True) if owner is None]
+    return _Sample(seconds, transfers, frozenset(owner for owner in owners if owner is not None), unmatched)
+
+
+def _program_keys(step: RankStep) -> Iterator[_Key]:
+    """Yield the calls that the program makes, in order. A task without calls of its own has one with an empty name."""
+    for index, ops in enumerate(step.units):
+        names = [_Key(index, *key) for op in ops for key in _keys_of(op)]
+        yield from names or [_Key(index, _NO_CALL)]
+
+
+def _keys_of(op: Operation) -> Iterator[tuple[str, Dims | str | None]]:
+    """Yield the name and detail of each call that an op makes."""
+    if isinstance(op, AtenOp):
+        namespace, name, *_ = op.name.split(".")
+        metas = [meta_of(operand.type) for operand in op.operands]
+        yield f"{namespace}::{name}", tuple(meta.shape for meta in metas if meta is not None and meta.shape)
+    elif isinstance(op, WaitOp):
+        yield _WAIT_KEY, None
+    elif isinstance(op, (Collective, RotationOp, ExpertExchangeOp)):
+        yield _START_KEY, op.name.removeprefix("spmd.").removesuffix("_start")
+        if not op.IS_START:
+            yield _WAIT_KEY, None
+
+
+def _call_key(call: TraceCall) -> tuple[str, Dims | str | None]:
+    """Return the name and detail of a call, as in `_Key`."""
+    if call.name == WAIT:
+        return _WAIT_KEY, None
+    if call.name.startswith(COMMUNICATION):
+        function = call.name.removeprefix(COMMUNICATION)
+        return _START_KEY, next((spec.name for spec in collectives() if function.startswith(spec.name)), None)
+    return call.name, call.dims
+
+
+def _owners(keys: Sequence[_Key], calls: Sequence[TraceCall]) -> list[int | None]:
+    """Return for each call the task that it belongs to; None if it belongs to no task."""
+    owners: list[int | None] = [None] * len(calls)
+    expected, traced = [(key.name, key.detail) for key in keys], [_call_key(call) for call in calls]
+    names = [name for name, _ in expected], [name for name, _ in traced]
+    free_keys: list[int] = []
+    gaps: list[tuple[range, range]] = []
+    for key_gap, call_gap in _match(keys, expected, traced, owners, range(len(keys)), range(len(calls))):
+        for inner_keys, inner_calls in _match(keys, *names, owners, key_gap, call_gap):
+            free_keys += inner_keys
+            gaps.append((inner_keys, inner_calls))
+    for sequence, calls_of_sequence in ((expected, traced), names):
+        _match_elsewhere(keys, sequence, calls_of_sequence, owners, free_keys)
+    for key_gap, call_gap in gaps:
+        _attribute(keys, names[1], owners, key_gap, call_gap)
+    return owners
+
+
+def _match_elsewhere(
+    keys: Sequence[_Key],
+    expected: Sequence[object],
+    traced: Sequence[object],
+    owners: list[int | None],
+    free_keys: list[int],
+) -> None:
+    """Match the remaining keys with equal calls at any position, in order, and remove them from `free_keys`.
+
+    `shard_module` runs the forward ops of a program before the backward ops, whatever their order in the text.
+    """
+    free_calls: dict[object, list[int]] = {}
+    for call in reversed(range(len(owners))):
+        if owners[call] is None:
+            free_calls.setdefault(traced[call], []).append(call)
+    for index in [*free_keys]:
+        if keys[index].name != _NO_CALL and (candidates := free_calls.get(expected[index])):
+            owners[candidates.pop()] = keys[index].task
+            free_keys.remove(index)
+
+
+def _match(
+    keys: Sequence[_Key],
+    expected: Sequence[object],
+    traced: Sequence[object],
+    owners: list[int | None],
+    key_range: range,
+    call_range: range,
+) -> Iterator[tuple[range, range]]:
+    """Match parts of two sequences, write the owners of matched calls, and yield the ranges between the matches."""
+    left, right = expected[key_range.start : key_range.stop], traced[call_range.start : call_range.stop]
+    key, call = key_range.start, call_range.start
+    for block in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
+        first_key, first_call = key_range.start + block.a, call_range.start + block.b
+        yield range(key, first_key), range(call, first_call)
+        for offset in range(block.size):
+            owners[first_call + offset] = keys[first_key + offset].task
+        key, call = first_key + block.size, first_call + block.size
+
+
+def _attribute(
+    keys: Sequence[_Key], names: Sequence[str], owners: list[int | None], key_gap: range, call_gap: range
+) -> None:
+    """Give the calls between two matches to the op that makes them.
+
+    That is the first local op or collective in between, or else the collective before, which unpacks its message, or
+    the collective behind, which packs it. Calls between other ops belong to none.
+    """
+    if not (call_gap.start > 0 and call_gap.stop < len(owners)):
+        return  # calls before and after the program
+    near = [keys[index] for index in (*key_gap, key_gap.start - 1, key_gap.stop) if 0 <= index < len(keys)]
+    candidates = [key for key in near if key.name in (_NO_CALL, *_MESSAGE_KEYS)]
+    if len(call_gap) > MOST_CALLS * len(candidates):
+        return  # calls of something else, such as an optimizer
+    for call in call_gap:
+        if owners[call] is None and names[call] not in _MESSAGE_KEYS:
+            owners[call] = candidates[0].task
+
+
+def _refitted(step: RankStep, seconds: Sequence[float], transfers: Sequence[float]) -> Costs:
+    """Return the table of measured times."""
+    seconds_of_entry: dict[str, list[float]] = {}
+    for task, ops, kernels, transfer in zip(step.execution.program.tasks, step.units, seconds, transfers, strict=True):
+        if isinstance(op := ops[0], AtenOp):
+            entry, measured = _op_entry(op) if task.seconds and len(ops) == 1 else None, kernels
+        else:
+            entry, measured = _collective_entry(task, step.mesh), transfer
+        if entry is not None and measured > 0:
+            seconds_of_entry.setdefault(entry, []).append(measured)
+    lines = [CostLine(entry, statistics.median(times)) for entry, times in seconds_of_entry.items()]
+    return Costs("", tuple(lines))
+
+
+def _op_entry(op: AtenOp) -> str:
+    """Return the text of an op in a line of costs: its name, the types of its operands and its literals."""
+    metas = [meta for operand in op.operands if (meta := meta_of(operand.type)) is not None]
+    arguments = print_arguments(op.call().arguments)
+    return op_text(op.name, metas) + ("" if arguments == "{}" else f" {arguments}")
+
+
+def _collective_entry(task: Task, mesh: Mesh) -> str | None:
+    """Return the text of a collective in a line of costs; None if costs have no lines for its kind."""
+    transfer, kind = task.transfer, kind_of(task)
+    if transfer is None or not transfer.wire_bytes or kind not in [spec.name for spec in collectives()]:
+        return None
+    nodes = node_count(transfer.axes, mesh)
+    on_nodes = f" on {nodes} nodes" if nodes > 1 else ""
+    return f"{kind} {mesh.group_size(transfer.axes)} ranks{on_nodes} {round(transfer.wire_bytes)} bytes"
