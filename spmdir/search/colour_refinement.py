@@ -1,7 +1,10 @@
 """Colour refinement: which nodes of a program have equal neighbourhoods, up to a number of steps away.
 
-Nodes are merged only if their neighbourhoods are equal, wherever they are in the text. `core/repetition.py` compares
-windows of the text, and would merge nodes whose users differ.
+For example, a chain of an input, five equal ops and an output has the colours 0 1 1 1 1 1 2 in round 0. In round 1, the
+first op differs by its producer and the last op by its user: 0 1 2 2 2 3 4.
+
+Nodes are merged only if their neighbourhoods are equal, wherever they are in the text. `core/repetition.py` would not
+do: it compares windows of the text, and would merge nodes whose users differ.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ def producers_of(problem: Problem) -> list[tuple[int, int]]:
 
 class Colours:
     """The colours of the nodes of a problem after each round of refinement.
+
+    Args:
+        depth: the largest number of rounds after round 0.
 
     Attributes:
         rounds: [round][node], colours. Round 0 distinguishes nodes by their sources, each further round by neighbours
@@ -47,7 +53,11 @@ class Colours:
     def of(self, problem: Problem) -> list[int]:
         """Return the last colours for the same nodes after some sources changed, as `Colours(problem, depth)` would.
 
-        Only nodes within `depth` steps of a changed source are coloured again.
+        Only nodes within `depth` steps of a changed source are coloured again. If the rounds ended before `depth`, a
+        changed source may need more rounds, so all nodes are.
+
+        Args:
+            problem: equal to the problem of this object, apart from sources. A changed source is another object.
         """
         if len(self.rounds) <= self._depth:
             return Colours(problem, self._depth).rounds[-1]
@@ -67,12 +77,19 @@ class Colours:
         return _numbered(colours, {})
 
     def _add_round(self, keys: Sequence[object]) -> None:
-        """Add a round in which nodes with equal keys have one colour."""
+        """Add a round in which nodes with equal keys have one colour.
+
+        Args:
+            keys: [node].
+        """
         self._numbers.append({})
         self.rounds.append(_numbered(keys, self._numbers[-1]))
 
     def _key(self, index: int, colours: Sequence[int]) -> object:
-        """Return the key of the next colour of a node: its colour, and those of its producers and users."""
+        """Return the key of the next colour of a node: its colour, and those of its producers and users.
+
+        Producers come with the index of the result, users with the index of the operand.
+        """
         node = self._problem.nodes[index]
         producers = [self._producers[value] for value in node.operands]
         operands = tuple([(colours[producer], result_index) for producer, result_index in producers])

@@ -30,7 +30,7 @@ class Scheduled:
     """A solution with its scheduled time.
 
     Attributes:
-        seconds: of a step; infinite if it cannot run.
+        seconds: the scheduled time of a step; infinite if the step cannot run.
         exposed: [value], the fraction of the time of its reshards that is not hidden.
     """
 
@@ -40,11 +40,11 @@ class Scheduled:
 
 
 def fastest(plain: Scheduled, decide: Callable[[ValuePrices], Scheduled]) -> Scheduled:
-    """Return the decision with the least scheduled time.
+    """Return the decision with the least scheduled time, among `plain` and `ROUNDS` others. The first wins a tie.
 
     Args:
         plain: the decision for full prices of reshards.
-        decide: returns the decision for given prices, scheduled.
+        decide: returns the decision for given prices, scheduled. It is called once a round.
     """
     expected, latest, best = [1.0] * len(plain.exposed), plain, plain
     for _ in range(ROUNDS):

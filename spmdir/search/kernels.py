@@ -2,7 +2,8 @@
 
 A value stays inside a kernel if its producer and all users are elementwise and only views separate
 them. A kernel is launched once, reads each value from outside once, and writes only values that other ops use.
-For example, `exp(x) + y` is one kernel: it reads x and y, writes the sum, and the exponential stays inside.
+For example, `exp(x) + y` is one kernel: it reads x and y, writes the sum, and the exponential stays inside. So its
+first op counts the launch and the read of x, and its second op the read of y and the write of the sum.
 """
 
 from __future__ import annotations
@@ -35,19 +36,22 @@ class Step:
 
     @property
     def is_view(self) -> bool:
+        """Return whether the result shares the memory of an operand."""
         return self.rule is not None and self.rule.viewed is not None
 
     @property
     def is_elementwise(self) -> bool:
+        """Return whether the op has a rule, by which it is elementwise."""
         return self.rule is not None and self.rule.is_elementwise
 
 
 def works(steps: Sequence[Step], metas: Sequence[TensorMeta], has_names: bool = False) -> list[Work]:
-    """Return the work of each step of a program, in order.
+    """Return the work of each step of a program on one device. Views and steps without a name have none.
 
     Args:
-        metas: of its values.
-        has_names: whether each `Work` contains the name of its op.
+        steps: in program order.
+        metas: [value], its type.
+        has_names: whether each `Work` contains the name, operand types and literals of its op, to find measured times.
     """
     op_works = _Kernels(steps, metas).works()
     if not has_names:
@@ -113,7 +117,7 @@ class _Kernels:
 
     def works(self) -> list[Work]:
         """Return the work of each step. Equal works are one object."""
-        read: set[tuple[int, int]] = set()
+        read: set[tuple[int, int]] = set()  # (kernel, value) that an earlier step of the kernel has read
         work_by_key: dict[object, Work] = {}
         op_works = []
         for index, step in enumerate(self.steps):
@@ -134,17 +138,22 @@ class _Kernels:
         return op_works
 
     def _bytes(self, step: Step, value: int) -> int:
-        """Return the bytes read of an operand: the picked rows of a lookup, the stored bytes of a broadcast view."""
+        """Return the bytes that a step reads of an operand.
+
+        Of a broadcast view, these are the stored bytes. Of the table of a lookup, they are at most the bytes of the
+        results: only picked rows are read.
+        """
         size = min(self.metas[value].bytes, self.metas[self.source[value]].bytes)
         if step.rule is None or step.rule.picked.isdisjoint([step.operands.index(value)]):
             return size
         return min(size, sum(self.metas[result].bytes for result in step.results))
 
     def _work(self, step: Step, operands: tuple[int, ...], results: tuple[int, ...], launches: int) -> Work:
-        """Return the work of a step.
+        """Return the work of a step. A light op, or one without a rule, does one operation for each element.
 
         Args:
             operands, results: the bytes that the step reads of each operand and writes of each result.
+            launches: 1 if the step is the first of its kernel, else 0.
         """
         metas = self.metas
         is_contraction = step.rule is not None and step.rule.is_contraction

@@ -11,8 +11,8 @@ shard v takes 2 s more and frees 3 GB. The budget is 10 GB. Prices are those of 
     lowered    0.217: 14 GB. 0.434: only u is sharded, 10 GB, 3 s. 0.307 and 0.258: the same
     result     u is sharded: 10 GB, 3 s
 
-Before a decision fits, the steps do not depend on the budget. So the smallest peak found for one budget is found again
-if it is the budget.
+As long as no decision fits, the raises do not depend on the budget. So a user may set the budget to the smallest peak
+that an error reported for another budget: the search finds this decision again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RAISED, LOWERED, PATIENCE = 14, 4, 8
 """The most times that prices are raised, are lowered, and are raised in a row without effect."""
 
 STEEPER = 4.0
-"""The factor from one raise to the next."""
+"""The factor from one raise to the next. The first raise is the cost of a step divided by its peak and by `RAISED`."""
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class PeakMemory:
     """The memory of a rank at its peak.
 
     Attributes:
-        peak_bytes: the largest sum of live buffers.
+        peak_bytes: the largest sum of live buffers, in bytes.
         live: (value of the problem, whether it is a copy, bytes) of each buffer live at the peak, largest first.
     """
 
@@ -58,7 +58,7 @@ Decide = Callable[[ValuePrices], Decision]
 
 
 def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Decide) -> Decision:
-    """Return the cheapest decision found within `budget` bytes; if there is none, the one with the smallest peak.
+    """Return the cheapest decision found within `budget` bytes; if none is found, the one with the smallest peak.
 
     Args:
         unpriced: the decision without prices of holding.
@@ -70,20 +70,26 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
     prices, copy_prices = [0.0] * values, [0.0] * values
     latest = smallest = unpriced
     worth = unpriced.solution.worth
-    # the first raise in seconds per byte
-    step, tries_in_vain = unpriced.solution.cost / unpriced.memory.peak_bytes / RAISED, 0
+    raise_by = unpriced.solution.cost / unpriced.memory.peak_bytes / RAISED  # seconds per byte
+    tries_in_vain = 0
     for _ in range(RAISED):
         for value, is_copy, _ in latest.memory.live:
-            (copy_prices if is_copy else prices)[value] += step
-        step *= STEEPER
+            if is_copy:
+                copy_prices[value] += raise_by
+            else:
+                prices[value] += raise_by
+        raise_by *= STEEPER
         latest = decide(attrs.evolve(worth, holding=tuple(prices), copy_holding=tuple(copy_prices)))
-        tries_in_vain = tries_in_vain + 1 if latest.memory.peak_bytes >= smallest.memory.peak_bytes else 0
-        smallest = smallest if tries_in_vain else latest
+        if latest.memory.peak_bytes < smallest.memory.peak_bytes:
+            smallest, tries_in_vain = latest, 0
+        else:
+            tries_in_vain += 1
         if smallest.memory.peak_bytes <= budget or tries_in_vain == PATIENCE:
             break
     if smallest.memory.peak_bytes > budget:
         return smallest
-    best, too_low, high_enough = smallest, STEEPER**-2, 1.0  # factors on the prices
+    # Bisect the factor on all prices, on a logarithmic scale.
+    best, too_low, high_enough = smallest, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(too_low * high_enough)
         scaled_prices = [scale * price for price in prices]

@@ -1,8 +1,8 @@
 """Merge equal nodes of a program, such as those of repeated layers, into *parts*.
 
-`search/colour_refinement.py` finds equal nodes; this file builds the program over parts. For example, of the 32 layers
-of a model most `mm` nodes of one kind are one part of weight 30; those of the first and last layer are parts of weight
-1.
+`search/colour_refinement.py` finds equal nodes; this file builds the program over parts. The *weight* of a part is its
+number of nodes. For example, a model has 32 layers, each with an `mm` node. The 30 nodes of inner layers are one part
+of weight 30, and those of the first and the last layer are two parts of weight 1.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ FEWEST_LAYERS = 4
 """From this number of equal layers on, decisions do not depend on the number of layers."""
 
 BORDER = 4
-"""By how much the weight of a part may differ from a multiple of the number of layers."""
+"""The largest difference between the weight of a part and a multiple of the number of layers. Larger differences do not
+come from first and last layers."""
 
 MOSTLY = 0.5
-"""The least fraction of the nodes that must be in equal layers."""
+"""The least fraction of the nodes that must be in equal layers. Otherwise the program counts as one without layers."""
 
 
 @attrs.frozen
@@ -80,10 +81,11 @@ class Quotient:
     exposed: tuple[float, ...] = ()
 
     def avoids(self, value: int, is_whole: bool) -> bool:
-        """Return whether reshards of a merged value along `apart` are to be avoided.
+        """Return whether reshards of a merged value along `apart` cost `AVOIDED` more.
 
         Args:
-            is_whole: whether the value is replicated before the reshard.
+            is_whole: whether the value is replicated before the reshard. Then the reshard slices it, otherwise it is
+                sent.
         """
         return value in (self.unsliced if is_whole else self.unsent)
 
@@ -100,7 +102,8 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
     """Return a program with nodes merged.
 
     Args:
-        node_class: the part of each node, numbered in program order.
+        node_class: [node], its part. Parts are numbered in the order of their first nodes. Nodes of one part must have
+            equal sources, and operands and users in equal parts.
     """
     members: list[list[int]] = [[] for _ in range(max(node_class, default=-1) + 1)]
     for node, part in enumerate(node_class):
@@ -135,17 +138,21 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
 
 
 def as_if_repeated(shared: Quotient, times: int) -> Quotient:
-    """Return the program as if it had `times` equal layers; a program without equal layers is unchanged.
+    """Return the program as if it had `times` equal layers. With fewer than `FEWEST_LAYERS`, it is unchanged.
 
     Decisions then do not depend on the number of layers. The number of layers is the most frequent weight of a part.
     A part may have several nodes in each layer. Its weight may differ by `BORDER` from a multiple, because first and
     last layers are not equal to the rest. Other weights are scaled in proportion.
+
+    For example, of 30 equal layers as if they were 4, weight 30 becomes 4, weight 62 = 2 · 30 + 2 becomes 2 · 4 + 2 =
+    10, and weight 45 becomes 6.
     """
     layers = _count_layers(shared.weight)
     if layers < FEWEST_LAYERS:
         return shared
 
     def scaled(weight: float) -> float:
+        """Return the weight of a part in the program of `times` layers."""
         nodes_per_layer = (weight + BORDER) // layers
         border_nodes = weight - nodes_per_layer * layers  # negative if first or last layers have fewer
         return max(nodes_per_layer * times + border_nodes, 1) if border_nodes <= BORDER else weight * times / layers
@@ -155,7 +162,11 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
 
 
 def _count_layers(weights: Sequence[float]) -> int:
-    """Return the number of equal layers, the most frequent weight of a part; 1 if most nodes are in no such layer."""
+    """Return the number of equal layers, the most frequent weight of a part; 1 if most nodes are in no such layer.
+
+    Weights of 1 do not count. Of equally frequent weights, the largest counts. A part of more than half this weight is
+    in the layers.
+    """
     frequency = Counter(int(weight) for weight in weights if weight > 1)
     layers = max(frequency, key=lambda weight: (frequency[weight], weight), default=1)
     nodes_in_layers = sum(weight for weight in weights if weight > layers // 2)

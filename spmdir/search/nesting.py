@@ -62,11 +62,14 @@ def nest(
 ) -> Nested:
     """Return the shardings of a decision, over the axes of the unsplit mesh.
 
+    The fastest of up to three candidates is returned: the initial orders, these improved, and the orders of the search
+    improved.
+
     Args:
         strategies: axis → the strategy of each node.
-        annotations: the user annotations of each node.
-        rules: the rule of each node that is a torch op.
-        searched: [node], positions of axes in the nesting order of the search, as one more candidate.
+        annotations: [node], its user annotations.
+        rules: [node], its rule; None if it is not a torch op.
+        searched: [node], positions of axes in the nesting order of the search; empty if there is none.
     """
     orders = Orders(problem, strategies, annotations, rules)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
@@ -76,18 +79,25 @@ def nest(
         nested = min(nested, _build_nested(problem, orders, planner), key=lambda candidate: candidate.seconds)
     if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
         return nested
-    producer = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
-    axis_names, previous_orders = problem.mesh.axis_names, dict(orders.chosen)
-    for key, axes in orders.chosen.items():
-        if orders.is_free(key):
-            node = key[0] if key[0] >= 0 else producer[~key[0]]
-            searched_order = [axis_names[position] for position in searched[node]]
-            orders.chosen[key] = tuple(sorted(axes, key=searched_order.index))
+    previous_orders = dict(orders.chosen)
+    _use_searched_orders(problem, orders, searched)
     _improve(orders, trial_planner)
     if orders.chosen == previous_orders:
         return nested
     from_searched = _build_nested(problem, orders, planner)
     return from_searched if from_searched.seconds < nested.seconds * (1 - _EQUAL) else nested
+
+
+def _use_searched_orders(problem: Problem, orders: Orders, searched: Sequence[Sequence[int]]) -> None:
+    """Set each free order to that of the search, for the node of the dimension or the producer of its value."""
+    producer = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
+    axis_names = problem.mesh.axis_names
+    for key, axes in orders.chosen.items():
+        if orders.is_free(key):
+            number, _ = key  # of a node, or ~value
+            node = number if number >= 0 else producer[~number]
+            searched_order = [axis_names[position] for position in searched[node]]
+            orders.chosen[key] = tuple(sorted(axes, key=searched_order.index))
 
 
 def _build_nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
@@ -115,9 +125,10 @@ def reshard_seconds(problem: Problem, nested: Nested) -> list[float]:
 
 
 def _improve(orders: Orders, planner: Planner) -> bool:
-    """Try other orders of dimensions, and keep those that lower the time of reshards. Return whether any order changed.
+    """Try other orders of free dimensions, and keep those that lower the time of reshards. Return whether any changed.
 
-    The tries start at the ambiguous dimensions, and continue at dimensions that share a value with a changed one.
+    The tries start at the ambiguous dimensions, and continue at dimensions that share a value with a changed one. A try
+    compares all orders of the axes of one dimension. There are at most `TRIES` tries for each free dimension.
     """
     free_dimensions = _find_free_dimensions(orders)
     values_by_key = free_dimensions.values_by_key
@@ -160,7 +171,10 @@ class _FreeDimensions:
 
 
 def _find_free_dimensions(orders: Orders) -> _FreeDimensions:
-    """Return the dimensions whose order is free, except those that more than `MOST_AXES` axes shard."""
+    """Return the dimensions whose order is free, except those that more than `MOST_AXES` axes shard.
+
+    A dimension is ambiguous if one of its reshards is, or if its order does not satisfy all requests.
+    """
     values_by_key: dict[Key, dict[int, None]] = {}
     ambiguous_keys: set[Key] = set()
     for value, produced in enumerate(orders.placed):
@@ -185,7 +199,8 @@ def _find_free_dimensions(orders: Orders) -> _FreeDimensions:
 def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: float = math.inf) -> float:
     """Return the seconds of all reshards of `values`; infinity if they reach `limit`, or if a tied value is resharded.
 
-    The sum starts with lower bounds. Each exact time replaces its bound, and the sum stops at the limit.
+    The sum starts with lower bounds, if there is a limit. Each exact time replaces its bound. Planning stops as soon as
+    the sum reaches the limit.
     """
     reshards = [_reshard(orders, value) for value in values]
     for value, (_, _, targets) in zip(values, reshards, strict=True):

@@ -23,9 +23,10 @@ from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.problem import Problem
 
 Order = tuple[str, ...]
+"""The axes that shard a dimension, outermost first."""
 
 Key = tuple[int, object]
-"""A sharded dimension: (~value, dimension), or (node, factor or factors)."""
+"""A sharded dimension: (~value, dimension) as produced, or (node, factor or sorted factors) as the node shards it."""
 
 
 @attrs.define(eq=False)
@@ -33,6 +34,7 @@ class Placed:
     """The placements of a value on all axes. Equal placements are one object.
 
     Attributes:
+        placements: axis → placement.
         shards: dimension → the axes that shard it, in mesh order.
         nested: dimension → the axes that shard it, for dimensions that several axes shard.
         shardings: nesting orders of the dimensions in `nested` → the sharding. It is a cache.
@@ -58,7 +60,8 @@ class Form:
     """The placements and factors of nodes with equal strategies.
 
     Attributes:
-        factors: axis → the factor that it shards.
+        operands, results: the placements of each operand and each result.
+        factors: axis → the first factor that it shards. Axes that shard nothing are not listed.
     """
 
     operands: tuple[Placed, ...]
@@ -66,7 +69,7 @@ class Form:
     factors: Mapping[str, int]
 
     def key(self, node: int, axes: Order) -> Key:
-        """Return the key of the factor, or adjacent factors, that the node shards over `axes`."""
+        """Return the key of the dimension that a node shards over `axes`: of its factor, or of all its factors."""
         factors = {self.factors[axis] for axis in axes}
         return (node, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
 
@@ -76,8 +79,9 @@ class Meeting:
     """The difference between the produced and the needed placements of a value.
 
     Attributes:
-        alike: (dimension, axes) of the dimensions with equal axes on both sides.
-        requests: (dimension, whether the request is for the node's side, its axes, requested (outer, inner) pairs).
+        alike: (dimension, axes) of the dimensions that the same axes shard on both sides. Both should have one order.
+        requests: (dimension, whether the request is for the order that the node needs or, if not, for the order that is
+            produced, the axes on this side, requested (outer, inner) pairs of axes).
         is_ambiguous: whether another order may be better than one that satisfies all requests.
     """
 
@@ -89,11 +93,17 @@ class Meeting:
 class Orders:
     """The nesting orders of all dimensions that several axes shard.
 
+    Args:
+        strategies: axis → the strategy of each node.
+        annotations: [node], its user annotations.
+        rules: [node], its rule; None if it is not a torch op.
+
     Attributes:
-        forms: [node].
+        forms: [node], its placements and factors.
         placed: [value], its produced placements.
         uses: [value], the nodes that use it and the placements that they need.
-        chosen: key of a dimension → its order, for the dimensions requested so far. Callers may change it.
+        chosen: key of a dimension → its order. A dimension is entered when `sharding` is first called for it. Later
+            calls use the order in this table, so callers may change it.
     """
 
     def __init__(
@@ -126,7 +136,7 @@ class Orders:
                 self._meet(index, form, value, needed)
 
     def is_free(self, key: Key) -> bool:
-        """Return whether any order of the axes of a dimension is legal."""
+        """Return whether any order of the axes of a dimension is legal; False if it is not in `chosen`."""
         return key in self.chosen and key not in self._demanding
 
     def is_satisfied(self, key: Key) -> bool:
@@ -145,12 +155,18 @@ class Orders:
         return self.sharding(value, self.placed[value], None)
 
     def sharding(self, value: int, placed: Placed, node: int | None) -> Sharding:
-        """Return the sharding that `node` needs of a value, or the produced sharding if `node` is None."""
-        if not placed.nested:
-            return placed.sharding((), self._mesh)
+        """Return the sharding that `node` needs of a value, or the produced sharding if `node` is None.
+
+        Dimensions without an order get one, which is entered in `chosen`.
+
+        Args:
+            placed: the placements of the value there.
+        """
         shape = self.problem.values[value].shape
-        nested = ((axes, self._key(value, dim, axes, node)) for dim, axes in placed.nested.items())
-        return placed.sharding(tuple([self._order(key, axes, placed, shape) for axes, key in nested]), self._mesh)
+        orders = [
+            self._order(self._key(value, dim, axes, node), axes, placed, shape) for dim, axes in placed.nested.items()
+        ]
+        return placed.sharding(tuple(orders), self._mesh)
 
     def keys(self, value: int, placed: Placed, node: int | None) -> list[Key]:
         """Return the keys of the nested dimensions of a value, for `node` or, if it is None, for the producer."""
@@ -221,10 +237,14 @@ class Orders:
         return root
 
     def _join(self, value: Key, factor: Key, weight: float) -> None:
-        """Let a value and a node share one order. An annotated order is fixed, and is requested from the other side.
+        """Let a dimension of a value and one of a node share their order.
+
+        If the order of one side is fixed, it is requested for the other side instead. If both are, nothing happens.
 
         Args:
-            weight: the weight of such a request; 0 if the node produces the value, which then has the annotated order.
+            value, factor: the keys of the dimension of the value and of the node.
+            weight: bytes, the weight of such a request. 0 if the node produces the value: then an order that is fixed
+                for the node is fixed for the value too.
         """
         if factor in self._fixed and not weight:
             self._fixed[value] = self._fixed[factor]
@@ -245,14 +265,20 @@ class Orders:
         requests[order] = requests.get(order, 0.0) + weight
 
     def _order(self, key: Key, axes: Order, placed: Placed, shape: tuple[int, ...]) -> Order:
-        """Return the nesting order of `axes`, which shard the dimension `key`; a legal one if possible."""
+        """Return the nesting order of `axes`, which shard the dimension `key`; a legal one if possible.
+
+        A fixed order comes first, then the order in `chosen`. If there is none, or if it is illegal for this value, the
+        result is the legal order with the largest weight of satisfied requests. It is entered in `chosen`, if there is
+        none. If the order in `chosen` is of other axes, `axes` is returned.
+        """
         if key in self._fixed and set(self._fixed[key]) == set(axes):
             return self._fixed[key]
         root = self._find(key)
         chosen = self.chosen.get(root)
         is_demanding = root in self._demanding or any(placed.placements[axis].is_demanding for axis in axes)
-        if is_demanding:  # an order that is legal elsewhere may be illegal here
+        if is_demanding:
             self._demanding.add(root)
+        # An order that is legal for another value of the dimension may be illegal for this one.
         if chosen is None or (is_demanding and set(chosen) == set(axes) and not self._fits(chosen, placed, shape)):
             requests = self._requests.get(root, {})
             orders = itertools.permutations(axes)
@@ -275,16 +301,20 @@ def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> 
     For example, a view combines a major and a minor factor to one dimension, which a and b shard. If a shards the minor
     factor and b the major one, the order of this dimension is (b, a).
 
+    Args:
+        rule: the rule of the node; None if it is not a torch op.
+
     Returns: factor, or sorted factors of one dimension → the order of the axes that shard them.
     """
     order_of_factor: dict[object, Order] = {}
     for sharding in annotations:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
             axes = sharding.dim_axes(dim)
-            if len(axes) > 1 and len({form.factors.get(axis) for axis in axes} - {None}) == 1:
+            factors_of_dim = {form.factors.get(axis) for axis in axes} - {None}
+            if len(axes) > 1 and len(factors_of_dim) == 1:
                 order_of_factor.setdefault(form.factors[axes[0]], axes)
     majors = rule.majors if rule else {}
-    for axes in (axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()):
+    for axes in [axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()]:
         factors_of_dim = {form.factors[axis] for axis in axes}
         if len(factors_of_dim) < 2:
             continue
@@ -304,7 +334,9 @@ def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> 
 def _meeting(produced: Placed, needed: Placed) -> Meeting:
     """Return the difference between two placements of a value, as orders that a reshard between them requests.
 
-    For example, `a: S(0), b: S(0)` to `a: S(0)` requests the order (a, b): then the reshard is one all-gather over b.
+    Axes that shard a dimension on both sides should be outside those that shard it on one side only. For example,
+    `a: S(0), b: S(0)` to `a: S(0)` requests the order (a, b): then the reshard is one all-gather over b. With more than
+    one axis of either kind, requests leave a choice between their orders, so the meeting is ambiguous.
     """
     alike: list[tuple[int, Order]] = []
     requests: list[tuple[int, bool, Order, tuple[Order, ...]]] = []

@@ -1,4 +1,8 @@
-"""The arithmetic and memory traffic of an op, and its roofline time on a topology."""
+"""The arithmetic and memory traffic of an op, and its roofline time on a topology.
+
+The roofline time is the time of kernel launches, plus the longer of arithmetic and memory traffic. Source: S. Williams,
+A. Waterman and D. Patterson, "Roofline: an insightful visual performance model" (2009).
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ class Work:
     """The arithmetic and memory traffic of one op, on global tensors or on those of one rank.
 
     Attributes:
-        flops: floating-point operations.
-        unit: the unit that does them, a key of `Topology.peak_flops`.
-        operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
-            stays inside a chain of elementwise ops that is one kernel, or where the op is a view.
-        launches: kernels.
+        flops: the number of floating-point operations.
+        unit: the unit that does these operations, a key of `Topology.peak_flops`.
+        operand_bytes, result_bytes: bytes that are read of each operand and written of each result. They are 0 for a
+            tensor that stays inside a kernel of several elementwise ops, and for views.
+        launches: the number of kernels.
         is_contraction: as `RuleInstance.is_contraction`.
-        op, operands, arguments: its name, the types of its operands and the text of its literals, where times of ops
-            are measured.
+        op, operands, arguments: the name of the op, the types of its operands and the text of its literals, to find
+            measured times. `op` is empty if times are not measured.
     """
 
     flops: float = 0.0
@@ -51,7 +55,7 @@ class Work:
         return launches + max(arithmetic, traffic)
 
     def bound(self, topology: Topology) -> str:
-        """Return which part of the modelled time is longest: "launch", "compute" or "memory"."""
+        """Return which part of the modelled time is longest: "launch", "compute" or "memory". The first wins a tie."""
         terms = dict(zip(("launch", "compute", "memory"), self.terms(topology), strict=True))
         return max(terms, key=terms.__getitem__)
 
@@ -69,10 +73,15 @@ class Work:
     ) -> tuple[float, Any, Any]:
         """Return the times of launches, arithmetic and memory traffic on one rank.
 
+        Fractions may be arrays, one number for each of several decisions. Then the times that depend on them are arrays
+        too.
+
         Args:
-            compute_fraction: of the arithmetic that the rank does.
-            operand_fractions, result_fractions: of each operand and result that the rank has; all of them if empty.
-                Fractions may be arrays of them, and so are times then.
+            compute_fraction: the fraction of the arithmetic that the rank does.
+            operand_fractions, result_fractions: for each operand or result, the fraction of its bytes that the rank
+                has; 1 for all if empty.
+
+        Returns: three times in seconds.
         """
         traffic = _local_bytes(self.operand_bytes, operand_fractions) + _local_bytes(
             self.result_bytes, result_fractions
@@ -82,7 +91,11 @@ class Work:
 
 
 def _local_bytes(sizes: Sequence[float], fractions: Sequence[Any]) -> Any:
-    """Return the bytes of tensors of these sizes on one rank, which has a fraction of each; all of them if empty."""
+    """Return the bytes of tensors on one rank, which has a fraction of each; of whole tensors if `fractions` is empty.
+
+    Args:
+        sizes: the bytes of each tensor.
+    """
     if not fractions:
         return sum(sizes)
     return sum([size * fraction for size, fraction in zip(sizes, fractions, strict=True)])
@@ -93,5 +106,5 @@ NO_WORK = Work()
 
 
 def input_work(meta: TensorMeta) -> Work:
-    """Return the work of an input: one touch of each element, which makes sharding cheaper than replicating."""
+    """Return the work of an input: each element is written once. So a shard of the input costs less than all of it."""
     return Work(meta.numel, VECTOR, (), (meta.bytes,))

@@ -32,6 +32,7 @@ class Dependence(Generic[Value]):
     """The values and kind of an op.
 
     Attributes:
+        operands, results: the values that it uses and produces.
         is_input: whether it is an argument of the program.
         is_contraction: as `RuleInstance.is_contraction`.
     """
@@ -43,11 +44,15 @@ class Dependence(Generic[Value]):
 
 
 def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
-    """Return the values whose reshards share messages. The ops are in program order.
+    """Return the values whose reshards share messages.
 
-    These are the arguments and the views and casts of one argument, and the values on which no contraction depends:
-    results, and values used only for them. The operand of the gradient of an embedding is an activation, so it is not
-    one of these values.
+    *Early* values are available from the start of a step: arguments, and results of one-operand ops of early values
+    that are no contractions, such as views and casts. *Late* values are needed only at the end of a step: no
+    contraction depends on them. So gradients are late, but the operand of an embedding's gradient, an activation, is
+    not.
+
+    Args:
+        uses: the ops in program order.
     """
     early: set[Value] = set()
     for use in uses:
@@ -61,14 +66,18 @@ def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
 
 
 def without_latency(topology: Topology) -> Topology:
-    """Return the topology that prices plans for shared messages. These are large, so they need no other protocol."""
+    """Return the topology that prices plans for shared messages: with almost no latency, and without protocols.
+
+    Shared messages are large, so they take the full bandwidth, which needs no other protocol.
+    """
     return attrs.evolve(topology, base_latency=_SHORT, intra_latency=0.0, inter_latency=0.0, protocols=())
 
 
 def counted_fractions(problem: Problem) -> tuple[float, ...]:
     """Return [value], the fraction of the time of its reshards that counts if messages are shared.
 
-    It is the fraction of the quickest gather of the value that is not latency, and at least `LEAST_FRACTION`.
+    For a value whose reshards share messages, it is the fraction of the quickest gather over all axes that is not
+    latency, and at least `LEAST_FRACTION`. For other values, and if the gather takes no time, it is 1.
     """
     shared = shared_values(
         [
@@ -86,6 +95,7 @@ def counted_fractions(problem: Problem) -> tuple[float, ...]:
     gathers = collectives_between("shard", "replicated", problem.collectives)
 
     def counted_fraction(size: float) -> float:
+        """Return the fraction for a value of `size` bytes."""
         sizes = Sizes(group, size / group, size)
         times = [terms(spec.traffic, sizes, nodes, problem.topology) for spec in gathers]
         quickest = min(times, key=lambda time: time.seconds)
