@@ -24,8 +24,17 @@ IMPOSSIBLE = 1e6
 class Prices:
     """The price of resharding any value of a program from one joint placement to another, in seconds.
 
+    All values are merged values. A price counts for all values merged in one, and `AVOIDED` or `IMPOSSIBLE` seconds are
+    part of it.
+
     Args:
+        placements: the joint placements. Those that get a number later have no price.
         is_bound: as of `StepTimes`.
+
+    Attributes:
+        counts: [axis], its number of ranks.
+        shares: [joint placement], the fraction of a value that a rank holds.
+        has_shaped: whether the time of some reshard depends on the shape of the value.
     """
 
     def __init__(self, mesh: Mesh, shared: Quotient, placements: JointPlacements, is_bound: bool = False):
@@ -39,7 +48,11 @@ class Prices:
         self._apart = [position for position, axis in enumerate(placements.axes) if axis in apart_axes]
 
     def table(self, numbers: Numbers, value: int) -> Numbers:
-        """Return [before, after], the estimated seconds to reshard all values merged in `value`."""
+        """Return [before, after], the estimated seconds to reshard all values merged in `value`.
+
+        Args:
+            numbers: the joint placements of the rows and columns.
+        """
         meta, weight = self.shared.values[value], self.shared.value_weight[value]
         if value in self.shared.ties:
             return np.where(np.eye(len(numbers), dtype=bool), 0.0, weight * IMPOSSIBLE)
@@ -55,7 +68,11 @@ class Prices:
         return price
 
     def exact(self, before: int, after: int, value: int) -> float:
-        """Return the planner's seconds to reshard all values merged in `value`, including the worth of memory."""
+        """Return the planner's price to reshard all values merged in `value`, including the price of holding copies.
+
+        Args:
+            before, after: numbers of joint placements.
+        """
         meta, shared, placements = self.shared.values[value], self.shared, self.placements
         if value in shared.ties:
             return shared.value_weight[value] * IMPOSSIBLE * (before != after)
@@ -68,7 +85,7 @@ class Prices:
             )
             for number in (before, after)
         )
-        # Axes that are not decided yet are no spare ones.
+        # Plans that are not quick also move axes that neither side has. Undecided axes may not be moved.
         is_prefix = len(placements.axes) < len(self.mesh.axes)
         seconds = value_seconds(meta, produced, (needed,), self.mesh, shared, is_quick=is_prefix)
         seconds *= self._exposed_fraction(value)
@@ -90,28 +107,37 @@ class Prices:
         return self.shared.exposed[value] if self.shared.exposed else 1.0
 
     def bytes_held(self, numbers: Numbers, value: int) -> Numbers:
-        """Return [number], the bytes of a rank for all values merged in `value`."""
+        """Return [index in `numbers`], the bytes that a rank holds of all values merged in `value`.
+
+        Args:
+            numbers: numbers of joint placements.
+        """
         return self.shared.value_weight[value] * self.shared.values[value].bytes * self.shares[numbers]
 
     def _replace_shaped(self, price: Numbers, numbers: Numbers, meta: TensorMeta, weight: float) -> None:
-        """Replace the prices of reshards with a step whose time depends on the shape.
+        """Replace, in place, the prices of reshards with a step whose time depends on the shape.
 
         Args:
-            price: [before, after], with a row for each of the joint placements `numbers`.
+            price: [before, after], with a row and a column for each of the joint placements `numbers`.
             weight: the factor on the seconds.
         """
         all_placements, shaped = self.placements.all, self.placements.catalogue.shaped
         for row, source in enumerate(numbers):
             for column, target in enumerate(numbers):
                 before, after = all_placements[source], all_placements[target]
-                # On each axis, both are numbers of placements.
-                if any(
-                    axis_after in shaped[axis_before] for axis_before, axis_after in zip(before, after, strict=True)
-                ):
+                placements_by_axis = zip(before, after, strict=True)
+                if any(axis_after in shaped[axis_before] for axis_before, axis_after in placements_by_axis):
                     price[row, column] = weight * self._shaped_price(before, after, meta)
 
     def _shaped_price(self, before: tuple[int, ...], after: tuple[int, ...], meta: TensorMeta) -> float:
-        """Return the sum of the seconds to reshard one axis at a time, with the other axes as before."""
+        """Return the sum of the seconds to reshard one axis at a time, with the other axes as before the reshard.
+
+        An axis whose time is unknown or infinite counts `IMPOSSIBLE` seconds.
+
+        Args:
+            before, after: [axis], the number of its placement in the catalogue.
+            meta: the type of the value on one device.
+        """
         catalogue, total = self.placements.catalogue, 0.0
         for axis, (axis_before, axis_after) in enumerate(zip(before, after, strict=True)):
             shape = list(meta.shape)

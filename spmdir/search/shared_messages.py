@@ -48,8 +48,8 @@ def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
 
     *Early* values are available from the start of a step: arguments, and results of one-operand ops of early values
     that are no contractions, such as views and casts. *Late* values are needed only at the end of a step: no
-    contraction depends on them. So gradients are late, but the operand of an embedding's gradient, an activation, is
-    not.
+    contraction depends on them. So gradients are late. An operand of the op that computes the gradient of an embedding
+    is not: it is an activation.
 
     Args:
         uses: the ops in program order.

@@ -71,7 +71,11 @@ class Search:
         self._shared = quotient(problem, self._colours.rounds[-1])
 
     def of(self, problem: Problem) -> Search:
-        """Return the search for the same nodes after some sources changed."""
+        """Return the search for the same nodes after some sources changed. Only nodes near these are compared again.
+
+        Args:
+            problem: equal to the problem of this search, apart from sources. A changed source is another object.
+        """
         search = copy.copy(self)
         search.problem, search._shared = problem, quotient(problem, self._colours.of(problem))
         return search
@@ -81,7 +85,7 @@ class Search:
         return self._shared.members[self._shared.node_class[node]]
 
     def _joints(self, decided: Solution) -> list[tuple[Strategy, ...]]:
-        """Return the strategies on all axes of the first node of each part."""
+        """Return [part], the strategies of its first node on all axes."""
         axes = self.problem.mesh.axis_names
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
@@ -90,11 +94,15 @@ class Search:
     ) -> Solution:
         """Return the best decision found.
 
+        Blocks of axes are decided one after the other. Each search starts from the strategies decided so far; axes that
+        no block has contained yet are left out. Of the decisions on all axes, the cheapest is returned; with prices in
+        `worth`, the last one.
+
         Args:
             worth: prices of memory and of hidden transfers.
             start: a decision for the same nodes; some of its strategies may not exist here. The result is at least as
                 good as the nearest legal decision after moves.
-            limit: if all decisions cost more, the result is one of them, with an infinite cost.
+            limit: seconds. If all decisions cost more, the result is one of them, with an infinite cost.
 
         Raises:
             Unsolvable: the user annotations leave a node without a strategy.
@@ -103,7 +111,7 @@ class Search:
         repeated = as_if_repeated(shared.weighed(worth), DECIDED_LAYERS)
         axes, orders = problem.mesh.axis_names, ()
         starts = None if start is None else self._joints(start)
-        joints = None if starts is None else [()] * len(starts)
+        joints = None if starts is None else [()] * len(starts)  # [part], the strategies on the axes decided so far
         ends: list[BlockEnd] = []
         decisions: list[tuple[Decision, Sequence[tuple[int, ...]]]] = []  # (decision, orders of parts)
         is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
@@ -124,7 +132,8 @@ class Search:
             if decided == axes:
                 decision = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}
                 decisions.append((decision, orders))
-        # Costs in seconds omit `worth`. The last block included it on all axes.
+        # `joint_cost` omits `worth`, so it cannot compare decisions made for `worth`. The last one is the best, because
+        # its search started from the one before.
         strategies, orders = decisions.pop()
         cost = joint_cost(problem.mesh, shared, strategies, orders, limit)
         for decision, decision_orders in reversed(decisions) if worth == NO_PRICES else ():
@@ -136,7 +145,7 @@ class Search:
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
-    """Return the best decision that the search finds; arguments and errors are those of `Search`."""
+    """Return the best decision that the search finds. Arguments are those of `Search`, errors of `Search.solution`."""
     return Search(problem, effort, depth).solution()
 
 

@@ -12,7 +12,7 @@ from spmdir.search.certificate.dual_bound import DualBound
 from spmdir.search.problem import Problem
 
 DEPTH = 4
-"""The number of steps to which neighbourhoods are compared; nodes with equal ones share their prices in the bound."""
+"""The number of steps to which neighbourhoods are compared. Nodes with equal neighbourhoods share their messages."""
 
 ROUNDS = 8
 """The number of rounds that plan reshards exactly where this may raise the bound."""
@@ -24,16 +24,16 @@ SETTLED, PATIENCE = 0.01, 4
 """A round ends after PATIENCE turns that each close less than this fraction of the gap."""
 
 PROVED = 1e-4
-"""A gap that is small enough to end."""
+"""The gap, as a fraction of the objective, at which no more rounds and turns are run."""
 
 NEAR_CHEAPEST = 0.0003
-"""Reshards between states within this fraction of the gap from the cheapest are planned exactly."""
+"""The slack of `DualBound.add_plans`, as a fraction of the gap."""
 
 
 _UNBOUNDED_OBJECTIVE = "; the decision minimises the scheduled time, which has no bound"
 
 _ROUNDING = 1e-6
-"""The fraction by which rounding errors may lift a bound above the objective."""
+"""The fraction of the objective by which rounding errors may lift a bound above it."""
 
 
 @attrs.frozen
@@ -60,15 +60,16 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """Return (objective - lower bound) / objective."""
+        """Return (objective − lower bound) / objective; 0 if the objective is 0 or below the bound."""
         return self._gap(self.objective)
 
     @property
     def gap_above_floor(self) -> float:
-        """Return (objective - lower bound) / (objective - floor)."""
+        """Return (objective − lower bound) / (objective − floor); 0 if the objective is at most floor or bound."""
         return self._gap(self.objective - self.floor)
 
     def _gap(self, cost: float) -> float:
+        """Return the gap as a fraction of `cost`; 0 if the cost is not positive."""
         return max(self.objective - self.lower_bound, 0.0) / cost if cost > 0.0 else 0.0
 
     @property
@@ -107,7 +108,8 @@ def certify(
         overlap: the option of `propagate` that determined these fractions.
 
     Raises:
-        UnsupportedError: nodes have too many joint strategies, or the topology has measured costs.
+        UnsupportedError: nodes have too many joint strategies, the topology has measured costs, or the bound exceeds
+            the objective, which is a bug.
     """
     if problem.topology.costs is not None:
         raise UnsupportedError(
@@ -122,7 +124,7 @@ def certify(
             break
         bound = _rise(dual, objective)
     floor = dual.floor()
-    if not bound <= objective * (1 + _ROUNDING):  # as NaN is not
+    if not bound <= objective * (1 + _ROUNDING):  # also if the bound is NaN
         raise UnsupportedError(
             f"no decision should cost less than {milliseconds(bound)} ms, but one costs {milliseconds(objective)} ms; "
             "the bound is wrong, please report the program"
@@ -133,7 +135,7 @@ def certify(
 
 
 def _rise(dual: DualBound, objective: float) -> float:
-    """Run turns until the bound settles, and return the highest one."""
+    """Run turns until the bound settles or proves the objective, and return the highest bound."""
     dual.restart_momentum()
     bound, last_progress = dual.bound(), 0
     for turn in range(TURNS):

@@ -59,9 +59,12 @@ MOMENTUM = 0.8
 class DualBound:
     """A lower bound that rises with each turn.
 
+    The extra price of reshards along `Problem.apart` does not count, so the bound holds with and without it.
+
     Args:
         depth: the number of steps to which neighbourhoods of nodes are compared.
-        counted_fractions: [value], the fraction of the time of its reshards that counts; 1 if empty.
+        counted_fractions: [value], the fraction of the time of its reshards that counts; 1 if empty. Of merged values,
+            the least fraction counts.
 
     Attributes:
         shared: the program with one part for each class of nodes.
@@ -100,7 +103,14 @@ class DualBound:
         self._rising_turns, self.planned = 0, 0
 
     def _equal_values(self, problem: Problem, classes: Sequence[int]) -> Iterator[EqualValues]:
-        """Yield the values with equal producers and uses, and fill in the messages of their ends."""
+        """Yield the values with equal producers and uses, and add the messages of their ends to `_messages`.
+
+        A value with more than `MOST_USES` different uses is yielded once for each group of uses, with a part of its
+        price.
+
+        Args:
+            classes: [node], its class.
+        """
         users: list[Counter[tuple[int, int]]] = [Counter() for _ in problem.values]
         for index, node in enumerate(problem.nodes):
             for operand_index, value in enumerate(node.operands):
@@ -114,10 +124,11 @@ class DualBound:
         known_messages: dict[tuple[int, int, int], tuple[NodeMessage, Numbers]] = {}
 
         def message_of(part: int, position: int, group: int = -1) -> tuple[NodeMessage, Numbers]:
-            """Return a message of a class with the numbers of its placements.
+            """Return a message of a class, and [placement] its number as a joint placement. It is made once.
 
             Args:
-                position: the operand index; with a `group` of uses, the result index.
+                position: the index of a result if there is a group, else of an operand.
+                group: the number of a group of uses of this result. Each group has a message of the producer.
             """
             key = part, position, group
             if key not in known_messages:
@@ -147,10 +158,10 @@ class DualBound:
                     value,
                     list(messages_of_class),
                     table.price,
-                    1 / len(groups),
-                    producer,
-                    table.row[produced],
-                    equal_uses,
+                    fraction=1 / len(groups),
+                    producer=producer,
+                    produced=table.row[produced],
+                    uses=equal_uses,
                 )
                 for use, (message_class, message) in enumerate(messages, -1):  # the producer is -1
                     message.ends.append((values, use))
@@ -158,7 +169,10 @@ class DualBound:
                 yield values
 
     def _shares_of(self, part: int) -> tuple[list[float], list[float]]:
-        """Return, for the pass in program order and for the reverse one, the share of the excess of each message."""
+        """Return [message], its share of the excess of a class: in the pass in program order, and in the reverse pass.
+
+        Messages to values that a later class shares, in the order of the pass, have equal shares. Others have none.
+        """
         messages = self._messages[part]
         has_later = [any(values.last > part for values, _ in message.ends) for message in messages]
         has_earlier = [any(values.first < part for values, _ in message.ends) for message in messages]
@@ -187,14 +201,19 @@ class DualBound:
         self._rising_turns += 1
 
     def _pass_on(self, part: int, shares: Sequence[float]) -> None:
-        """Collect what the values of a class can pay, and pass the excess of each state on."""
+        """Collect what the values of a class can pay, and pass the excess of each state on to later classes.
+
+        Args:
+            shares: [message], its share of the excess.
+        """
         messages, cost = self._messages[part], self.states[part].seconds
         collected = [message.collect() for message in messages]
         for message, seconds in zip(messages, collected, strict=True):
             cost = cost + seconds[message.placement_of_state]
         cost = cost - cost.min()
         for message, seconds, share in zip(messages, collected, shares, strict=True):
-            message.change(share * message.least_by_placement(cost) - seconds if share else -seconds)
+            sent_seconds = share * message.least_by_placement(cost) if share else 0.0
+            message.change(sent_seconds - seconds)
 
     def bound(self) -> float:
         """Return the lower bound, in seconds."""
@@ -210,7 +229,7 @@ class DualBound:
         )
 
     def _reduced_costs(self, part: int) -> Numbers:
-        """Return [state], the seconds of a node of a class without its messages."""
+        """Return [state], the seconds of a node of a class minus its messages."""
         cost = self.states[part].seconds
         for message in self._messages[part]:
             cost = cost - message.seconds[message.placement_of_state]
@@ -221,15 +240,19 @@ class DualBound:
         self._previous, self._rising_turns = [], 0
 
     def add_plans(self, slack: float) -> int:
-        """Replace bounds of reshards by exact plans where this may raise the bound; return their number.
+        """Replace bounds of reshards by exact plans where this may raise the bound; return how many plans were made.
 
-        These are reshards between placements of states within `slack` seconds of the cheapest state. Those come first
-        that the search estimates higher than the bound.
+        These are reshards between placements of states within `slack` seconds of the cheapest state. If the search
+        estimates some of them higher than the bound does, only those are planned. Otherwise all are.
         """
         return self._add_plans(slack, is_last=False) or self._add_plans(slack, is_last=True)
 
     def _add_plans(self, slack: float, is_last: bool) -> int:
-        """Plan reshards as `add_plans` does; `is_last` also those that the search does not estimate higher."""
+        """Plan reshards as `add_plans` does, and return how many plans were made.
+
+        Args:
+            is_last: whether to plan also those that the search does not estimate higher.
+        """
         costs = [self._reduced_costs(part) for part in range(len(self._messages))]
         is_near = [cost <= cost.min() + slack for cost in costs]
         near_placements = {  # message → its placements in states that are near the cheapest one
@@ -295,7 +318,7 @@ class _Tables:
             if value in shared.ties:  # it is never resharded, so all prices are final
                 may_rise = np.zeros(price.shape, dtype=bool)
             else:
-                # Plug-ins may make such reshards cheaper than any bound.
+                # A plug-in's placement or collective may make reshards cheaper than the table, so their bound is 0.
                 has_no_bound = self._is_plugin[numbers] | (not keep_bounds(shared.collectives))
                 price[has_no_bound] = price[:, has_no_bound] = 0.0
                 may_rise = price < self._estimates.table(numbers, value) * (1 - 1e-9)
@@ -318,10 +341,13 @@ class _Tables:
         return is_uneven
 
     def plan(self, value: int, pairs: Iterable[tuple[int, int]], most: int, is_last: bool) -> int:
-        """Enter the planner's seconds of at most `most` reshards, and return how many were not planned before.
+        """Enter the planner's seconds of at most `most` reshards of a value, and return how many plans were made.
+
+        Reshards of ties, and those that were planned before, are skipped.
 
         Args:
-            is_last: whether to plan also those that the search estimates alike.
+            pairs: (before, after), two rows of the table.
+            is_last: whether to plan also those that the search does not estimate higher.
         """
         table, added = self.of(value), 0
         if value in self._shared.ties:
@@ -338,7 +364,11 @@ class _Tables:
 
 
 def number_all(placements: JointPlacements, rank: int) -> None:
-    """Number every joint placement that a plan may pass, apart from plug-in placements."""
+    """Number every joint placement that a plan may pass, apart from plug-in placements.
+
+    Reductions of different kinds do not occur together. With each kind that some placement has already, all
+    combinations of R, shards of `rank` dimensions and this kind are numbered, in every nesting order.
+    """
     catalogue, index = placements.catalogue.placements, placements.catalogue.index
     kinds = {kind for placed in placements.all for number in placed if (kind := catalogue[number].kind)}
     shards = [index[Shard(dim)] for dim in range(rank)]

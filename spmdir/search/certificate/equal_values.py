@@ -1,9 +1,10 @@
 """Equal values of a program in the dual bound: the least cost of their reshards, given the messages of their ends.
 
-Values are equal if nodes of one class produce them, and nodes of equal classes use them. The reshards of a value form a
-tree. Its root is the placement that the value is produced in, and each use has a leaf, the placement that it needs. The
-least tree is found by dynamic programming over sets of uses (S. E. Dreyfus and R. A. Wagner, "The Steiner problem in
-graphs", 1971): a tree for several uses is a reshard to a placement, and trees for two parts of the uses from there.
+Values are equal if nodes of one class produce them, and nodes of equal classes use them. A *class* is a set of nodes
+with equal neighbourhoods, as of `colour_refinement.py`. The reshards of a value form a tree. Its root is the placement
+that the value is produced in, and each use has a leaf, the placement that it needs. The least tree is found by dynamic
+programming over sets of uses (S. E. Dreyfus and R. A. Wagner, "The Steiner problem in graphs", 1971): a tree for
+several uses is a reshard to a placement, and trees for two parts of the uses from there.
 
 For example, a value is produced in P, and its two uses need R and S. The reshards P → R, P → S, S → R and R → S take 4,
 2, 2 and 0 s. Two trees from P cost 4 + 2 s, the tree that branches in S costs 2 + 2 s, and that in R costs 4 + 0 s.
@@ -23,13 +24,14 @@ _least = np.minimum.reduce
 
 @attrs.define(eq=False, slots=False)
 class NodeMessage:
-    """Seconds that a class of nodes gives to values through one operand or one result.
+    """Seconds that each node of a class pays to the values of one operand or one result.
 
     Attributes:
         placement_of_state: [state of the class], the index of the placement.
         seconds: [placement], added to the cost of the values and subtracted from that of the nodes.
         ends: the values of the operand or result, each with the index of the use; -1 for a result.
-        sharers: the largest number of messages of this class that one of these values has.
+        sharers: the largest number of messages of this class that one of these values has. It is 2 or more if nodes of
+            the class produce and use a value, or use it twice.
     """
 
     placement_of_state: Numbers
@@ -42,11 +44,15 @@ class NodeMessage:
         self._starts = np.searchsorted(self.placement_of_state[self._order], np.arange(len(self.seconds)))
 
     def least_by_placement(self, cost: Numbers) -> Numbers:
-        """Return [placement], the least cost of the states with this placement."""
+        """Return [placement], the least cost of the states with this placement.
+
+        Args:
+            cost: [state of the class].
+        """
         return np.minimum.reduceat(cost[self._order], self._starts)
 
     def collect(self) -> Numbers:
-        """Return [placement], the most that a node can pay, such that no value costs less than 0.
+        """Return [placement], the most seconds that values can pay to a node, such that no value costs less than 0.
 
         If a value has several messages of this class, each takes an equal part of its change. As the least cost is
         concave in the messages, it is not negative then either.
@@ -55,7 +61,7 @@ class NodeMessage:
         return collected if self.sharers == 1 else (collected - (self.sharers - 1) * self.seconds) / self.sharers
 
     def change(self, seconds: Numbers) -> None:
-        """Replace the message."""
+        """Replace the message by `seconds`, [placement]. Cached costs of its uses are dropped."""
         self.seconds = seconds
         for values, use in self.ends:
             if use >= 0:
@@ -64,7 +70,7 @@ class NodeMessage:
 
 @attrs.frozen(eq=False)
 class EqualUses:
-    """Uses of a value by nodes of one class as one operand. In the least tree, they need one placement.
+    """Uses of a value by nodes of one class as one operand. In the least tree, all of them need the same placement.
 
     Attributes:
         message: of the operand.
@@ -82,14 +88,18 @@ class EqualValues:
 
     Args:
         count: the number of values.
-        value: the number of one of them, in the program over classes.
+        value: their merged value, in the program over classes.
         classes: the classes of their producers and users.
-        price: [before, after], seconds.
-        fraction: of the price that counts.
-        produced: [placement of the message of the producer], its number in `price`.
+        price: [before, after], seconds of a reshard. The caller may change it, and calls `read` then.
+        fraction: the fraction of the price that counts.
+        producer: the message of the producer.
+        produced: [placement of this message], its number in `price`.
+        uses: groups of uses with one message each.
 
     Attributes:
-        served: [use], see `_serve`; None if it has to be computed again.
+        price: [before, after], the counted seconds of a reshard.
+        first, last: the smallest and the largest of `classes`.
+        served: [use], the cached result of `_serve`; None if it has to be computed again.
     """
 
     def __init__(
@@ -116,7 +126,7 @@ class EqualValues:
         self.served: list[Numbers | None] = [None] * len(self.uses)
 
     def _serve(self, use: int) -> Numbers:
-        """Return [placement], the least cost of a use that is resharded from there."""
+        """Return [placement], the least cost of a group of uses, and of its messages, if it reshards from there."""
         served = self.served[use]
         if served is None:
             end = self.uses[use]
@@ -145,12 +155,17 @@ class EqualValues:
         return branched, trees
 
     def _above(self, use: int) -> Numbers:
-        """Return [placement], the least cost of a tree without `use`, and with this placement."""
+        """Return [placement], the least cost of the tree of all other uses, if the tree contains this placement.
+
+        So `use` may reshard from this placement. The path from the root to it is extended by one placement at a time,
+        at which trees for some of the other uses branch off.
+        """
         others = [other for other in range(len(self.uses)) if other != use]
         _, trees = self._trees(others)
         all_bits = (1 << len(others)) - 1
         from_producer = _least(self._price_from_produced + self.producer.seconds[:, None])
-        # [set of uses that branch off below the placement][placement]; the others branch off above it
+        # [set of uses as bits][placement], the least cost of a path to the placement, if the uses in the set branch off
+        # there or later. The cost contains the trees of the uses that branched off before.
         above: list[Numbers] = [from_producer] * (all_bits + 1)
         for bits in range(all_bits - 1, -1, -1):
             supersets = [larger for larger in range(bits + 1, all_bits + 1) if larger & bits == bits]
@@ -159,10 +174,12 @@ class EqualValues:
         return above[0]
 
     def least_at(self, use: int) -> Numbers:
-        """Return [placement], the least cost of all reshards and of the other messages, for one of equal uses.
+        """Return [placement of a message], the least cost of all reshards and of the other messages.
+
+        If the message is that of several uses of one value, the cost is divided by their number.
 
         Args:
-            use: its index, or -1 for the producer.
+            use: the index of the uses with this message, or -1 for the message of the producer.
         """
         if use < 0:
             if len(self.uses) == 1:
@@ -181,13 +198,14 @@ class EqualValues:
         return float((self.least_at(-1) + self.producer.seconds).min())
 
     def tight_reshards(self, produced: Numbers, needed: Sequence[Numbers], slack: float) -> Iterator[tuple[int, int]]:
-        """Yield the reshards at the root and the leaves of trees that cost at most `slack`.
-
-        A reshard is (before, after), two numbers of placements in `price`.
+        """Yield the reshards at the root and at the leaves of trees that cost at most `slack`, messages included.
 
         Args:
             produced: indices of the placements of the producer's message that are considered.
-            needed: the same for the message of each use.
+            needed: [use], the same for the message of each use.
+            slack: seconds.
+
+        Yields: (before, after), two numbers of placements in `price`. A pair may occur several times.
         """
         roots, root_seconds = self.produced[produced], self.producer.seconds[produced][:, None]
         if len(self.uses) > 1:
