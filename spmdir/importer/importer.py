@@ -39,7 +39,12 @@ from spmdir.importer.read_traced import read_traced
 from spmdir.importer.retrace import is_bitwise_exact
 from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.updated_inputs import find_updated_inputs
-from spmdir.importer.user_shardings import check_output_sharding, find_like_input, match_input_shardings
+from spmdir.importer.user_shardings import (
+    check_kept_names,
+    check_output_sharding,
+    find_like_input,
+    match_input_shardings,
+)
 from spmdir.passes.fold_experts import FoldExpertsPass
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.torch_interop.symbolic_numbers import is_open
@@ -182,6 +187,7 @@ def _build_module(
         hidden = frozenset(entry.names[0] for entry in arguments if entry.kind in ("tangent", "late_buffer"))
         labels, positions = [entry.label for entry in arguments], _positions(program)
         shardings = match_input_shardings(plan.shardings, names, node_names, positions, metas, mesh, labels, hidden)
+        check_kept_names(plan, names)
         annotations = dict(zip(arguments, zip(metas, shardings, strict=True), strict=True))
         updated_inputs = dict(zip(map(id, program.outputs), find_updated_inputs(program), strict=True))
         result_shardings = _find_result_shardings(
@@ -200,8 +206,10 @@ def _build_module(
             Region(block),
             arg_attrs=ArrayAttr(
                 [
-                    signature_attrs(entry.names[0], entry.kind, sharding, value, plan.keep, buffer=entry.buffer)
-                    for value, entry, sharding in zip(block.args, arguments, shardings, strict=True)
+                    signature_attrs(
+                        entry.names[0], entry.kind, sharding, value, plan.kept_axes(value_names), buffer=entry.buffer
+                    )
+                    for value, entry, sharding, value_names in zip(block.args, arguments, shardings, names, strict=True)
                 ]
             ),
             res_attrs=ArrayAttr(

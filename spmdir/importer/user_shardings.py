@@ -12,6 +12,7 @@ from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mea
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 from spmdir.importer.program import Input
@@ -71,6 +72,18 @@ def match_input_shardings(
                 sharding = _check_sharding(fitting_value, meta, mesh, labels[index], key_location(key))
                 matches[index] = (is_exact, sharding and _drop_reduced_dimensions(sharding, meta, full_meta))
     return [sharding for _, sharding in matches]
+
+
+def check_kept_names(plan: ShardingPlan, names: Sequence[tuple[str, ...]]) -> None:
+    """Raise ShardingError if an entry `axis: name or glob` of `plan.keep` matches no argument."""
+    every_name = [name for entry in names for name in entry]
+    for entry in plan.keep:
+        pattern = entry.partition(":")[2].strip()
+        if pattern and not any(fnmatchcase(name, pattern) for name in every_name):
+            raise ShardingError(
+                f"`keep` has the entry '{entry}', which matches no argument; expected an axis, or an axis and a name or"
+                f" glob, as in 'ep: *.experts.*'{did_you_mean_glob(pattern, every_name)}"
+            )
 
 
 def _unknown_key_error(

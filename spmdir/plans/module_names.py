@@ -35,33 +35,50 @@ def is_glob(key: str) -> bool:
     return any(character in key for character in "*?[")
 
 
-def find_modules(key: str, names: Collection[str], base: str = "") -> list[str]:
-    """Return the module named `key`, or by default the modules that match it as a glob.
+def find_names(key: str, names: Collection[str], base: str = "") -> list[str]:
+    """Return the name `key`, or by default the names that match it as a glob; empty if there are none.
 
     Args:
-        base: a module. Names may also be relative to it, as in a plan of Hugging Face.
-
-    Raises:
-        ShardingError: there is no such module.
+        base: a module. Names may also be relative to it.
     """
     for candidate in (key, f"{base}.{key}") if base else (key,):
         matches = [name for name in names if name and fnmatchcase(name, candidate)]
         matches = [candidate] if candidate in names else matches
         if matches:
             return matches
+    return []
+
+
+def find_modules(key: str, names: Collection[str], base: str = "", parameters: Collection[str] = ()) -> list[str]:
+    """Return the module named `key`, or by default the modules that match it as a glob.
+
+    Args:
+        base: a module. Names may also be relative to it, as in a plan of Hugging Face.
+        parameters: names that are used if `key` matches no module.
+
+    Raises:
+        ShardingError: there is no such module or parameter.
+    """
+    if matches := find_names(key, names, base) or find_names(key, parameters, base):
+        return matches
     problem, hint = ("matches no module", did_you_mean_glob) if is_glob(key) else ("is not a module", did_you_mean)
     raise ShardingError(f"the plan names '{key}', which {problem} of the model{hint(key, names)}", key_location(key))
 
 
-def values_by_module(value_by_key: Mapping[str, Value], names: Collection[str], base: str = "") -> dict[str, Value]:
+def values_by_module(
+    value_by_key: Mapping[str, Value], names: Collection[str], base: str = "", parameters: Collection[str] = ()
+) -> dict[str, Value]:
     """Return module → value. Exact keys take precedence over globs, and later globs over earlier ones.
+
+    Args:
+        base, parameters: as for `find_modules`.
 
     Raises:
         ShardingError: a key matches no module.
     """
     value_by_module: dict[str, Value] = {}
     for key, value in sorted(value_by_key.items(), key=lambda item: not is_glob(item[0])):
-        value_by_module |= dict.fromkeys(find_modules(key, names, base), value)
+        value_by_module |= dict.fromkeys(find_modules(key, names, base, parameters), value)
     return value_by_module
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 from torch import nn
@@ -14,8 +14,9 @@ from spmdir.core.placement.base import Placement, ShardPlacement, parse_placemen
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.sharding_plan import INPUTS, Activation, ShardingPlan
 from spmdir.core.placement.standard import R, Shard
+from spmdir.plans.expert_parameters import expert_parameters
 from spmdir.plans.module_names import first_names, modules_of, parameters_of, with_globs
-from spmdir.plans.styles import Style, layer_styles, layout, placed_parameters
+from spmdir.plans.styles import Style, layer_styles, layout, placed_parameters, targets_of_styles
 from spmdir.plans.tensor_parallel_layers import is_linear, tensor_parallel_layers
 
 
@@ -29,6 +30,8 @@ class Recipe:
         parameters: whether parameters are sharded, along the dimension that `_shard_over` chooses.
         state: whether optimizer states are sharded in this way, with replicated parameters.
         layers: whether linear layers are sharded in pairs: by output features, then by input features.
+        experts: whether parameters of experts are sharded by expert, and kept. Other parameters are sharded if another
+            recipe of the product shards parameters.
         sequence: whether outputs of the embedding, layers, norms and linear layers are sharded along the sequence,
             their dimension 1. Outputs that are sharded by features are left out.
     """
@@ -38,6 +41,7 @@ class Recipe:
     parameters: bool = False
     state: bool = False
     layers: bool = False
+    experts: bool = False
     sequence: bool = False
 
 
@@ -47,10 +51,14 @@ RECIPES: dict[str, Recipe] = {
     "zero2": Recipe(("zero", "dp_shard", "dp"), inputs=0, state=True),
     "fsdp": Recipe(("fsdp", "dp_shard", "dp"), inputs=0, parameters=True),
     "tp": Recipe(("tp",), layers=True),
+    "ep": Recipe(("ep",), inputs=0, experts=True),
     "sp": Recipe(("sp", "tp"), sequence=True),
     "cp": Recipe(("cp",), inputs=1, sequence=True),
 }
 """Word → its effect along its axis. zero1 and zero2 are the same plan: a sharded update uses a sharded gradient."""
+
+_SAME_AXIS = (("tp", "sp"), ("ddp", "ep"), ("zero1", "ep"), ("fsdp", "ep"))
+"""The pairs of words that one axis may have."""
 
 PRODUCTS = {"hsdp": ("ddp", "fsdp")}
 """Word → the recipes whose product it is."""
@@ -91,22 +99,29 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
         if factor.recipe.inputs is not None:
             inputs[factor.axis] = Shard(factor.recipe.inputs)
     weights = _layer_placements(layers, model)
-    parameter_axes = [factor.axis for factor in factors if factor.recipe.parameters]
-    state_axes = [factor.axis for factor in factors if factor.recipe.state]
+    expert_axes = [factor.axis for factor in factors if factor.recipe.experts]
+    experts = expert_parameters(model) if expert_axes else []
+    _check_expert_counts(experts, expert_axes, model, mesh)
+    parameter_axes = _axes_with(factors, "parameters", expert_axes)
+    state_axes = _axes_with(factors, "state", expert_axes)
     parameters: dict[str, Sharding] = {}
     state: dict[str, Sharding] = {}
     for name, parameter in model.named_parameters():
-        placements = _shard_over({**replicated, **weights.get(name, {})}, parameter_axes, parameter.shape, mesh)
+        by_expert = dict.fromkeys(expert_axes if name in experts else [], Shard(0))
+        placements = {**replicated, **by_expert, **weights.get(name, {})}
+        placements = _shard_over(placements, parameter_axes, by_expert, parameter.shape, mesh)
         parameters[name] = _sharding(open_axes, placements)
-        state[name] = _sharding(open_axes, _shard_over(placements, state_axes, parameter.shape, mesh))
+        state[name] = _sharding(open_axes, _shard_over(placements, state_axes, by_expert, parameter.shape, mesh))
     names = list(parameters_of(model))
+    kept_experts = with_globs(dict.fromkeys(experts, True), names)
+    keep = [*layers, *(f"{axis}: {key}" for axis in expert_axes for key in kept_experts)]
     shardings = {INPUTS: _sharding(open_axes, {**replicated, **inputs})} if inputs else {}
     if state_axes:
         shardings |= with_globs(state, names)
         shardings |= {f"parameters.{key}": sharding for key, sharding in with_globs(parameters, names).items()}
     else:
         shardings |= with_globs(parameters, names)
-    return ShardingPlan(shardings, activations=_activations(factors, layers, model, mesh), keep=tuple(layers))
+    return ShardingPlan(shardings, activations=_activations(factors, layers, model, mesh), keep=tuple(keep))
 
 
 def recipe_factors(text: str, mesh: Mesh) -> list[AxisRecipe]:
@@ -158,29 +173,52 @@ def _axis(word: str, mesh: Mesh, named_axis: str | None) -> str:
 
 
 def _check_distinct(text: str, factors: Sequence[AxisRecipe], mesh: Mesh) -> None:
-    """Raise ShardingError if two recipes are for one axis, except tp and sp."""
+    """Raise ShardingError if two recipes are for one axis, except the pairs of `_SAME_AXIS`."""
     for index, factor in enumerate(factors):
         for earlier in factors[:index]:
-            if factor.axis == earlier.axis and {factor.recipe, earlier.recipe} != {RECIPES["tp"], RECIPES["sp"]}:
+            pairs = [{RECIPES[first], RECIPES[second]} for first, second in _SAME_AXIS]
+            if factor.axis == earlier.axis and {factor.recipe, earlier.recipe} not in pairs:
                 raise ShardingError(
                     f"'{text}' has two recipes for axis '{factor.axis}' of mesh {mesh}; expected one for each axis, or "
-                    "tp and sp: add an axis to the mesh, or name the axes, as in fsdp(dp)*tp(tp)"
+                    "tp and sp, or fsdp and ep: add an axis to the mesh, or name the axes, as in fsdp(dp)*tp(tp)"
                 )
+
+
+def _axes_with(factors: Sequence[AxisRecipe], field: str, expert_axes: Sequence[str]) -> list[str]:
+    """Return the axes of the recipes whose attribute `field` is true, and those of `ep` if there are any."""
+    axes = [factor.axis for factor in factors if getattr(factor.recipe, field)]
+    return list(dict.fromkeys([*axes, *expert_axes])) if axes else []
+
+
+def _check_expert_counts(names: Sequence[str], axes: Sequence[str], model: nn.Module, mesh: Mesh) -> None:
+    """Raise ShardingError if the ranks of an axis do not divide the number of experts of a parameter."""
+    parameters, ranks = parameters_of(model), mesh.group_size(axes)
+    for name in names:
+        if parameters[name].shape[0] % ranks:
+            raise ShardingError(
+                f"'{name}' has {parameters[name].shape[0]} experts, which the {ranks} ranks of axis '{axes[0]}' do not "
+                "divide; choose a size of the axis that divides the number of experts"
+            )
 
 
 def _layer_placements(layers: Mapping[str, Mapping[str, Style]], model: nn.Module) -> dict[str, AxisPlacements]:
     """Return parameter → axis → placement. A tied parameter has the placements of all its names."""
-    modules, first_name_of = modules_of(model), first_names(model)
+    targets, first_name_of = targets_of_styles(model), first_names(model)
     placements_by_name: dict[str, AxisPlacements] = {}
     for axis, styles in layers.items():
         for name, style in styles.items():
-            for parameter, placement in placed_parameters(name, modules[name], style).items():
+            for parameter, placement in placed_parameters(name, targets[name], style).items():
                 placements_by_name.setdefault(first_name_of[parameter], {})[axis] = placement
     return placements_by_name
 
 
-def _shard_over(placements: AxisPlacements, axes: Sequence[str], shape: Sequence[int], mesh: Mesh) -> AxisPlacements:
+def _shard_over(
+    placements: AxisPlacements, axes: Sequence[str], fixed: Collection[str], shape: Sequence[int], mesh: Mesh
+) -> AxisPlacements:
     """Return `placements` with one sharded dimension for each of `axes`, if the axis divides one.
+
+    The placements of `fixed` axes do not change. All other `axes` shard one dimension if they can, so that one message
+    gathers the tensor.
 
     Dimension 0 is the first choice, then the largest dimension, among those that are not sharded yet. A dimension that
     other axes shard is the last choice. There, the axis is nested inside these axes. For the shape (6, 8) and an axis
@@ -188,7 +226,13 @@ def _shard_over(placements: AxisPlacements, axes: Sequence[str], shape: Sequence
     """
     placements = dict(placements)
     for axis in axes:
-        sharded_dims = {placement.dim for placement in placements.values() if isinstance(placement, ShardPlacement)}
+        if axis in fixed:
+            continue
+        sharded_dims = {
+            placement.dim
+            for other, placement in placements.items()
+            if isinstance(placement, ShardPlacement) and (other in fixed or other not in axes)
+        }
         ranking: dict[int, tuple[bool, bool, int, int]] = {}
         for dim, size in enumerate(shape):
             shard_size = _shard_size(dim, size, placements, mesh)

@@ -23,8 +23,8 @@ class Style:
     """The effect of a style on a module along one axis.
 
     Attributes:
-        features: the sharded features of the weight: "out", "in", or "none" for replicated parameters. None does not
-            set the placements of parameters.
+        features: the sharded features of the weight: "out", "in", or "none" for replicated parameters. "experts" shards
+            the leading dimension of a parameter of experts. None does not set the placements of parameters.
         packed: the number of matrices that the weight concatenates. Each of them is sharded.
         inputs, outputs: position or name → the text of a placement. The compiler decides all others.
     """
@@ -56,10 +56,13 @@ WORDS: dict[str, Style] = {
     "replicated": REPLICATED,
     "replicated_with_grad_allreduce": REPLICATED,
     "mla_kv_a_proj": REPLICATED,
+    "moe_tp_experts": Style(),
+    "grouped_gemm": Style("experts"),
+    "ep_dispatch_experts": Style(),
 }
 """Word of Hugging Face's `tp_plan` → its style. Partial gradients of replicated parameters are summed."""
 
-EXPERTS = ("moe_tp_experts", "moe_identity_expert", "grouped_gemm", "ep_dispatch_experts", "ep_router", "local_params")
+EXPERTS = ("moe_identity_expert", "ep_router", "local_params")
 """Words of Hugging Face's `tp_plan` for experts, which are not supported."""
 
 
@@ -163,6 +166,9 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
     """
     placements: dict[str, Placement] = {}
     for part, rank in parts.items():
+        if style.features == "experts":
+            placements[part] = Shard(0)
+            continue
         # A bias has output features only, so it is replicated if input features are sharded.
         if style.features == "none" or (style.features == "in" and rank == 1):
             placements[part] = R
@@ -173,14 +179,18 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
     return placements
 
 
-def placed_parameters(name: str, module: nn.Module, style: Style) -> dict[str, Placement]:
-    """Return parameter → placement, for the module `module` with the name `name`.
+def placed_parameters(name: str, module: nn.Module | nn.Parameter, style: Style) -> dict[str, Placement]:
+    """Return parameter → placement, for the module or parameter `module` with the name `name`.
+
+    A parameter is the weight of a linear layer, or of one for each expert: (…, out, in).
 
     Raises:
         ShardingError: the style shards a weight, but the module is no linear layer or embedding.
     """
     if style.features is None:
         return {}
+    if isinstance(module, nn.Parameter):
+        return {name: linear_placements(style, {"weight": module.dim()})["weight"]}
     parts = {part: parameter.dim() for part, parameter in module.named_parameters(recurse=False)}
     weight = parts.get("weight", 0)
     if style.features != "none" and (weight < 2 or set(parts) - {"weight", "bias"}):
@@ -194,13 +204,19 @@ def placed_parameters(name: str, module: nn.Module, style: Style) -> dict[str, P
 
 
 def layer_styles(styles: Mapping[str, object], model: nn.Module) -> dict[str, Style]:
-    """Return module → style, for styles given by names and globs, also relative to the base model.
+    """Return module or parameter → style, for styles given by names and globs, also relative to the base model.
 
     Raises:
-        ShardingError: a style is unknown, or a key matches no module.
+        ShardingError: a style is unknown, or a key matches no module or parameter.
     """
     style_by_key = {key: as_style(key, value) for key, value in styles.items()}
-    return values_by_module(style_by_key, modules_of(model), getattr(model, "base_model_prefix", ""))
+    base = getattr(model, "base_model_prefix", "")
+    return values_by_module(style_by_key, modules_of(model), base, parameters_of(model))
+
+
+def targets_of_styles(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
+    """Return the name → module or parameter of everything that may have a style."""
+    return {**parameters_of(model), **modules_of(model)}
 
 
 def styles_plan(styles: Mapping[str, object], model: nn.Module, mesh: Mesh, axis: str | None = None) -> ShardingPlan:
@@ -210,17 +226,17 @@ def styles_plan(styles: Mapping[str, object], model: nn.Module, mesh: Mesh, axis
         ShardingError, UnsupportedError: a style, axis or module is unknown.
     """
     axis = style_axis(mesh, axis)
-    layers, modules, first_name_of = layer_styles(styles, model), modules_of(model), first_names(model)
+    layers, targets, first_name_of = layer_styles(styles, model), targets_of_styles(model), first_names(model)
     open_placements = {open_axis: parse_placement("?") for open_axis in mesh.axis_names if open_axis != axis}
     shardings: dict[str, Sharding] = {}
     for name, style in layers.items():
-        for parameter, placement in placed_parameters(name, modules[name], style).items():
+        for parameter, placement in placed_parameters(name, targets[name], style).items():
             shardings[first_name_of[parameter]] = Sharding([(axis, placement), *open_placements.items()])
     activations = {name: style_activation(style, axis, mesh) for name, style in layers.items()}
     given_activations = {name: activation for name, activation in activations.items() if activation is not None}
     return ShardingPlan(
         with_globs(shardings, parameters_of(model)),
-        activations=with_globs(given_activations, modules),
+        activations=with_globs(given_activations, modules_of(model)),
         keep=(axis,),
     )
 

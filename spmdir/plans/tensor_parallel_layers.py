@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from torch import nn
 
 from spmdir.core.errors import ShardingError
-from spmdir.plans.module_names import find_modules, modules_of
+from spmdir.plans.module_names import find_modules, find_names, modules_of, parameters_of
 
 COLWISE = {
     *("q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv", "q", "k", "v"),
@@ -39,6 +39,7 @@ def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
     """
     tp_plan, modules = getattr(model, "tp_plan", None), modules_of(model)
     if isinstance(tp_plan, Mapping) and tp_plan:
+        tp_plan = _without_missing_layers(tp_plan, model)
         return _with_adapters(tp_plan, modules) if any(name.endswith(ADAPTED) for name in modules) else tp_plan
     styles: dict[str, object] = {}
     for name, module in modules.items():
@@ -53,6 +54,21 @@ def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
             'common names, such as up_proj and down_proj: give their names, as in {"*.first": "colwise", '
             '"*.second": "rowwise"}'
         )
+    return styles
+
+
+def _without_missing_layers(plan: Mapping[str, object], model: nn.Module) -> dict[str, object]:
+    """Return a `tp_plan` without the entries that its family of models has, but this model does not.
+
+    For example, the family Qwen3-MoE has dense layers, but most of its models have none.
+    """
+    of_family = getattr(getattr(model, "config", None), "base_model_tp_plan", None) or {}
+    names = [f".{name}" for name in (*modules_of(model), *parameters_of(model))]
+    styles: dict[str, object] = {}
+    for key, style in plan.items():
+        is_of_family = any(key == name or key.endswith(f".{name}") for name in of_family)
+        if not is_of_family or find_names(f"*.{key}", names):
+            styles[key] = style
     return styles
 
 

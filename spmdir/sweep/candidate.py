@@ -12,7 +12,7 @@ from spmdir.core.errors import UnsupportedError, did_you_mean
 from spmdir.core.mesh import Mesh
 from spmdir.plans.recipes import AUTO
 
-DATA_AXES = ("dp_replicate", "dp_shard", "dp")
+DATA_AXES = ("dp_replicate", "dp_shard", "dp", "ep")
 """The axes that may shard the batch."""
 
 RECIPE_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -25,12 +25,13 @@ RECIPE_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fsdp*tp*sp": ("dp", "tp"),
         "hsdp*tp*sp": ("dp_replicate", "dp_shard", "tp"),
         "fsdp*cp": ("dp", "cp"),
+        "fsdp*ep": ("dp", "ep"),
         AUTO: ("dp", "tp"),
     }
 )
 """Recipe → the axes of its meshes, the outermost one first."""
 
-DEFAULT_RECIPES = tuple(recipe for recipe in RECIPE_AXES if recipe != AUTO)
+DEFAULT_RECIPES = tuple(recipe for recipe in RECIPE_AXES if recipe not in (AUTO, "fsdp*ep"))
 
 
 @attrs.frozen
@@ -62,7 +63,8 @@ class MeshRecipe:
 def candidates(ranks: int, node: int, recipes: Sequence[str]) -> Iterator[MeshRecipe]:
     """Yield the candidates for a number of ranks.
 
-    Axes of tensor and context parallelism stay inside a node. The shards of `hsdp` span one node, or 8 or 64 nodes.
+    Axes of tensor, context and expert parallelism stay inside a node. The shards of `hsdp` span one node, or 8 or 64
+    nodes.
 
     Args:
         node: the number of ranks in a node; 0 if all are in one.
@@ -88,7 +90,7 @@ def candidates(ranks: int, node: int, recipes: Sequence[str]) -> Iterator[MeshRe
 def _sizes(axes: tuple[str, ...], ranks: int, node: int) -> Iterator[dict[str, int]]:
     """Yield the sizes of the axes, each larger than 1; a single axis has all ranks."""
     inner = [size for size in range(2, node + 1) if node % size == 0 and ranks % size == 0]
-    for inner_size in inner if axes[-1] in ("tp", "cp") else [1]:
+    for inner_size in inner if axes[-1] in ("tp", "cp", "ep") else [1]:
         outer = ranks // inner_size
         for shards in [node, 8 * node, 64 * node] if "dp_shard" in axes else [0]:
             shard_size = shards // inner_size

@@ -260,8 +260,9 @@ def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list
 def state_bytes(candidate: MeshRecipe, parameters: int) -> float:
     """Return a lower bound on the bytes of f32 parameters and of the two moments of AdamW on a rank."""
     sizes, factors = candidate.mesh.sizes, recipe_factors(candidate.recipe, candidate.mesh)
-    stored = math.prod(sizes[f.axis] for f in factors if f.recipe.parameters or f.recipe.layers)
-    state = math.prod(sizes[f.axis] for f in factors if f.recipe.parameters or f.recipe.layers or f.recipe.state)
+    sharded = [f for f in factors if f.recipe.parameters or f.recipe.layers or f.recipe.experts]
+    stored = math.prod(sizes[f.axis] for f in sharded)
+    state = math.prod(sizes[f.axis] for f in factors if f in sharded or f.recipe.state)
     return 4 * parameters / stored + 8 * parameters / state if factors else 12 * parameters / candidate.mesh.world_size
 
 

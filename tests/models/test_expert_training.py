@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
@@ -59,6 +60,21 @@ def token_ids(batch: int, length: int) -> Tensor:
 
 def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
     return cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class RoutingInF64(TorchDispatchMode):
+    """Converts to f64 where a model converts to f32, as routers do. So only sums in another order cause errors."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.ops.aten._to_copy.default and args[0].is_floating_point():
+            kwargs |= {"dtype": torch.float64} if kwargs.get("dtype") == torch.float32 else {}
+        return func(*args, **kwargs)
+
+
+def exact_loss_of(model: nn.Module, ids: Tensor) -> Tensor:
+    with RoutingInF64():
+        return loss_of(model, ids)
 
 
 def auxiliary_loss_of(model: nn.Module, ids: Tensor) -> Tensor:

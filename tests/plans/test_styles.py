@@ -146,7 +146,7 @@ def test_styles_and_shardings_may_be_mixed_and_other_axes_are_open() -> None:
 
 WRONG = {
     "unknown": ({"up": "colwize"}, "'up' has the style 'colwize'; expected one of colwise, .*did you mean 'colwise'"),
-    "experts": ({"up": "moe_tp_experts"}, "'up' has the style 'moe_tp_experts' for experts"),
+    "experts": ({"up": "ep_router"}, "'up' has the style 'ep_router' for experts"),
     "no weight": ({"": "colwise"}, "'' is a Model; only linear layers and embeddings"),
     "a norm": ({"norm": "colwise"}, "'norm' is a LayerNorm; only linear layers and embeddings"),
     "no module": ({"upp": "colwise"}, "the plan names 'upp', which is not a module of the model; did you mean 'up'"),

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -79,13 +80,20 @@ class ShardingPlan(ShownAsText):
         out_shardings: one entry per output, None if the compiler decides it. None if it decides all outputs.
         activations: name or glob of modules → the layouts of their inputs and outputs.
         keep: axes along which the values in `shardings` are never gathered: all users of such a value, or of a view or
-            cast of it, must take it in its placement along these axes.
+            cast of it, must take it in its placement along these axes. An entry `ep: *.experts.*` keeps only the values
+            with such a name.
     """
 
     shardings: Mapping[str, ShardingLike | None] = attrs.field(factory=dict)
     out_shardings: tuple[ShardingLike | None, ...] | None = None
     activations: Mapping[str, Activation] = attrs.field(factory=dict)
     keep: tuple[str, ...] = ()
+
+    def kept_axes(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return the axes along which the value with these names is never gathered."""
+        entries = [entry.partition(":") for entry in self.keep]
+        patterns = [(axis.strip(), pattern.strip() or "*") for axis, _, pattern in entries]
+        return tuple(axis for axis, pattern in patterns if any(fnmatchcase(name, pattern) for name in names))
 
     def with_inputs(self, first_input: int, count: int) -> ShardingPlan:
         """Return this plan with `input:*` restricted to the `count` arguments from `first_input` on."""
@@ -183,7 +191,9 @@ def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
     if not isinstance(keep, list) or not all(isinstance(axis, str) for axis in keep):
         raise ParseError("'keep' is not a list of axes; write [\"tp\"]", place_of(text, file, "keep"))
     for axis in keep:
-        _with_location(partial(mesh.require, axis), partial(place_of, text, file, "keep", axis))
+        _with_location(
+            partial(mesh.require, axis.partition(":")[0].strip()), partial(place_of, text, file, "keep", axis)
+        )
     if outputs is not None and not isinstance(outputs, list):
         raise ParseError(
             "'out_shardings' is not a list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings")
