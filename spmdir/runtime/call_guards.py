@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.dry_run import DryRun
 from spmdir.runtime.guards import GRAD_MODE, Guards
-from spmdir.runtime.rehearsal import Rehearsal
 from spmdir.runtime.state_walk import StateWalk
 from spmdir.runtime.training import TrainingStep
 
@@ -28,7 +28,7 @@ class CallGuards:
     _roots: tuple[tuple[str, Any], ...]
 
     @classmethod
-    def of(cls, rehearsal: Rehearsal, traced: Any, device: torch.device) -> CallGuards:
+    def of(cls, dry_run: DryRun, traced: Any, device: torch.device) -> CallGuards:
         """Return the guards for the present state of a model, a step of `training_step` or another function."""
         is_step = isinstance(traced, TrainingStep)
         roots = {"model": traced.model, "loss": traced.loss} if is_step else {_name(traced): traced}
@@ -36,8 +36,8 @@ class CallGuards:
         weak_roots = tuple(
             (name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items()
         )
-        walk = StateWalk(rehearsal.code, roots, caches=frozenset(rehearsal.caches.dicts))
-        return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).check_now(*roots.values()), weak_roots)
+        walk = StateWalk(dry_run.code, roots, caches=frozenset(dry_run.caches.dicts))
+        return cls(Guards.of(walk, dry_run.code, roots, device, fixed).check_now(*roots.values()), weak_roots)
 
     def check(self) -> None:
         """Raise UnsupportedError if state that the trace read has changed."""

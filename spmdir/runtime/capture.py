@@ -17,10 +17,10 @@ from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.placement.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.importer.user_shardings import LIKE
-from spmdir.runtime.copies import copy_model
-from spmdir.runtime.known_outputs import without_unknown_outputs
-from spmdir.runtime.open_shapes import open_dynamic_sizes
-from spmdir.runtime.rehearsal import Rehearsal, rehearse_module, write_assignments
+from spmdir.runtime.dry_run import DryRun, dry_run_module, write_assignments
+from spmdir.runtime.model_copies import copy_model
+from spmdir.runtime.output_trees import without_unknown_outputs
+from spmdir.runtime.symbolic_inputs import make_sizes_symbolic
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
@@ -105,7 +105,7 @@ class Capture:
         state: the leaves of the state of a step; empty for a model, whose state is its parameters and buffers.
         tensors: name → parameter, buffer or constant of the program.
         outputs: the leaves of the output: fx nodes and numbers. In the program, the leaves of the new state follow.
-        rehearsal: the state that the traced code reads and assigns; None for a part of another capture.
+        dry_run: the state that the traced code reads and assigns; None for a part of another capture.
     """
 
     program: fx.GraphModule | torch.export.ExportedProgram
@@ -113,7 +113,7 @@ class Capture:
     state: Sequence[Any]
     tensors: Mapping[str, Tensor]
     outputs: Sequence[Any]
-    rehearsal: Rehearsal | None = None
+    dry_run: DryRun | None = None
 
     def result_shardings(self, out_shardings: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
         """Return `out_shardings` for `import_fx`: unannotated outputs are replicated, and a new state is like the old.
@@ -142,13 +142,13 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
         UnsupportedError: torch.export rejects the model, or the forward changes state that is not in its buffers.
     """
     traced, arguments = off_meta_device(model, _distinct(example_inputs))
-    rehearsal = rehearse_module(traced, arguments, {})
+    dry_run = dry_run_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
-        stack.enter_context(write_assignments(traced, rehearsal.assigned))
-        stack.enter_context(without_unknown_outputs(traced, rehearsal.output))
+        stack.enter_context(write_assignments(traced, dry_run.assigned))
+        stack.enter_context(without_unknown_outputs(traced, dry_run.output))
         program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
-    rehearsal.caches.remove_fakes()
+    dry_run.caches.remove_fakes()
     specs = program.graph_signature.output_specs
     outputs = [value for value, spec in zip(_graph_outputs(program.graph), specs, strict=True) if spec.kind in _USER]
     leaves, in_spec = pytree.tree_flatten(example_inputs)
@@ -159,7 +159,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
         id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)
     }
     tensors = {name: meta_tensors.get(id(value), value) for name, value in tensors.items()}
-    return Capture(program, convention, [], tensors, outputs, rehearsal)
+    return Capture(program, convention, [], tensors, outputs, dry_run)
 
 
 def _distinct(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -223,7 +223,7 @@ def capture_step(
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
         fake = pytree.tree_map_only(Tensor, lambda tensor: _empty_on(tensor, device), (state, *example_inputs))
         if is_dynamic:
-            fake = (fake[0], *open_dynamic_sizes(fake[1:], dynamic_shapes, mode))
+            fake = (fake[0], *make_sizes_symbolic(fake[1:], dynamic_shapes, mode))
     # Outside the fake mode, a factory function would use the example as the size.
     with torch_errors("the step cannot be traced"), mode if is_dynamic else nullcontext(), without_onednn():
         program = make_fx(recording_step, tracing_mode="real" if is_dynamic else "fake")(*fake)

@@ -47,8 +47,8 @@ from spmdir.runtime.default_group import (
 )
 from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
+from spmdir.runtime.meta_tensors import check_values, memory_for_meta
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import check_values, memory_for_meta
 from spmdir.torch_interop.state_dicts import flatten_state_dict
 
 GENERATORS = "generators"

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from spmdir.core.errors import warn
 
 
-def warn_of_earlier_optimizers(model: nn.Module) -> None:
+def warn_about_earlier_optimizers(model: nn.Module) -> None:
     """Warn if an optimizer of this process holds parameters of `model`, which is about to be sharded.
 
     The sharded module has new parameters, which `optimizer.step()` would not update. The search through the objects of

@@ -22,12 +22,12 @@ from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
-from spmdir.runtime.copies import fake, fake_copy
+from spmdir.runtime.dry_run import DryRun, dry_run_module, write_assignments
 from spmdir.runtime.guards import reads_grad_mode
 from spmdir.runtime.joint_call import JointCall
-from spmdir.runtime.known_outputs import without_unknown, without_unknown_outputs
+from spmdir.runtime.model_copies import fake, fake_copy
 from spmdir.runtime.module_checks import check_traceable
-from spmdir.runtime.rehearsal import Rehearsal, rehearse_module, write_assignments
+from spmdir.runtime.output_trees import without_unknown, without_unknown_outputs
 from spmdir.torch_interop import joint_export, pytree
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.graphs import rename
@@ -88,7 +88,7 @@ def capture_joint(
     plan: ShardingPlan,
     differentiated: Set[int] | None = None,
     dynamic_shapes: Any = None,
-    rehearsal: Rehearsal | None = None,
+    dry_run: DryRun | None = None,
 ) -> JointCapture:
     """Trace the forward and backward of a module on fake tensors of `device`. The module does not change.
 
@@ -99,7 +99,7 @@ def capture_joint(
         differentiated: the indices of inputs with a gradient, among the leaves of the bound arguments. By default, the
             example tensors that require a gradient.
         dynamic_shapes: as in torch.export.export.
-        rehearsal: the rehearsal of the forward with these arguments; by default it runs now.
+        dry_run: the result of a dry run of the forward with these arguments; if None, the dry run takes place now.
 
     Raises:
         UnsupportedError: torch cannot trace the whole module, a hook or a name; or the forward writes to its inputs or
@@ -117,15 +117,15 @@ def capture_joint(
         if isinstance(leaf, Tensor) and differentiated is not None:
             leaf.requires_grad_(index in differentiated)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
-    rehearsal = rehearsal or rehearse_module(model, args, kwargs, device)
+    dry_run = dry_run or dry_run_module(model, args, kwargs, device)
     with collector_paused(), ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
-        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
+        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(dry_run.code)))
         stack.enter_context(recurrent_layers_traced(traced, device))
         stack.enter_context(constrained_activations(traced, plan))
-        stack.enter_context(write_assignments(traced, rehearsal.assigned))
-        stack.enter_context(without_unknown_outputs(traced, rehearsal.output))
-        stack.callback(rehearsal.caches.remove_fakes)
+        stack.enter_context(write_assignments(traced, dry_run.assigned))
+        stack.enter_context(without_unknown_outputs(traced, dry_run.output))
+        stack.callback(dry_run.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
         capture = joint_export.capture_graph(traced, constraints, dynamic_shapes)
         say("tracing the forward of {}", type(model).__name__)

@@ -28,7 +28,7 @@ from spmdir.runtime.digests import agreement, placement_digests
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.joint_capture import JointCapture
 from spmdir.runtime.joint_parts import JointParts
-from spmdir.runtime.partial_runs import part_of
+from spmdir.runtime.program_parts import extract_results
 from spmdir.runtime.rank_calls import draws
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result, Signature
@@ -144,7 +144,7 @@ class JointProgram:
             return self.backward.graph
         key = frozenset(results)
         if key not in self._parts:
-            self._parts[key] = part_of(self.backward.graph, key)
+            self._parts[key] = extract_results(self.backward.graph, key)
             if ranks.compile is not None:
                 attach_compiled(self._parts[key], ranks.compile)
         return self._parts[key]

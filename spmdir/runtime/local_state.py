@@ -16,8 +16,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding, as_sharding
 from spmdir.core.placement.standard import Shard as S
 from spmdir.lowering.process_groups import device_rank
-from spmdir.runtime.boxed_shard import BoxedShard
-from spmdir.runtime.boxes import Box, held_boxes
+from spmdir.runtime.block_shard import BlockShard
+from spmdir.runtime.shard_blocks import ShardBlock, find_shard_blocks
 from spmdir.simulator.distribution import local_tensor
 from spmdir.torch_interop.dtensors import StridedShard, dtensor_spec, inner_tensor, shard_order
 from spmdir.torch_interop.elementwise_dtensor import on_shard
@@ -64,16 +64,16 @@ def as_dtensor(
     """Return this rank's shard of a tensor of global `shape` as a DTensor that shares its memory.
 
     The result for a parameter is a parameter. If the shard is not one of torch.chunk, the DTensor contains a
-    `BoxedShard`. If it does not consist of elements of the tensor, the result is a LocalShard.
+    `BlockShard`. If it does not consist of elements of the tensor, the result is a LocalShard.
     """
     placements, shard = dtensor_placements(sharding, shape, mesh), tensor.detach()
     if placements is None:
         try:
-            boxes = held_boxes(sharding, shape, mesh, device_rank(device_mesh))
+            blocks = find_shard_blocks(sharding, shape, mesh, device_rank(device_mesh))
         except UnsupportedError as error:
             return LocalShard(name, tensor, sharding, shape, error.message)
         placements, is_partition = _sharded_axes(sharding, shape, mesh)
-        shard = BoxedShard(shard, boxes, is_partition)
+        shard = BlockShard(shard, blocks, is_partition)
     dtensor = dtensor_of_shard(shard, shape, device_mesh, placements)
     return nn.Parameter(dtensor, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else dtensor
 
@@ -87,10 +87,10 @@ def dtensor_of_shard(local: Tensor, shape: Sequence[int], device_mesh: Any, plac
 def local_shard(tensor: DTensor) -> Tensor:
     """Return the shard of a DTensor on this rank: a plain tensor that shares its memory, outside autograd.
 
-    `DTensor.to_local` may return a `BoxedShard`, on which programs of ranks cannot run.
+    `DTensor.to_local` may return a `BlockShard`, on which programs of ranks cannot run.
     """
     local: Any = inner_tensor(tensor)
-    return local.shard if isinstance(local, BoxedShard) else local
+    return local.shard if isinstance(local, BlockShard) else local
 
 
 def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
@@ -101,8 +101,8 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
     checks cost as much as the update of a small parameter. Tensors of one layout may share their spec, a constant.
     """
     reference: Any = inner_tensor(tensor)
-    if isinstance(reference, BoxedShard):
-        local = BoxedShard(with_strides(local, reference.shard), reference.boxes, reference.is_partition)
+    if isinstance(reference, BlockShard):
+        local = BlockShard(with_strides(local, reference.shard), reference.blocks, reference.is_partition)
     else:
         local = with_strides(local, reference)
     return on_shard(local, dtensor_spec(tensor))
@@ -122,14 +122,15 @@ def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
 def checkpointable(name: str, tensor: DTensor) -> DTensor:
     """Return a DTensor in the memory of `tensor` that torch.distributed.checkpoint saves and loads correctly.
 
-    It supports shards of torch.chunk, nested in mesh order, and a `BoxedShard`. Other shards would be saved at wrong
-    positions: a `StridedShard` of several blocks, another nesting order, shards of other sizes.
+    torch saves only shards of torch.chunk, nested in mesh order, at the right positions. The local tensor of the result
+    is a `BlockShard`, from which torch reads the positions. This also supports a `StridedShard` of several blocks and
+    another nesting order.
 
     Raises:
         UnsupportedError: the DTensor is partial, or its local shape differs from that of its placements.
     """
     local: Any = inner_tensor(tensor)
-    if isinstance(local, BoxedShard):
+    if isinstance(local, BlockShard):
         return tensor
     shape, device_mesh, order = tuple(tensor.shape), tensor.device_mesh, shard_order(tensor)
     axes = [f"axis{index}" for index in range(device_mesh.ndim)]
@@ -137,18 +138,20 @@ def checkpointable(name: str, tensor: DTensor) -> DTensor:
     sharding = as_sharding(list(tensor.placements), mesh, len(shape))
     if order and not any(isinstance(placement, StridedShard) for placement in tensor.placements):
         sharding = Sharding([(axes[axis], S(entry.tensor_dim)) for entry in order for axis in entry.mesh_dims])
-    boxes = held_boxes(sharding, shape, mesh, device_rank(device_mesh))
+    blocks = find_shard_blocks(sharding, shape, mesh, device_rank(device_mesh))
     expected = sharding.local_shape(shape, mesh, mesh.coordinate(device_rank(device_mesh)))
     if expected != tuple(local.shape):
         raise UnsupportedError(
             f"'{name}' of shape {list(shape)} has the placements {tensor.placements} and the local shape "
             f"{list(local.shape)}; expected {list(expected)}, the shape of the shard of torch.chunk"
         )
-    return dtensor_of_shard(BoxedShard(local.detach(), boxes, False), shape, device_mesh, tensor.placements)
+    return dtensor_of_shard(BlockShard(local.detach(), blocks, False), shape, device_mesh, tensor.placements)
 
 
-def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...], Tensor]:
-    """Return the boxes of the tensor that this rank has, and the local shard, in the memory of `tensor`.
+def blocks_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[ShardBlock, ...], Tensor]:
+    """Return the blocks of the tensor that this rank has, and the local shard, in the memory of `tensor`.
+
+    A plain tensor is one block: each rank has all of it.
 
     Raises:
         UnsupportedError: the local shard does not consist of elements of the tensor.
@@ -156,10 +159,10 @@ def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, 
     if isinstance(tensor, LocalShard):
         raise UnsupportedError(f"'{name}' has the sharding <{tensor.sharding}>: {tensor.reason}")
     if isinstance(tensor, DTensor):
-        boxed: Any = inner_tensor(checkpointable(name, tensor))
-        return boxed.boxes, boxed.shard
+        block_shard: Any = inner_tensor(checkpointable(name, tensor))
+        return block_shard.blocks, block_shard.shard
     origin = (0,) * tensor.dim()
-    return (Box(origin, tuple(tensor.shape), origin),), tensor.detach()
+    return (ShardBlock(origin, tuple(tensor.shape), origin),), tensor.detach()
 
 
 def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:

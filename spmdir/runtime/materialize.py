@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from spmdir.core.arguments import Kind, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.runtime.boxes import copy_boxes
 from spmdir.runtime.default_group import broadcast_from_first, check_agreement
-from spmdir.runtime.local_state import LocalShard, boxes_and_shard
+from spmdir.runtime.local_state import LocalShard, blocks_and_shard
+from spmdir.runtime.meta_tensors import memory_for_meta, tensors_on_meta
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import memory_for_meta, tensors_on_meta
+from spmdir.runtime.shard_blocks import copy_blocks
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.modules import own_tables
@@ -67,14 +67,14 @@ def materialize(
     with ExitStack() as stack, check_agreement("materialize"):
         unset = stack.enter_context(_unset(sharded))
         torch.set_rng_state(generator_state)
-        boxes_and_shards = {name: boxes_and_shard(name, tensor) for name, tensor in unset.items()}
-        state_names = _state_names(sharded, model, boxes_and_shards)
+        blocks_and_shards = {name: blocks_and_shard(name, tensor) for name, tensor in unset.items()}
+        state_names = _state_names(sharded, model, blocks_and_shards)
         for name, whole in _initialise_modules(model, init, torch.device(device), state_names.keys()):
             if name in state_names:
-                boxes, shard = boxes_and_shards[state_names[name]]
-                copy_boxes(boxes, shard, whole)
-        for name in sorted(boxes_and_shards.keys() - state_names.values()):
-            _, shard = boxes_and_shards[name]
+                blocks, shard = blocks_and_shards[state_names[name]]
+                copy_blocks(blocks, shard, whole)
+        for name in sorted(blocks_and_shards.keys() - state_names.values()):
+            _, shard = blocks_and_shards[name]
             _set_to_zeros(name, shard)
 
 

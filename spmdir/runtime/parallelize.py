@@ -16,14 +16,14 @@ from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.capture import Capture
+from spmdir.runtime.dynamic_dims import Fixed
 from spmdir.runtime.initial_state import initial_state
+from spmdir.runtime.meta_tensors import no_values_error
 from spmdir.runtime.module_checks import check_forward_call, check_initialized
-from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_state import EdgeStateShard, RankState, allocate_meta, initial_edge_states
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.room import no_values_error
 from spmdir.runtime.set_up import set_up
 from spmdir.runtime.signature import Argument, Signature
 from spmdir.runtime.traces import Traced, Traces
@@ -123,7 +123,7 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
     """Return the traces of a program.
 
     Args:
-        fixed: the open dimensions that are numbers in the trace `first`, which is that of the examples.
+        fixed: the dynamic dimensions that are numbers in the trace `first`, which is that of the examples.
     """
     if tracing.dynamic_shapes is None or ranks.local_inputs:
         return Traces(first, lambda args: fixed, _unexpected_trace, {fixed: first})
@@ -165,7 +165,7 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
 
 
 def _unexpected_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
-    raise AssertionError("the sizes of a program without open dimensions do not change")
+    raise AssertionError("the sizes of a program without dynamic dimensions do not change")
 
 
 def _describe_sizes(fixed: Fixed) -> str:

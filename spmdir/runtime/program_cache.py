@@ -16,8 +16,8 @@ from spmdir.core.text_file import read_text_file, write_text_file
 from spmdir.dialects import ir
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.reshard.topology import with_costs
+from spmdir.runtime.cached_program import check_and_locate
 from spmdir.runtime.digests import package_digest, text_digest
-from spmdir.runtime.same_program import adopt
 
 _CHECK = (Step("verify-spmd", (("before-reshard", "true"),)),)
 
@@ -68,7 +68,7 @@ class CacheEntry:
             module = ir.parse(read_text_file(self.path, f"'{self.path}'"), str(self.path))
             run_passes(module, deciding.with_steps(_CHECK))
             undecided = tuple(step for step in deciding.steps if step.name != "propagate")
-            adopt(module, run_passes(imported, deciding.with_steps(undecided)))
+            check_and_locate(module, run_passes(imported, deciding.with_steps(undecided)))
         except SpmdirError as error:
             message = f"{error.message}; correct the file, or delete it to have the program decided again"
             raise SpmdirError(message, error.location) from None

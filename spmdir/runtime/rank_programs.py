@@ -19,11 +19,11 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.pipeline.remaining_passes import bind_sizes, localize, remaining_passes
 from spmdir.runtime.digests import agreement
-from spmdir.runtime.follow import RankMessage
-from spmdir.runtime.given_inputs import InputComparison
-from spmdir.runtime.open_dims import SPECIAL, OpenDim
-from spmdir.runtime.own_sizes import OwnSizes
-from spmdir.runtime.partial_runs import part_of
+from spmdir.runtime.dynamic_dims import SPECIAL, DynamicDim
+from spmdir.runtime.follow_schedule import RankMessage
+from spmdir.runtime.input_comparison import InputComparison
+from spmdir.runtime.per_rank_sizes import PerRankSizes
+from spmdir.runtime.program_parts import extract_results
 from spmdir.runtime.rank_calls import check_input, draws
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
@@ -73,7 +73,7 @@ class RankPrograms(Generic[Lowered]):
     examples: SizeKey
     is_step: bool
     source: str
-    dims: Sequence[OpenDim]
+    dims: Sequence[DynamicDim]
     _ranks: Ranks = attrs.field(alias="ranks")
     _lower: Callable[[ModuleOp, Localize], Lowered] = attrs.field(alias="lower")
     _programs: dict[SizeKey, Lowered] = attrs.field(alias="programs")
@@ -105,7 +105,7 @@ class RankPrograms(Generic[Lowered]):
         """The program of a rank in the IR, for the example arguments."""
         with self.pipeline.rules:
             if self.examples and self._ranks.local_inputs:
-                return self._own_sizes.reference
+                return self._per_rank_sizes.reference
             return localize(bind_open_sizes(self.module, dict(self.examples), self.pipeline), self.pipeline)
 
     @cached_property
@@ -135,7 +135,7 @@ class RankPrograms(Generic[Lowered]):
             pairs = list(zip(self.inputs, tensors, strict=True))
             if self._ranks.local_inputs:
                 pairs = [
-                    (argument, torch.empty(self._own_sizes.global_shape(argument, shard), device="meta"))
+                    (argument, torch.empty(self._per_rank_sizes.global_shape(argument, shard), device="meta"))
                     for argument, shard in pairs
                 ]
             solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
@@ -202,15 +202,15 @@ class RankPrograms(Generic[Lowered]):
             local_modules: list[ModuleOp] = []  # gets the one module that lowering localizes
 
             def localize_own(module: ModuleOp) -> ModuleOp:
-                local_modules.append(self._own_sizes.localize(module))
+                local_modules.append(self._per_rank_sizes.localize(module))
                 return local_modules[0]
 
             with self._ranks.group.report_errors():
                 program = self._lower_for_sizes(dict(key), localize_own)
-                dependent_messages = self._own_sizes.dependent(local_modules[0])
+                dependent_messages = self._per_rank_sizes.dependent(local_modules[0])
             program.connect(self._ranks)
             self._programs[key], self._messages[key] = program, dependent_messages
-        self._own_sizes.agree(self._messages[key], tensors)
+        self._per_rank_sizes.agree(self._messages[key], tensors)
         return self._programs[key]
 
     def _lower_for_sizes(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
@@ -219,9 +219,9 @@ class RankPrograms(Generic[Lowered]):
             return self._lower(bind_sizes(self.module, sizes, self.pipeline), localize)
 
     @cached_property
-    def _own_sizes(self) -> OwnSizes:
+    def _per_rank_sizes(self) -> PerRankSizes:
         """Makes programs if the local inputs of ranks have different sizes."""
-        return OwnSizes(
+        return PerRankSizes(
             module=self.module,
             pipeline=self.pipeline,
             inputs=self.inputs,
@@ -254,7 +254,7 @@ class RankGraph:
         """Return the part of the graph that computes the results with these indices."""
         key = frozenset(results)
         if key not in self._parts:
-            self._parts[key] = part_of(self.graph, results)
+            self._parts[key] = extract_results(self.graph, results)
         return self._parts[key]
 
     @cached_property

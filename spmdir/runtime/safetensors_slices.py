@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from spmdir.core.arguments import FLAG, PATH, Kind, accepts
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.runtime.boxes import Box
 from spmdir.runtime.default_group import check_agreement, gather_from_all, own_rank
-from spmdir.runtime.local_state import LocalShard, boxes_and_shard
+from spmdir.runtime.local_state import LocalShard, blocks_and_shard
+from spmdir.runtime.meta_tensors import check_values, memory_for_meta
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import check_values, memory_for_meta
+from spmdir.runtime.shard_blocks import ShardBlock
 from spmdir.torch_interop.bits import flat_bytes
 
 DTYPES = {
@@ -94,11 +94,11 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
                 (entry, _find_slices(entry, file_of_name, convert, Path(path))) for entry in _entries(state, names)
             ]
             loading.enter_context(memory_for_meta({entry.state_name: entry.tensor for entry, _ in entry_slices}))
-            reads = [(boxes_and_shard(entry.names[0], entry.tensor), slices) for entry, slices in entry_slices]
-        for (boxes, shard), slices in reads:
-            for box in boxes:
-                ranges = [slice(offset, offset + size) for offset, size in zip(box.offsets, box.sizes, strict=True)]
-                box.of_local(shard).copy_(slices[tuple(ranges)])
+            reads = [(blocks_and_shard(entry.names[0], entry.tensor), slices) for entry, slices in entry_slices]
+        for (blocks, shard), slices in reads:
+            for block in blocks:
+                ranges = [slice(offset, offset + size) for offset, size in zip(block.offsets, block.sizes, strict=True)]
+                block.view_local(shard).copy_(slices[tuple(ranges)])
         if isinstance(state, Parallel):
             state.note_values(entry.state_name for entry, _ in entry_slices)
 
@@ -125,7 +125,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
     with check_agreement("save_safetensors"):
         check_values(state)
         entries = _entries(state, names)
-        parts = [boxes_and_shard(entry.names[0], entry.tensor) for entry in entries]
+        parts = [blocks_and_shard(entry.names[0], entry.tensor) for entry in entries]
         headers = {entry.names[0]: _tensor_header(entry) for entry in entries}
         if rank == 0:
             directory.mkdir(parents=True, exist_ok=True)
@@ -134,10 +134,10 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
                     f"'{directory}' already contains '{existing_files[0].name}'; choose another directory, or delete "
                     "that file"
                 )
-    boxes_of_ranks = gather_from_all([boxes for boxes, _ in parts])
+    blocks_of_ranks = gather_from_all([blocks for blocks, _ in parts])
     writer, write_error = _write(directory, _divide_into_files(headers, file_bytes)), None
     for index, entry in enumerate(entries):
-        tensor = _gather_whole(entry, *parts[index], [boxes[index] for boxes in boxes_of_ranks], rank)
+        tensor = _gather_whole(entry, *parts[index], [blocks[index] for blocks in blocks_of_ranks], rank)
         try:
             if tensor is not None and write_error is None:
                 if not index:
@@ -307,32 +307,36 @@ def _file_header(headers: Mapping[str, Header]) -> bytes:
 
 
 def _gather_whole(
-    entry: Entry, boxes: Sequence[Box], shard: Tensor, boxes_of_ranks: Sequence[Sequence[Box]], rank: int
+    entry: Entry,
+    blocks: Sequence[ShardBlock],
+    shard: Tensor,
+    blocks_of_ranks: Sequence[Sequence[ShardBlock]],
+    rank: int,
 ) -> Tensor | None:
     """Gather a tensor in host memory on the first rank, and return it there; return None on the other ranks.
 
-    If several ranks have the same box, the first of them sends it.
+    If several ranks have the same block, the first of them sends it.
 
     Args:
-        boxes, shard: the boxes of this rank, and its local shard.
-        boxes_of_ranks: the boxes of each rank.
+        blocks, shard: the blocks of this rank, and its local shard.
+        blocks_of_ranks: the blocks of each rank.
     """
-    sender_of_box: dict[Box, int] = {}
-    for sender, boxes_of_sender in enumerate(boxes_of_ranks):
-        for box in boxes_of_sender:
-            sender_of_box.setdefault(attrs.evolve(box, local=()), sender)
+    sender_of_block: dict[ShardBlock, int] = {}
+    for sender, blocks_of_sender in enumerate(blocks_of_ranks):
+        for block in blocks_of_sender:
+            sender_of_block.setdefault(attrs.evolve(block, local_offsets=()), sender)
     if rank:
-        for box in boxes:
-            if sender_of_box[attrs.evolve(box, local=())] == rank:
-                dist.send(box.of_local(shard).contiguous(), 0)
+        for block in blocks:
+            if sender_of_block[attrs.evolve(block, local_offsets=())] == rank:
+                dist.send(block.view_local(shard).contiguous(), 0)
         return None
-    local_box = {attrs.evolve(box, local=()): box for box in boxes}
+    local_block = {attrs.evolve(block, local_offsets=()): block for block in blocks}
     tensor = torch.empty(entry.tensor.shape, dtype=entry.tensor.dtype)
-    for box, sender in sender_of_box.items():
+    for block, sender in sender_of_block.items():
         if sender:
-            part = torch.empty(box.sizes, dtype=tensor.dtype, device=shard.device)
+            part = torch.empty(block.sizes, dtype=tensor.dtype, device=shard.device)
             dist.recv(part, sender)
         else:
-            part = local_box[box].of_local(shard)
-        box.of(tensor).copy_(part)
+            part = local_block[block].view_local(shard)
+        block.view_global(tensor).copy_(part)
     return tensor

@@ -19,8 +19,8 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.decision import decide_once
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, value_digest
-from spmdir.runtime.own_sizes import allow_different_sizes
 from spmdir.runtime.parallel_options import ChosenOptions
+from spmdir.runtime.per_rank_sizes import allow_different_sizes
 from spmdir.runtime.rank_mesh import check_world, given_device_mesh, make_device_mesh, mesh_members, rank_device
 from spmdir.runtime.ranks import Ranks
 

@@ -26,7 +26,17 @@ from spmdir.pipeline.remaining_passes import localize
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide
-from spmdir.runtime.earlier_optimizers import warn_of_earlier_optimizers
+from spmdir.runtime.dry_run import DryRun, dry_run_module
+from spmdir.runtime.dynamic_dims import (
+    DynamicDim,
+    check_dims,
+    drop_fixed_dims,
+    find_dynamic_dims,
+    fixed_dims,
+    sizes_by_argument,
+)
+from spmdir.runtime.earlier_optimizers import warn_about_earlier_optimizers
+from spmdir.runtime.forward_comparison import ForwardFacts
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.joint_capture import (
@@ -39,17 +49,14 @@ from spmdir.runtime.joint_capture import (
 from spmdir.runtime.joint_parts import JointParts, outline
 from spmdir.runtime.joint_program import JointProgram, import_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
-from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.module_checks import check_forward_call, check_initialized
-from spmdir.runtime.open_dims import OpenDim, check_dims, drop_fixed_dims, fixed_dims, open_dims, sizes_by_argument
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_programs import Localize, RankPrograms, bind_open_sizes
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.rehearsal import Rehearsal, rehearse_module
-from spmdir.runtime.same_forward import ForwardFacts
 from spmdir.runtime.set_up import SetUp, set_up
 from spmdir.runtime.sharded_module import Runner, guards_of, places_requiring_grad, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
+from spmdir.runtime.unreduced_gradients import Reduction
 from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.elementwise_dtensor import elementwise
@@ -109,7 +116,7 @@ def shard_module(
     dynamic_shapes, local_inputs = chosen.dynamic_shapes, chosen.local_inputs
     with setup.group.check_agreement("the plan of the module"):
         _check_model(model)
-        warn_of_earlier_optimizers(model)
+        warn_about_earlier_optimizers(model)
         user_plan = resolve(plan, model, setup.mesh).updated_with(
             ShardingPlan(out_shardings=_as_tuple(chosen.out_shardings))
         )
@@ -118,7 +125,7 @@ def shard_module(
         arguments = arguments_by_name(model, call)
         check_dims(dynamic_shapes, arguments)
         size_specs = sizes_by_argument(dynamic_shapes, arguments)
-        dims = open_dims(size_specs, arguments)
+        dims = find_dynamic_dims(size_specs, arguments)
         fixed = () if local_inputs else fixed_dims(dims)
         first_sizes = drop_fixed_dims(size_specs, arguments, fixed) if fixed else dynamic_shapes
 
@@ -135,7 +142,7 @@ def shard_module(
         outputs: Mapping[str, ShardingLike | None] | None = None,
     ) -> _DecidedModule:
         explicit_plan = user_plan.updated_with(ShardingPlan(layouts))
-        rehearsal, check_forward = _rehearse_forward(
+        dry_run, check_forward = _dry_run_forward(
             captured,
             call,
             explicit_plan,
@@ -150,7 +157,7 @@ def shard_module(
         on_first_rank: list[_DecidedModule] = []
 
         def decide_on_first() -> str:
-            joint = capture_joint(captured, *call, setup.device, user_plan, differentiated, sizes, rehearsal)
+            joint = capture_joint(captured, *call, setup.device, user_plan, differentiated, sizes, dry_run)
             say("importing the program")
             plan = explicit_plan
             if outputs is not None:
@@ -160,12 +167,12 @@ def shard_module(
             with decision_setup.pipeline.rules:
                 decided = decide(module, decision_setup.pipeline, chosen.cache, type(model).__name__)
                 text = ir.print_ir(decided, debuginfo=True)
-            on_first_rank.append(_DecidedModule.of(joint.call, rehearsal, text, source, decision_setup, decided))
+            on_first_rank.append(_DecidedModule.of(joint.call, dry_run, text, source, decision_setup, decided))
             return json.dumps(on_first_rank[0].data(call))
 
         with warnings_issued(issued=issued_warnings):
             text = setup.group.from_first(operation, decide_on_first, check_forward)
-        return on_first_rank[0] if on_first_rank else _DecidedModule.read(json.loads(text), rehearsal, call, setup)
+        return on_first_rank[0] if on_first_rank else _DecidedModule.read(json.loads(text), dry_run, call, setup)
 
     first = decide_module(model, "the capture of the module", call, first_sizes)
     with setup.group.check_agreement("lowering") as status:
@@ -211,30 +218,33 @@ def shard_module(
         with setup.group.check_agreement("lowering") as status:
             program = decided.lower_examples()
             status |= program.placements
-        guards = guards_of(sharded, decided.rehearsal, setup.device)
+        guards = guards_of(sharded, decided.dry_run, setup.device)
         programs = decided.make_rank_programs(program, ranks, dims)
         return Variant(structure, is_unreduced, differentiated, guards, programs, examples)
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
     runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else size_specs, compile_variant)
     sharded = sharded_copy(model, tensors, runner)
-    guards = guards_of(sharded, first.rehearsal, setup.device)
+    guards = guards_of(sharded, first.dry_run, setup.device)
     structure = Structure.of(leaves, spec, fixed)
     runner.variants.add(Variant(structure, False, places_requiring_grad(leaves), guards, programs, meta_call))
     return sharded
 
 
-def _rehearse_forward(
+def _dry_run_forward(
     model: nn.Module,
     call: tuple[Any, Any],
     plan: ShardingPlan,
     setup: SetUp,
     operation: str,
     options: Mapping[str, Any],
-) -> tuple[Rehearsal, Callable[[], None]]:
-    """Rehearse a forward on each rank. Return the rehearsal, and a function that compares it with the first rank's.
+) -> tuple[DryRun, Callable[[], None]]:
+    """Run a forward on fake tensors, on each rank.
 
-    The first rank also runs a second rehearsal, to check that all calls run the same ops.
+    The first rank runs it twice, to check that all calls run the same ops.
+
+    Returns: (the dry run, a function that compares it with that of the first rank). The function raises DivergenceError
+    if they differ.
 
     Args:
         operation: the name of this step in errors.
@@ -245,11 +255,11 @@ def _rehearse_forward(
     """
     with setup.group.check_agreement(operation):
         is_first = setup.group.index == 0
-        rehearsal = rehearse_module(model, *call, setup.device, is_recorded=True, is_repeated=is_first)
-        facts = ForwardFacts.of(model, call, plan, rehearsal, setup.device, options)
+        dry_run = dry_run_module(model, *call, setup.device, is_recorded=True, is_repeated=is_first)
+        facts = ForwardFacts.of(model, call, plan, dry_run, setup.device, options)
     text = setup.group.from_first(operation, lambda: json.dumps(dict(facts.texts)))
     numbers = (setup.group.numbers[0], setup.group.numbers[setup.group.index])
-    return rehearsal, lambda: facts.check(json.loads(text), numbers)
+    return dry_run, lambda: facts.check(json.loads(text), numbers)
 
 
 @attrs.frozen(eq=False)
@@ -258,7 +268,7 @@ class _DecidedModule:
 
     Attributes:
         call: the calling convention.
-        rehearsal: the Python effects of the forward.
+        dry_run: the Python effects of the forward.
         text: the text of the decided program.
         source: the text of the imported program.
         setup: the settings of the decision.
@@ -268,7 +278,7 @@ class _DecidedModule:
     """
 
     call: JointCall
-    rehearsal: Rehearsal
+    dry_run: DryRun
     text: str
     source: str
     setup: SetUp
@@ -278,28 +288,28 @@ class _DecidedModule:
 
     @classmethod
     def of(
-        cls, call: JointCall, rehearsal: Rehearsal, text: str, source: str, setup: SetUp, module: ModuleOp
+        cls, call: JointCall, dry_run: DryRun, text: str, source: str, setup: SetUp, module: ModuleOp
     ) -> _DecidedModule:
         """Lower `module`, which this rank has decided."""
         sizes = open_sizes(module).hints
         with setup.pipeline.rules:
             example = bind_open_sizes(module, sizes, setup.pipeline)
             parts = JointParts.of(example, partial(localize, pipeline=setup.pipeline), call, setup.pipeline)
-            return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module))
+            return cls(call, dry_run, text, source, setup, sizes, parts, outline(module))
 
     def data(self, call: tuple[Any, Any]) -> dict[str, Any]:
         """Return the fields as JSON data, for ranks whose `call` has the same structure."""
         data: dict[str, Any] = {"text": self.text, "source": self.source, "sizes": dict(self.sizes)}
         data |= {"call": self.call.data(), "parts": self.parts.data(), "outline": ir.print_ir(self.outline)}
-        rehearsed_spec = call_convention(call, self.rehearsal.output).out_spec
-        if rehearsed_spec != self.call.convention.out_spec:
+        dry_run_spec = call_convention(call, self.dry_run.output).out_spec
+        if dry_run_spec != self.call.convention.out_spec:
             data["returned"] = pytree.treespec_dumps(self.call.convention.out_spec)
         return data
 
     @classmethod
-    def read(cls, data: Mapping[str, Any], rehearsal: Rehearsal, call: tuple[Any, Any], setup: SetUp) -> _DecidedModule:
+    def read(cls, data: Mapping[str, Any], dry_run: DryRun, call: tuple[Any, Any], setup: SetUp) -> _DecidedModule:
         """Return the module for the result of `data` on another rank."""
-        convention = call_convention(call, rehearsal.output)
+        convention = call_convention(call, dry_run.output)
         if "returned" in data:
             convention = attrs.evolve(convention, out_spec=pytree.treespec_loads(data["returned"]))
         decision_setup = setup
@@ -309,7 +319,7 @@ class _DecidedModule:
             outline = ir.read_printed(data["outline"])
         parts = JointParts.read(data["parts"], decision_setup.pipeline)
         joint_call = JointCall.of(data["call"], convention)
-        return cls(joint_call, rehearsal, data["text"], data["source"], decision_setup, data["sizes"], parts, outline)
+        return cls(joint_call, dry_run, data["text"], data["source"], decision_setup, data["sizes"], parts, outline)
 
     def lower_examples(self) -> JointProgram:
         """Lower the program of this rank for the examples."""
@@ -317,7 +327,7 @@ class _DecidedModule:
             return joint_program(self.parts, self.call, self.setup.rank, self.setup.device)
 
     def make_rank_programs(
-        self, program: JointProgram, ranks: Ranks, dims: Sequence[OpenDim]
+        self, program: JointProgram, ranks: Ranks, dims: Sequence[DynamicDim]
     ) -> RankPrograms[JointProgram]:
         """Return the programs of this rank. All ranks must call this.
 

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.runtime.copies import copy_model
+from spmdir.runtime.dry_run import DryRun
+from spmdir.runtime.dynamic_dims import Fixed, find_dynamic_dims, fixed_dims
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.joint_capture import arguments_by_name, bound_arguments, leaf_names
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard
-from spmdir.runtime.local_sums import LocalSums, Reduction
-from spmdir.runtime.open_dims import fixed_dims, open_dims
+from spmdir.runtime.meta_tensors import no_values_error
+from spmdir.runtime.model_copies import copy_model
 from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.rehearsal import Rehearsal
-from spmdir.runtime.room import no_values_error
 from spmdir.runtime.run_joint import run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.runtime.state_walk import HOOKS, StateWalk
+from spmdir.runtime.unreduced_gradients import Reduction, UnreducedGradients
 from spmdir.runtime.variants import Places, Structure, Variant, Variants
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import is_inside_transform, without_subclasses
@@ -102,12 +102,12 @@ class Runner:
         leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
         inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         differentiated = places_requiring_grad(leaves) if torch.is_grad_enabled() else frozenset[int]()
-        sums: LocalSums = module.__dict__[SUMS]
+        sums: UnreducedGradients = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
         with self.ranks.group.report_errors():
-            fixed = (
-                fixed_dims(open_dims(self.dynamic_sizes, arguments_by_name(module, call))) if self.dynamic_sizes else ()
-            )
+            fixed: Fixed = ()
+            if self.dynamic_sizes:
+                fixed = fixed_dims(find_dynamic_dims(self.dynamic_sizes, arguments_by_name(module, call)))
         structure = Structure.of(leaves, spec, fixed)
         variant = self.variants.find(module, structure, is_unreduced, differentiated)
         if variant is None:
@@ -130,7 +130,7 @@ class Runner:
         return run_joint(program, self.ranks, module_tensors, inputs, finish_gradients)
 
     def _finish_gradients(
-        self, sums: LocalSums, is_unreduced: bool, frozen: Mapping[str, DTensor], gradients: dict[str, Tensor]
+        self, sums: UnreducedGradients, is_unreduced: bool, frozen: Mapping[str, DTensor], gradients: dict[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Return the gradients of a backward after reduction, or keep unreduced ones in `sums`.
 
@@ -237,7 +237,7 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
     if hasattr(base, "save_pretrained"):
         members["save_pretrained"] = save_pretrained
     sharded.__class__ = type(base.__name__, (ShardedModule, base), members)
-    sharded.__dict__[RUNNER], sharded.__dict__[SUMS] = runner, LocalSums()
+    sharded.__dict__[RUNNER], sharded.__dict__[SUMS] = runner, UnreducedGradients()
     watch_inner_modules(sharded)
     return sharded
 
@@ -256,11 +256,11 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
     return model
 
 
-def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) -> Guards:
+def guards_of(sharded: nn.Module, dry_run: DryRun, device: torch.device) -> Guards:
     """Return the guards of a program that was traced in the present state of a sharded module."""
     omitted = frozenset({RUNNER, SUMS, "forward", *HOOKS})  # hooks run around a program
-    walk = StateWalk(rehearsal.code, {"model": sharded}, omitted, frozenset(rehearsal.caches.dicts))
-    return Guards.of(walk, rehearsal.code, ["model"], device).check_now(sharded)
+    walk = StateWalk(dry_run.code, {"model": sharded}, omitted, frozenset(dry_run.caches.dicts))
+    return Guards.of(walk, dry_run.code, ["model"], device).check_now(sharded)
 
 
 def attribute(module: nn.Module, name: str) -> Tensor:

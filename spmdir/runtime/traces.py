@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Convention
-from spmdir.runtime.open_dims import Fixed
+from spmdir.runtime.dynamic_dims import Fixed
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms
 from spmdir.runtime.signature import Signature
 
@@ -32,11 +32,11 @@ class Traced:
 
 @attrs.frozen(eq=False)
 class Traces:
-    """The traces of a program, by the open dimensions that are numbers in them.
+    """The traces of a program, by the dynamic dimensions that are numbers in them.
 
     Attributes:
         first: the trace for the example arguments.
-        fixed_in: returns the open dimensions that must be numbers in a call with these arguments.
+        fixed_in: returns the dynamic dimensions that must be numbers in a call with these arguments.
         trace: traces the program again for a call; all ranks must call it.
         traces: dimensions that are numbers → trace.
     """
@@ -47,7 +47,7 @@ class Traces:
     traces: dict[Fixed, Traced]
 
     def fixed(self, args: tuple[Any, ...]) -> Fixed:
-        """Return the open dimensions that must be numbers in a call.
+        """Return the dynamic dimensions that must be numbers in a call.
 
         Raises:
             SpmdirError: the structure of the arguments differs from the examples, or a size is out of its range.

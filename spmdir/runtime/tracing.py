@@ -24,21 +24,21 @@ from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
-from spmdir.runtime.copies import copy_model
 from spmdir.runtime.digests import text_digest
-from spmdir.runtime.open_dims import (
+from spmdir.runtime.dry_run import dry_run_loss, dry_run_step
+from spmdir.runtime.dynamic_dims import (
+    DynamicDim,
     Fixed,
-    OpenDim,
     check_dims,
     drop_fixed_dims,
+    find_dynamic_dims,
     fixed_dims,
-    open_dims,
     sizes_by_argument,
 )
-from spmdir.runtime.own_sizes import allow_different_sizes
+from spmdir.runtime.model_copies import copy_model
+from spmdir.runtime.per_rank_sizes import allow_different_sizes
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_sizes, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
 from spmdir.runtime.set_up import SetUp
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.traces import Traced
@@ -63,13 +63,13 @@ class Traceable:
             return capture_model(self.program, args, dynamic_shapes)
         if isinstance(self.program, TrainingStep):
             function = self.program.micro_step
-            rehearsal = rehearse_loss(self.program.model, self.program.loss, args, device)
+            dry_run = dry_run_loss(self.program.model, self.program.loss, args, device)
         else:
             function = self.program
-            rehearsal = rehearse_step(function, self.state, args, device)
+            dry_run = dry_run_step(function, self.state, args, device)
         capture = capture_step(function, self.state, args, device, dynamic_shapes)
-        rehearsal.caches.remove_fakes()
-        return attrs.evolve(capture, rehearsal=rehearsal)
+        dry_run.caches.remove_fakes()
+        return attrs.evolve(capture, dry_run=dry_run)
 
     def name_arguments(self, args: tuple[Any, ...]) -> dict[str, Any]:
         """Return name → argument of a call; the names for a step are `arg0`, `arg1`, … ."""
@@ -120,19 +120,19 @@ class Tracing:
     missing_rule: Literal["warn", "error"]
     dynamic_shapes: Any
 
-    def dims(self, traceable: Traceable, args: tuple[Any, ...]) -> list[OpenDim]:
-        """Return the open dimensions of a call."""
+    def dims(self, traceable: Traceable, args: tuple[Any, ...]) -> list[DynamicDim]:
+        """Return the dynamic dimensions of a call."""
         if self.dynamic_shapes is None:
             return []
         named = traceable.name_arguments(args)
-        return open_dims(sizes_by_argument(self.dynamic_shapes, named), named)
+        return find_dynamic_dims(sizes_by_argument(self.dynamic_shapes, named), named)
 
     def check_dims(self, traceable: Traceable, args: tuple[Any, ...]) -> None:
         """Raise ShardingError if `dynamic_shapes` names an argument or a dimension that the example inputs lack."""
         check_dims(self.dynamic_shapes, traceable.name_arguments(args))
 
     def find_fixed_dims(self, traceable: Traceable, args: tuple[Any, ...]) -> Fixed:
-        """Return the open dimensions that are numbers in the program of a call.
+        """Return the dynamic dimensions that are numbers in the program of a call.
 
         With local inputs, sizes may differ between ranks, which then cannot trace together: the result is empty.
 
@@ -200,7 +200,7 @@ class Decided:
         module: the decided program.
         source: the text of the undecided program.
         examples: name → value of each symbolic size for the example arguments.
-        dims: the open dimensions of the example arguments.
+        dims: the dynamic dimensions of the example arguments.
     """
 
     setup: SetUp
@@ -208,7 +208,7 @@ class Decided:
     module: ModuleOp
     source: str
     examples: Mapping[str, int]
-    dims: Sequence[OpenDim]
+    dims: Sequence[DynamicDim]
 
     def lower_examples(self) -> tuple[Signature, RankGraph]:
         """Return (signature, program of this rank for the example arguments)."""
@@ -231,7 +231,7 @@ class Decided:
         """Return the trace with a program of this rank that is ready to run; all ranks must call this."""
         program.connect(ranks)
         example_sizes = tuple(self.examples.items())
-        assert self.capture.rehearsal is not None  # of a model as of a step
+        assert self.capture.dry_run is not None  # of a model as of a step
         programs = RankPrograms(
             read_module=lambda: self.module if example_sizes else program.module,
             pipeline=self.setup.pipeline,
@@ -244,7 +244,7 @@ class Decided:
             lower=self._lower,
             programs={example_sizes: program},
         )
-        guards = CallGuards.of(self.capture.rehearsal, traceable.program, self.setup.device)
+        guards = CallGuards.of(self.capture.dry_run, traceable.program, self.setup.device)
         return Traced(
             programs=programs,
             signature=signature,

@@ -14,11 +14,11 @@ from spmdir.core.arguments import CALLABLE, Kind, accepts, instance
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.sharding import Sharding
 from spmdir.importer.constrain import constrain
+from spmdir.runtime.dry_run import changed_form_error, is_like
 from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.optimizers import Updates
-from spmdir.runtime.rehearsal import changed_form_error, is_like
-from spmdir.runtime.replay import watch_step
-from spmdir.runtime.traced_places import traced_places
+from spmdir.runtime.traced_locations import record_locations
+from spmdir.runtime.watch_step import watch_step
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 
@@ -56,7 +56,7 @@ class _Objective(nn.Module):
     def forward(
         self, parameters: list[Tensor], buffers: Mapping[str, Tensor], args: tuple[Any, ...]
     ) -> tuple[Tensor, Sequence[Tensor | None], dict[str, Tensor]]:
-        with torch.enable_grad(), TracedGroupedProducts(), traced_places(self.model):
+        with torch.enable_grad(), TracedGroupedProducts(), record_locations(self.model):
             value = self.loss(self.model, *args)
             if not isinstance(value, Tensor) or (value.dim() and value.numel() != 1):
                 kind = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.runtime.capture import value_key
+from spmdir.runtime.dynamic_dims import Fixed
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.joint_program import JointProgram
-from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.torch_interop import pytree
 
@@ -40,7 +40,7 @@ class Structure:
     Attributes:
         spec: the containers and their keys, in order.
         values: the type and value of each leaf; all tensors are equal.
-        fixed: the open dimensions that are numbers in the program of the call.
+        fixed: the dynamic dimensions that are numbers in the program of the call.
     """
 
     spec: pytree.TreeSpec

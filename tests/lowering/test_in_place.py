@@ -8,7 +8,7 @@ from torch import fx
 
 from spmdir.lowering.in_place import IN_PLACE, reduce_in_place
 from spmdir.lowering.site import WAIT, functional
-from spmdir.runtime.partial_runs import part_of
+from spmdir.runtime.program_parts import extract_results
 
 aten = torch.ops.aten
 
@@ -45,5 +45,5 @@ def test_only_new_memory_that_nothing_else_reads_is_written_to(kind: str, in_pla
 def test_a_part_of_a_program_leaves_out_sums_that_it_does_not_need() -> None:
     found = program("bucket")
     reduce_in_place(found)
-    assert not part_of(found, {1}).graph.find_nodes(op="call_function", target=IN_PLACE)
-    assert part_of(found, {0}).graph.find_nodes(op="call_function", target=IN_PLACE)
+    assert not extract_results(found, {1}).graph.find_nodes(op="call_function", target=IN_PLACE)
+    assert extract_results(found, {0}).graph.find_nodes(op="call_function", target=IN_PLACE)

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spmdir
 from spmdir.core.errors import SpmdirError
-from spmdir.runtime.local_state import boxes_and_shard
+from spmdir.runtime.local_state import blocks_and_shard
 
 FLAT, SQUARE = spmdir.Mesh({"dp": 4}), spmdir.Mesh({"dp": 2, "tp": 2})
 
@@ -135,8 +135,10 @@ def parts(model: nn.Module, whole: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """Return the blocks of each parameter that this rank holds, and those of the parameter on one device."""
     found = []
     for (name, parameter), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
-        boxes, shard = boxes_and_shard(name, parameter)
-        found += [(box.of_local(shard.detach()).clone(), box.of(expected.detach()).clone()) for box in boxes]
+        blocks, shard = blocks_and_shard(name, parameter)
+        found += [
+            (block.view_local(shard.detach()).clone(), block.view_global(expected.detach()).clone()) for block in blocks
+        ]
     return found
 
 
@@ -209,7 +211,7 @@ def optimizers() -> dict[str, Any]:
         adam.step()
         for key, parameter in sharded.named_parameters():
             tensors = (parameter, parameter.grad, adam.state[parameter]["exp_avg"])
-            strides[plan, key] = [boxes_and_shard(key, tensor)[1].stride() for tensor in tensors]
+            strides[plan, key] = [blocks_and_shard(key, tensor)[1].stride() for tensor in tensors]
     return {"refused": refused, "pairs": pairs, "strides": strides}
 
 

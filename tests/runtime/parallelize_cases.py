@@ -16,7 +16,7 @@ import spmdir
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import connect
 from spmdir.runtime.backend import from_options
-from spmdir.runtime.boxed_shard import BoxedShard
+from spmdir.runtime.block_shard import BlockShard
 from tests.models.zoo import optimizer_of
 
 WIDTH, HEADS, VOCABULARY = 16, 4, 24
@@ -105,7 +105,7 @@ def error_of(call: Callable[[], Any]) -> str:
 def local(held: Any) -> Tensor:
     """The shard of this rank."""
     shard = held.to_local() if isinstance(held, DTensor) else held.tensor
-    return shard.shard if isinstance(shard, BoxedShard) else shard
+    return shard.shard if isinstance(shard, BlockShard) else shard
 
 
 def forward(mesh: Mesh) -> dict[str, Any]:

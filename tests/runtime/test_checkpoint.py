@@ -47,7 +47,7 @@ def test_a_resumed_step_is_bit_equal_with_its_moments_and_its_random_numbers(sav
         assert_equal(*result["states"])
         assert result["counts"] == {"seen": 4, "names": ["a"]}
         assert result["place"] == "step-00000000"
-        assert {result["kinds"][f"{moment}.up.weight"] for moment in ("parameters", "exp_avg")} == {"BoxedShard"}
+        assert {result["kinds"][f"{moment}.up.weight"] for moment in ("parameters", "exp_avg")} == {"BlockShard"}
 
 
 @pytest.mark.gloo

@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.dry_run import dry_run_module
 from spmdir.runtime.guards import Guards, setting_facts
-from spmdir.runtime.rehearsal import rehearse_module
 from spmdir.runtime.state_walk import StateWalk
 from spmdir.runtime.variants import Structure
 
@@ -33,9 +33,9 @@ _get, _grad = getattr, torch.is_grad_enabled
 
 
 def guards_of(model: nn.Module, *args: Any) -> Guards:
-    rehearsal = rehearse_module(model, args or (X,), {})
-    walk = StateWalk(rehearsal.code, {"model": model}, caches=frozenset(rehearsal.caches.dicts))
-    return Guards.of(walk, rehearsal.code, ["model"], CPU).check_now(model)
+    dry_run = dry_run_module(model, args or (X,), {})
+    walk = StateWalk(dry_run.code, {"model": model}, caches=frozenset(dry_run.caches.dicts))
+    return Guards.of(walk, dry_run.code, ["model"], CPU).check_now(model)
 
 
 def change_seen(model: nn.Module, change: Callable[[], Any], *args: Any) -> str:

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_an_error_on_all_ranks_and_nothing_is_loaded(ranks,
 def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch):
     from spmdir.core.placement.sharding import parse_sharding
     from spmdir.runtime import safetensors_slices
-    from spmdir.runtime.boxes import held_boxes
+    from spmdir.runtime.shard_blocks import find_shard_blocks
 
     spmdir.checkpoint.save_safetensors(tmp_path, {"w": torch.arange(35.0).view(7, 5), "other": torch.ones(9)})
     read: Counter[str] = Counter()
@@ -146,8 +146,8 @@ def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch
         safetensors_slices, "_find_slices", lambda entry, *rest: Spied(entry.state_name, source(entry, *rest))
     )
     shard = torch.zeros(3, 5)
-    boxes = held_boxes(parse_sharding("a: Cyclic(0, 2)"), (7, 5), spmdir.Mesh({"a": 2}), 1)
-    monkeypatch.setattr(safetensors_slices, "boxes_and_shard", lambda name, tensor: (boxes, shard))
+    blocks = find_shard_blocks(parse_sharding("a: Cyclic(0, 2)"), (7, 5), spmdir.Mesh({"a": 2}), 1)
+    monkeypatch.setattr(safetensors_slices, "blocks_and_shard", lambda name, tensor: (blocks, shard))
     spmdir.checkpoint.load_safetensors(tmp_path, {"w": torch.empty(7, 5)})
     assert_equal(shard, torch.arange(35.0).view(7, 5)[[2, 3, 6]])
     assert read == {"w": 15}

@@ -11,7 +11,7 @@ from spmdir.lowering.process_groups import generate
 from spmdir.torch_interop.schemas import is_mutable, is_random
 
 
-def part_of(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
+def extract_results(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
     """Return the part of the program that computes the results with the indices `results`; other results are None.
 
     All ranks have the same ops in the same order, so they remove the same collectives. Ops that draw random numbers are

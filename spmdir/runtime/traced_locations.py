@@ -25,7 +25,7 @@ _NodeMeta = dict[str, Any]
 
 
 @contextmanager
-def traced_places(model: nn.Module) -> Iterator[None]:
+def record_locations(model: nn.Module) -> Iterator[None]:
     """Record modules of `model` and source lines on the nodes of a forward and backward that are traced inside.
 
     Without a tracer, this has no effect.
@@ -33,7 +33,7 @@ def traced_places(model: nn.Module) -> Iterator[None]:
     if get_proxy_mode() is None:
         yield
         return
-    places = _Places(sys._getframe(2))
+    places = _LocationMode(sys._getframe(2))
     hooks = [
         hook
         for name, module in model.named_modules()
@@ -51,7 +51,7 @@ def traced_places(model: nn.Module) -> Iterator[None]:
         _set_meta({})
 
 
-class _Places(TorchFunctionMode):
+class _LocationMode(TorchFunctionMode):
     """Sets the metadata of the nodes of each torch call."""
 
     def __init__(self, outside: FrameType):

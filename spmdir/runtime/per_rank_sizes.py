@@ -31,7 +31,7 @@ from spmdir.dialects.values import sharding_of, signature_kind
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.pipeline.remaining_passes import bind_sizes, inline_layers, remaining_passes
 from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.follow import RankMessage, follow, messages, name_values
+from spmdir.runtime.follow_schedule import RankMessage, follow_schedule, messages, name_values
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
 from spmdir.transforms.per_rank_batch import BatchSizes, keep_own_values
@@ -62,7 +62,7 @@ def batch_axes(inputs: Iterable[tuple[Attribute, Sharding | None]]) -> tuple[str
 
 
 @attrs.define(eq=False, slots=False, kw_only=True)
-class OwnSizes:
+class PerRankSizes:
     """Makes the programs of ranks with different sizes from one decided program.
 
     Attributes:
@@ -98,7 +98,7 @@ class OwnSizes:
             UnsupportedError: the program cannot run together with programs of other sizes.
         """
         program = self._make_separate(module)
-        follow(program, self.reference, self.pipeline)
+        follow_schedule(program, self.reference, self.pipeline)
         dependent = self._dependent
         for index, (reference_message, message) in enumerate(
             zip(messages(self.reference), messages(program), strict=False)
@@ -184,7 +184,7 @@ class OwnSizes:
 
         def like_reference(module: ModuleOp) -> ModuleOp:
             program = self._make_separate(module)
-            follow(program, self.reference, self.pipeline)
+            follow_schedule(program, self.reference, self.pipeline)
             return program
 
         return self._find_dependent(messages(self.reference), like_reference)

@@ -1,7 +1,7 @@
-"""A shard that is not a single block of its tensor, as the local tensor of a DTensor.
+"""A local tensor of a DTensor that records the positions of its elements in the global tensor.
 
-DTensor represents only shards of `torch.chunk`. For other shards, the local tensor records the positions, and
-`torch.distributed.checkpoint` reads them from it.
+DTensor represents only shards of `torch.chunk`. Other shards, such as cyclic shards, consist of several blocks of the
+tensor. `torch.distributed.checkpoint` reads the blocks from the local tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.runtime.boxes import Box
+from spmdir.runtime.shard_blocks import ShardBlock
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.tensors import wrapper
 
@@ -23,53 +23,53 @@ COPIES = frozenset({
     "alias", "clone", "copy", "copy_", "detach", "empty_like", "equal", "fill_", "full_like", "is_same_size",
     "lift_fresh", "ones_like", "zero_", "zeros_like", "_to_copy", "_is_any_true",
 })  # fmt: skip
-"""Ops whose result has the elements of the operand at the same positions, or does not depend on positions."""
+"""Ops whose result has the elements of the operand at the same positions, or does not depend on their order."""
 
 NORMS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm"})
 """Reductions that DTensor completes over the ranks; correct if the ranks have every element exactly once."""
 
 
-class BoxedShard(Tensor):
-    """A local shard with the boxes that it consists of; see `spmdir.runtime.boxes`.
+class BlockShard(Tensor):
+    """A local shard with the blocks that it consists of; see `spmdir.runtime.shard_blocks`.
 
-    Optimizers and other elementwise ops run on it, and their results have the same boxes. Ops that mix positions raise
+    Optimizers and other elementwise ops run on it, and their results have the same blocks. Ops that mix positions raise
     an UnsupportedError, because DTensor would treat the shard as one of `torch.chunk`.
 
     Attributes:
         shard: the plain tensor.
-        boxes: the positions of its parts in the global tensor.
+        blocks: the positions of its blocks in the global tensor and in the shard.
         is_partition: whether the ranks along the sharding axes have every element exactly once.
     """
 
     shard: Tensor
-    boxes: tuple[Box, ...]
+    blocks: tuple[ShardBlock, ...]
     is_partition: bool
 
     @staticmethod
-    def __new__(cls, shard: Tensor, boxes: Sequence[Box], is_partition: bool) -> BoxedShard:
-        boxed = wrapper(cls, shard)
-        boxed.shard, boxed.boxes, boxed.is_partition = shard.detach(), tuple(boxes), is_partition
-        return boxed
+    def __new__(cls, shard: Tensor, blocks: Sequence[ShardBlock], is_partition: bool) -> BlockShard:
+        block_shard = wrapper(cls, shard)
+        block_shard.shard, block_shard.blocks, block_shard.is_partition = shard.detach(), tuple(blocks), is_partition
+        return block_shard
 
     def __repr__(self, **_: Any) -> str:
-        return f"BoxedShard({self.shard}, {len(self.boxes)} boxes)"
+        return f"BlockShard({self.shard}, {len(self.blocks)} blocks)"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operands_of_results = _operands_of_results(args)
         _check_op(func, args, operands_of_results)
-        # An in-place op returns its operands; other results have the boxes of their operands.
-        boxed_of_shard = {
-            id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)
+        # An in-place op must return its operands as they are. Other results have the blocks of their operands.
+        wrapper_of_shard = {
+            id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BlockShard)
         }
-        args, kwargs = pytree.tree_map_only(BoxedShard, lambda leaf: leaf.shard, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map_only(BlockShard, lambda leaf: leaf.shard, (args, kwargs or {}))
 
         def wrap_result(result: Tensor, operands: Sequence[Tensor]) -> Tensor:
-            if id(result) in boxed_of_shard:
-                return boxed_of_shard[id(result)]
+            if id(result) in wrapper_of_shard:
+                return wrapper_of_shard[id(result)]
             for operand in operands:
-                if isinstance(operand, BoxedShard) and operand.shape == result.shape:
-                    return BoxedShard(result, operand.boxes, operand.is_partition)
+                if isinstance(operand, BlockShard) and operand.shape == result.shape:
+                    return BlockShard(result, operand.blocks, operand.is_partition)
             return result
 
         returned = func(*args, **kwargs)
@@ -89,19 +89,19 @@ class BoxedShard(Tensor):
         ]
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes)) for box in self.boxes]
+        return [ChunkStorageMetadata(torch.Size(block.offsets), torch.Size(block.sizes)) for block in self.blocks]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
-        box = next(box for box in self.boxes if index.offset is None or box.offsets == tuple(index.offset))
-        return box.of_local(self.shard)
+        block = next(block for block in self.blocks if index.offset is None or block.offsets == tuple(index.offset))
+        return block.view_local(self.shard)
 
 
 def _check_op(func: Any, args: Sequence[Any], operands_of_results: Sequence[Sequence[Tensor]]) -> None:
     """Raise UnsupportedError unless `func` on the shards returns the shards of its result on the whole tensors."""
     name = func.overloadpacket.__name__
-    boxed = [operand for operands in operands_of_results for operand in operands if isinstance(operand, BoxedShard)]
+    wrapped = [operand for operands in operands_of_results for operand in operands if isinstance(operand, BlockShard)]
     if name in NORMS:
-        is_supported = all(operand.is_partition for operand in boxed)
+        is_supported = all(operand.is_partition for operand in wrapped)
     elif name in ("view", "_unsafe_view"):
         is_supported = tuple(args[1]) == tuple(args[0].shape)
     else:
@@ -113,8 +113,8 @@ def _check_op(func: Any, args: Sequence[Any], operands_of_results: Sequence[Sequ
             "tensor by S(dim) with axes in mesh order"
         )
     for operands in operands_of_results:
-        # A plain tensor has no boxes: it is a different sharding too.
-        if len({getattr(operand, "boxes", None) for operand in operands if operand.dim()}) > 1:
+        # A plain tensor has no blocks: it is a different sharding too.
+        if len({getattr(operand, "blocks", None) for operand in operands if operand.dim()}) > 1:
             raise UnsupportedError(
                 f"cannot run {func} on tensors with different shardings; expected one sharding of all that are not 0-d"
             )

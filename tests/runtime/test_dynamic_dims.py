@@ -1,4 +1,4 @@
-"""Which dimensions of a call are open, and which sizes need a program of their own."""
+"""Which dimensions of a call are dynamic, and which sizes need a program of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.export import Dim
 
 from spmdir.core.errors import ShardingError
-from spmdir.runtime.open_dims import drop_fixed_dims, fixed_dims, open_dims, sizes_by_argument
+from spmdir.runtime.dynamic_dims import drop_fixed_dims, find_dynamic_dims, fixed_dims, sizes_by_argument
 
 BATCH, LENGTH = Dim("batch", max=16), Dim("length", min=2)
 SPECS: dict[str, Any] = {"x": {0: BATCH, 1: LENGTH}, "others": [{0: BATCH}, {"y": {0: Dim.AUTO, 1: 8}}]}
@@ -36,16 +36,16 @@ def call(*shapes: tuple[int, ...]) -> dict[str, Any]:
         (call((0, 6), (0,), (0, 8)), (("x", 0, 0), ("others_0", 0, 0), ("others_1_y", 0, 0))),
     ],
 )
-def test_open_dimensions_of_size_0_and_1_are_fixed_with_all_of_their_dim(arguments: Any, fixed: Any) -> None:
-    assert fixed_dims(open_dims(SPECS, arguments)) == fixed
+def test_dynamic_dimensions_of_size_0_and_1_are_fixed_with_all_of_their_dim(arguments: Any, fixed: Any) -> None:
+    assert fixed_dims(find_dynamic_dims(SPECS, arguments)) == fixed
 
 
 def test_a_dimension_that_is_computed_from_a_dim_is_fixed_with_it() -> None:
     specs = {"x": {0: BATCH}, "y": {0: 2 * BATCH + 1}}
     arguments = {"x": torch.empty(1), "y": torch.empty(3)}
-    assert fixed_dims(open_dims(specs, arguments)) == (("x", 0, 1), ("y", 0, 3))
+    assert fixed_dims(find_dynamic_dims(specs, arguments)) == (("x", 0, 1), ("y", 0, 3))
     with pytest.raises(ShardingError, match=r"argument 'y' \(Dim '2\*batch \+ 1'\) is 4; expected a size of the form"):
-        fixed_dims(open_dims(specs, {**arguments, "y": torch.empty(4)}))
+        fixed_dims(find_dynamic_dims(specs, {**arguments, "y": torch.empty(4)}))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_dimension_that_is_computed_from_a_dim_is_fixed_with_it() -> None:
 )
 def test_errors_name_the_argument_and_its_dim(arguments: Any, message: str) -> None:
     with pytest.raises(ShardingError) as caught:
-        fixed_dims(open_dims(SPECS, arguments))
+        fixed_dims(find_dynamic_dims(SPECS, arguments))
     assert caught.value.message == message
 
 
 def test_fixed_dimensions_are_left_out_of_the_sizes_of_a_trace() -> None:
     arguments = call((1, 6), (1,), (3, 8))
-    fixed = fixed_dims(open_dims(SPECS, arguments))
+    fixed = fixed_dims(find_dynamic_dims(SPECS, arguments))
     assert drop_fixed_dims(SPECS, arguments, fixed) == {
         "x": {1: LENGTH},
         "others": [{}, {"y": {0: Dim.AUTO, 1: 8}}],

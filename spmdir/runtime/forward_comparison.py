@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from spmdir.core.errors import DivergenceError, Location
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.runtime.agreement import SAME
+from spmdir.runtime.dry_run import DryRun
 from spmdir.runtime.guards import setting_facts
 from spmdir.runtime.op_record import type_text
-from spmdir.runtime.rehearsal import Rehearsal
 from spmdir.runtime.state_values import text_of
 from spmdir.torch_interop import pytree
 
@@ -43,28 +43,29 @@ class ForwardFacts:
         model: nn.Module,
         call: tuple[Any, Any],
         plan: ShardingPlan,
-        rehearsal: Rehearsal,
+        dry_run: DryRun,
         device: torch.device,
         options: Mapping[str, Any],
     ) -> ForwardFacts:
-        """Return the facts of the forward of `model` in a call that was rehearsed, with its ops recorded.
+        """Return the facts of the forward of `model` in a call.
 
         Args:
+            dry_run: the dry run of this call. Its ops must have been recorded.
             device: the device of this rank; that of other ranks may differ in its index.
             options: name → option of the capture; options with equal texts are equal.
         """
-        ops = rehearsal.ops
+        ops = dry_run.ops
         assert ops is not None  # recorded for this
-        caches = tuple(rehearsal.caches.dicts)
+        caches = tuple(dry_run.caches.dicts)
         facts = {
             **{name: str(value) for name, value in options.items()},
             **_tensors(model),
             **_arguments(call),
             **_plan_lines(str(plan)),
-            **{path: text for path, text in rehearsal.facts.items() if not (caches and path.startswith(caches))},
-            **setting_facts(rehearsal.code, device),
+            **{path: text for path, text in dry_run.facts.items() if not (caches and path.startswith(caches))},
+            **setting_facts(dry_run.code, device),
             **{_op_subject(number): line for number, line in enumerate(ops.lines)},
-            "the output": str(pytree.tree_structure(rehearsal.output)),
+            "the output": str(pytree.tree_structure(dry_run.output)),
         }
         if device.index is not None:
             facts = {path: text.replace(str(device), device.type) for path, text in facts.items()}

@@ -41,7 +41,7 @@ Key = tuple[str, ...]
 """The names of the results of a unit. For a start, the names of the results of its wait."""
 
 
-def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
+def follow_schedule(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
     """Schedule a program of one rank, in place, like `reference`.
 
     Args:
@@ -51,7 +51,7 @@ def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
     Raises:
         UnsupportedError: the programs differ in more than sizes; located.
     """
-    FollowPass(reference).apply(pipeline.context(), module)
+    FollowSchedulePass(reference).apply(pipeline.context(), module)
     verify(module)
 
 
@@ -67,7 +67,7 @@ def name_values(module: ModuleOp) -> None:
 
 
 @dataclass(frozen=True)
-class FollowPass(LocalPass):
+class FollowSchedulePass(LocalPass):
     """Gives a program the buckets, starts, waits and the order of `reference`."""
 
     name = "follow"

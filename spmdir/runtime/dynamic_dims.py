@@ -1,7 +1,7 @@
 """The dimensions that `dynamic_shapes` leaves open, with their names in errors.
 
-torch traces an open dimension as if its size were neither 0 nor 1: the trace has no branch for these sizes and no
-broadcasting. So if an open dimension has size 0 or 1 in a call, this call gets a separate program. It is traced with
+torch traces an dynamic dimension as if its size were neither 0 nor 1: the trace has no branch for these sizes and no
+broadcasting. So if an dynamic dimension has size 0 or 1 in a call, this call gets a separate program. It is traced with
 the size as a number:
 
     dynamic_shapes={"x": {0: Dim("batch"), 1: Dim("length")}}
@@ -22,12 +22,12 @@ SPECIAL = (0, 1)
 """The sizes that need a separate trace."""
 
 Fixed = tuple[tuple[str, int, int], ...]
-"""(argument, dimension, size) of the open dimensions that are numbers in a program."""
+"""(argument, dimension, size) of the dynamic dimensions that are numbers in a program."""
 
 
 @attrs.frozen
-class OpenDim:
-    """An open dimension in one call.
+class DynamicDim:
+    """An dynamic dimension in one call.
 
     Attributes:
         argument: the name of the tensor: the argument of the forward, and the keys inside it.
@@ -76,7 +76,7 @@ class OpenDim:
             raise ShardingError(f"{self} is {self.size}; expected {limits}, the range in dynamic_shapes")
 
 
-def is_open(spec: Any) -> bool:
+def is_dynamic(spec: Any) -> bool:
     """Return whether a dimension with `spec` may have other sizes."""
     return spec is not None and type(spec) is not int and getattr(getattr(spec, "type", None), "name", "") != "STATIC"
 
@@ -127,34 +127,34 @@ def _check_dims(sizes: Any, value: Any, name: str) -> None:
             )
 
 
-def open_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[OpenDim]:
-    """Return the open dimensions of the tensors of a call.
+def find_dynamic_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[DynamicDim]:
+    """Return the dynamic dimensions of the tensors of a call.
 
     Args:
         sizes: `dynamic_shapes` by argument.
     """
-    return [dim for name, value in arguments.items() for dim in _open_dims_of(sizes.get(name), value, name)]
+    return [dim for name, value in arguments.items() for dim in _iterate_dynamic_dims(sizes.get(name), value, name)]
 
 
-def _open_dims_of(sizes: Any, value: Any, name: str) -> Iterator[OpenDim]:
-    """Yield the open dimensions of one argument; in a container, those of its tensors."""
+def _iterate_dynamic_dims(sizes: Any, value: Any, name: str) -> Iterator[DynamicDim]:
+    """Yield the dynamic dimensions of one argument; in a container, those of its tensors."""
     if isinstance(value, Tensor):
         for dim, spec in _by_dimension(sizes).items():
-            if is_open(spec) and isinstance(dim, int) and dim < value.dim():
-                yield OpenDim(name, dim, int(value.shape[dim]), spec)
+            if is_dynamic(spec) and isinstance(dim, int) and dim < value.dim():
+                yield DynamicDim(name, dim, int(value.shape[dim]), spec)
     else:
         for key, (item_sizes, item) in _items(sizes, value).items():
-            yield from _open_dims_of(item_sizes, item, f"{name}_{key}")
+            yield from _iterate_dynamic_dims(item_sizes, item, f"{name}_{key}")
 
 
-def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
-    """Return the open dimensions that are numbers in the program of a call: those of a Dim whose size is 0 or 1.
+def fixed_dims(dims: Iterable[DynamicDim]) -> Fixed:
+    """Return the dynamic dimensions that are numbers in the program of a call: those of a Dim whose size is 0 or 1.
 
     Raises:
         ShardingError: a size is out of its range, or dimensions of one Dim have different sizes, one of them 0 or 1.
     """
     all_dims = list(dims)
-    fixed_dim_of_symbol: dict[object, OpenDim] = {}
+    fixed_dim_of_symbol: dict[object, DynamicDim] = {}
     for dim in all_dims:
         dim.check_range()
         if dim.value in SPECIAL or dim.size in SPECIAL:
@@ -177,7 +177,8 @@ def drop_fixed_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixe
         fixed: the dimensions to leave out.
     """
     fixed_keys = {(argument, dim) for argument, dim, _ in fixed}
-    if all((dim_of_call.argument, dim_of_call.dim) in fixed_keys for dim_of_call in open_dims(sizes, arguments)):
+    keys = {(dynamic_dim.argument, dynamic_dim.dim) for dynamic_dim in find_dynamic_dims(sizes, arguments)}
+    if keys <= fixed_keys:
         return None
     return {name: _drop_fixed(sizes.get(name), value, name, fixed_keys) for name, value in arguments.items()}
 

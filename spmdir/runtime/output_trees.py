@@ -1,7 +1,7 @@
 """Convert outputs of modules to trees that torch can trace: register dataclasses, and leave out caches.
 
-`torch.export` and TorchDynamo support outputs of tensors and plain values in registered pytrees. The forward may return
-other objects, which its rehearsal shows:
+`torch.export` and TorchDynamo support outputs of tensors and plain values in registered pytrees. A forward may return
+other objects. Its dry run, on fake tensors, shows which:
 
     Out(logits=…, cache=DynamicCache)   →   Out(logits=…, cache=None), and `Out` is a pytree node
 """

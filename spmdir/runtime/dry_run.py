@@ -1,7 +1,10 @@
-"""Rehearse a forward before it is traced: run it twice on fake tensors, and record the state that it reads and changes.
+"""Run a forward twice on fake tensors before it is traced, and record the Python state that it reads and changes.
 
-A trace runs Python once, and is right only if a second run would do the same. A table that the first run builds and
-the second one reads is harmless, because both runs have the same ops on data. A counter is an error.
+A trace runs the Python code once, and its program repeats the recorded ops. So the program is right only if a second
+run of the code has the same ops. A dry run checks this. For example, a table that the first run builds and the second
+run reads is accepted, because both runs have the same ops on data. A counter that each run increments is an error.
+
+*Data* are the tensors of a call, the parameters, and all tensors that share memory with them or are computed from them.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from torch import Tensor, nn
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
 from spmdir.importer.running_statistics import written_leaves
-from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.executed_code import ExecutedCode, pause_recording, record_again, record_code
 from spmdir.runtime.guards import Guards
-from spmdir.runtime.known_outputs import PLAIN
+from spmdir.runtime.model_copies import fake, fake_copy
 from spmdir.runtime.op_record import OpRecord
+from spmdir.runtime.output_trees import PLAIN
 from spmdir.runtime.result_caches import Caches
 from spmdir.runtime.state_walk import StateWalk
 from spmdir.torch_interop import pytree
@@ -37,14 +40,14 @@ from spmdir.torch_interop.tensors import has_storage, storage_key
 
 
 @attrs.frozen(eq=False)
-class Rehearsal:
-    """The Python effects of a forward: the code that it runs, and the state that it reads and assigns.
+class DryRun:
+    """The result of a dry run: the code that a forward executes, and the state that it reads and assigns.
 
     Attributes:
         code: the executed code.
-        assigned: the names of the buffers that the forward assigns.
-        caches: caches of results for later calls. A trace removes its fake tensors from them at its end.
-        facts: the Python state that the forward can read, as `Guards.facts`.
+        assigned: the names of the buffers that the forward replaces by other tensors, as by `self.buffer = x`.
+        caches: caches of results for later calls. A trace must remove its fake tensors from them at its end.
+        facts: path of a value that the forward can read → its text, as `Guards.facts`.
         output: the output of a module on fake tensors; None if the forward raises, and for functions.
         ops: the ops, if they were recorded.
     """
@@ -57,7 +60,7 @@ class Rehearsal:
     ops: OpRecord | None = None
 
 
-def rehearse(
+def perform_dry_run(
     roots: Mapping[str, Any],
     model: nn.Module | None,
     run: Callable[[], Any],
@@ -65,36 +68,39 @@ def rehearse(
     *,
     record: OpRecord | None = None,
     is_repeated: bool = True,
-) -> Rehearsal:
-    """Run a forward twice, with its backward if that runs Python; return what it reads and which buffers it assigns.
+) -> DryRun:
+    """Run a forward twice, each time with its backward if the backward runs Python, and compare the runs.
 
-    If a run executes code that no earlier run executed, another run follows.
+    If the second run executes code that the first did not, a third run follows, and so on, until a run executes no new
+    code. A forward that raises an exception is accepted here: the trace raises the same exception.
 
     Args:
-        roots: name → the objects that the forward starts from, on fake tensors; the run may change them.
+        roots: name → an object that the forward starts from, with fake tensors. The run may change the object.
         model: the root whose buffers are state; None if there is none.
         run: runs the forward, and returns its output.
         data: returns the tensors of a call and the parameters. Ops on them are compared between runs.
-        record: records the ops of the first run.
-        is_repeated: whether to run twice. False if another process with an equal first run does the second one.
+        record: records the ops of the first run; None to record nothing.
+        is_repeated: whether to run more than once. False if another process with an equal first run does this.
 
     Raises:
         UnsupportedError: the forward changes Python state, assigns a parameter, registers a buffer, or reads state that
             cannot be compared.
     """
-    tensors, code = _tensors(model), ExecutedCode()
-    ops, run_ended = _run(run, data(), code, record)
-    assigned = _find_assigned(model, *tensors)
+    buffers, parameters = _buffers_and_parameters(model)
+    code = ExecutedCode()
+    ops, is_finished = _run(run, data(), code, record)
+    assigned = _find_assigned(model, buffers, parameters)
     code_size, walk = code.size, StateWalk(code, roots)
     guards = Guards.of(walk, code, roots)
     facts, is_complete = guards.facts, not is_repeated
     try:
         while not is_complete:
-            earlier_ops, earlier_run_ended = ops, run_ended
-            ops, run_ended = _run(run, data(), code)
-            if change := guards.change(*roots.values()):
+            earlier_ops, was_earlier_finished = ops, is_finished
+            ops, is_finished = _run(run, data(), code)
+            change = guards.change(*roots.values())
+            if change is not None:
                 raise _state_change_error(change)
-            if run_ended and earlier_run_ended and ops != earlier_ops:
+            if is_finished and was_earlier_finished and ops != earlier_ops:
                 raise UnsupportedError(
                     "the second call of the forward runs other ops, so the forward changes Python state and depends on "
                     "it; keep that state in buffers, or set it before the model is traced"
@@ -107,10 +113,10 @@ def rehearse(
         caches = Caches.of(walk)
         if is_repeated:
             caches.remove_fakes()
-    return Rehearsal(code, assigned, caches, facts, ops=record)
+    return DryRun(code, assigned, caches, facts, ops=record)
 
 
-def rehearse_module(
+def dry_run_module(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -118,15 +124,16 @@ def rehearse_module(
     *,
     is_recorded: bool = False,
     is_repeated: bool = True,
-) -> Rehearsal:
-    """Rehearse the forward of a copy of a module, on fake tensors.
+) -> DryRun:
+    """Run the forward of a copy of a module on fake tensors; see `perform_dry_run`. The module does not change.
 
     Args:
+        device: the device of the fake tensors; None to keep the device of each tensor.
         is_recorded: whether to record the ops.
-        is_repeated: as for `rehearse`.
+        is_repeated: as for `perform_dry_run`.
 
     Raises:
-        UnsupportedError: as `rehearse`.
+        UnsupportedError: as `perform_dry_run`.
     """
     say("running {} on fake tensors", type(model).__name__)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -134,8 +141,8 @@ def rehearse_module(
     args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (args, dict(kwargs)))
     inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
-    outputs: list[Any] = [None]
-    buffers, parameters = _tensors(model_copy)
+    outputs: list[Any] = [None]  # the output of the last run
+    buffers, parameters = _buffers_and_parameters(model_copy)
     tensor_of_name = {**parameters, **buffers, **{f"input {index}": tensor for index, tensor in enumerate(inputs)}}
     record = OpRecord(tensor_of_name) if is_recorded else None
 
@@ -148,13 +155,16 @@ def rehearse_module(
         return [*inputs, *model_copy.parameters()]
 
     with _name_object_argument(model_copy, args, kwargs):
-        rehearsal = rehearse({"model": model_copy}, model_copy, run, data, record=record, is_repeated=is_repeated)
-    return attrs.evolve(rehearsal, output=outputs[0])
+        dry_run = perform_dry_run({"model": model_copy}, model_copy, run, data, record=record, is_repeated=is_repeated)
+    return attrs.evolve(dry_run, output=outputs[0])
 
 
 @contextmanager
 def _name_object_argument(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """If the forward raises, name the argument that contains an object, such as a cache: the forward may change it."""
+    """Let an UnsupportedError of the body name the argument that contains an object, such as a cache, if there is one.
+
+    The forward may change such an object, which is the likely cause of the error.
+    """
     try:
         yield
     except UnsupportedError as error:
@@ -171,11 +181,11 @@ def _name_object_argument(model: nn.Module, args: tuple[Any, ...], kwargs: Mappi
         raise
 
 
-def rehearse_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], device: torch.device) -> Rehearsal:
-    """Rehearse a function `step(state, *args)` on fake tensors.
+def dry_run_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], device: torch.device) -> DryRun:
+    """Run a function `step(state, *args)` on fake tensors of `device`; see `perform_dry_run`.
 
     Raises:
-        UnsupportedError: as `rehearse`.
+        UnsupportedError: as `perform_dry_run`.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state, args = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (state, args))
@@ -185,14 +195,14 @@ def rehearse_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], d
         with mode:
             return step(*pytree.tree_map(lambda leaf: leaf, (state, *args)))
 
-    return rehearse({"step": step}, None, run, lambda: data)
+    return perform_dry_run({"step": step}, None, run, lambda: data)
 
 
-def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, ...], device: torch.device) -> Rehearsal:
-    """Rehearse `loss(model, *args)` on a copy of the model with fake tensors.
+def dry_run_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, ...], device: torch.device) -> DryRun:
+    """Run `loss(model, *args)` on a copy of the model with fake tensors of `device`; see `perform_dry_run`.
 
     Raises:
-        UnsupportedError: as `rehearse`.
+        UnsupportedError: as `perform_dry_run`.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model_copy = fake_copy(model, mode, device)
@@ -203,12 +213,21 @@ def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, .
         with mode, torch.enable_grad():
             return loss(model_copy, *args)
 
-    return rehearse({"model": model_copy, "loss": loss}, model_copy, run, lambda: [*inputs, *model_copy.parameters()])
+    return perform_dry_run(
+        {"model": model_copy, "loss": loss}, model_copy, run, lambda: [*inputs, *model_copy.parameters()]
+    )
 
 
 @contextmanager
 def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Turn assignments to buffers in the forward of `model` into in-place writes, which tracers record."""
+    """Turn assignments to buffers in the forward of `model` into in-place writes, which tracers record.
+
+    Within the context, a hook before the forward replaces each buffer by a clone. A hook after it copies the assigned
+    tensor into the original buffer, and restores the original.
+
+    Args:
+        names: the names of the buffers that the forward assigns.
+    """
     if not names:
         yield
         return
@@ -250,8 +269,8 @@ def _state_change_error(change: str) -> UnsupportedError:
     return UnsupportedError(f"{problem}; a program does not run Python again: {advice}")
 
 
-def _tensors(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the buffers and the parameters of a module by name."""
+def _buffers_and_parameters(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return (name → buffer, name → parameter) of a module, with all names of tied tensors; empty dicts for None."""
     if model is None:
         return {}, {}
     return dict(model.named_buffers(remove_duplicate=False)), dict(model.named_parameters(remove_duplicate=False))
@@ -262,10 +281,14 @@ def _find_assigned(
 ) -> tuple[str, ...]:
     """Return the names of the buffers that a run has assigned.
 
+    Args:
+        buffers, parameters: the tensors of the model before the run, by name.
+
     Raises:
-        UnsupportedError: the run has assigned a parameter, or registered or removed a buffer.
+        UnsupportedError: the run has assigned a parameter, registered or removed a buffer, or assigned a tensor of
+            another shape or element type to a buffer.
     """
-    buffers_after, parameters_after = _tensors(model)
+    buffers_after, parameters_after = _buffers_and_parameters(model)
     for name in sorted({*parameters, *parameters_after}):
         if parameters.get(name) is not parameters_after.get(name):
             raise UnsupportedError(
@@ -292,6 +315,7 @@ def is_like(new: Tensor, old: Tensor) -> bool:
 
 
 def changed_form_error(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
+    """Return the error of a forward that replaces the buffer `name`, `old`, by a tensor `new` of another form."""
     return UnsupportedError(
         f"the forward assigns the buffer '{name}', a tensor of {old.dtype} {list(old.shape)}, a tensor of {new.dtype} "
         f"{list(new.shape)}; expected the same type and shape in every call"
@@ -301,7 +325,16 @@ def changed_form_error(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
 def _run(
     run: Callable[[], Any], data: list[Tensor], code: ExecutedCode, record: OpRecord | None = None
 ) -> tuple[list[Any], bool]:
-    """Run a forward, and its backward if that runs Python; return its ops on data, and whether it ended normally.
+    """Run a forward, and its backward if the backward runs Python.
+
+    An exception of the forward or backward is suppressed.
+
+    Args:
+        data: the tensors of a call and the parameters.
+        code: receives the executed code.
+        record: records all ops of the forward; None to record nothing.
+
+    Returns: (the ops of the forward on data, whether no exception was raised).
 
     Raises:
         UnsupportedError: the forward draws numbers from a generator of Python or NumPy.
@@ -309,7 +342,7 @@ def _run(
     ops: list[Any] = []
     is_finished = False
     cache_was_enabled = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)  # the second run would find the weights that the first one casts
+    torch.set_autocast_cache_enabled(False)  # else the second run has no op to cast weights that the first run has cast
     generators = [get_state() for get_state, _ in _GENERATORS.values()]
     try:
         # The trace raises the same error, for the user.

@@ -22,7 +22,7 @@ from spmdir.runtime.signature import Argument
 
 
 @attrs.define(eq=False)
-class LocalSums:
+class UnreducedGradients:
     """The sums of unreduced gradients of a module on this rank.
 
     Attributes:
@@ -43,9 +43,9 @@ class LocalSums:
         sums, self.tensors = self.tensors, {}
         return sums
 
-    def __deepcopy__(self, memo: Any) -> LocalSums:
+    def __deepcopy__(self, memo: Any) -> UnreducedGradients:
         """Return a copy that is not adding, because it is outside the context of `no_sync`."""
-        return LocalSums(False, copy.deepcopy(self.tensors, memo))
+        return UnreducedGradients(False, copy.deepcopy(self.tensors, memo))
 
 
 @attrs.frozen(eq=False)

@@ -80,7 +80,7 @@ def test_an_op_that_draws_again_with_other_arguments_is_an_error_at_its_line(nam
     with pytest.raises(UnsupportedError, match=r"where the forward drew on other values") as caught:
         make_fx(step, tracing_mode="fake")(state, X)
     assert caught.value.location
-    assert caught.value.location.file == "test_replay.py"
+    assert caught.value.location.file == "test_watch_step.py"
 
 
 SAME: dict[str, Callable[[Tensor], Tensor]] = {

@@ -12,8 +12,8 @@ from torch.distributed.tensor import _utils
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding, parse_sharding
-from spmdir.runtime.boxes import held_boxes
 from spmdir.runtime.local_state import dtensor_placements
+from spmdir.runtime.shard_blocks import find_shard_blocks
 from spmdir.simulator.distribution import local_tensor
 
 MESH = Mesh({"a": 2, "b": 3, "c": 2})
@@ -34,18 +34,18 @@ def test_the_boxes_of_a_rank_are_what_it_holds_and_those_of_all_ranks_are_the_te
     for rank in range(MESH.world_size):
         shard = local_tensor(whole, sharding, MESH, rank)
         covered = torch.zeros(shard.shape, dtype=torch.int64)
-        for box in held_boxes(sharding, shape, MESH, rank):
-            assert torch.equal(box.of_local(shard), box.of(whole))
-            box.of_local(covered).add_(1)
-            box.of(seen).fill_(True)
-        assert torch.equal(covered, (shard != 0).long()), "an element is in no box or in two, or padding is in one"
+        for block in find_shard_blocks(sharding, shape, MESH, rank):
+            assert torch.equal(block.view_local(shard), block.view_global(whole))
+            block.view_local(covered).add_(1)
+            block.view_global(seen).fill_(True)
+        assert torch.equal(covered, (shard != 0).long()), "an element is in no block or in two, or padding is in one"
     assert seen.all()
 
 
 def test_what_is_no_element_is_in_no_box():
     for text in ("a: P(sum)", "b: Masked", "a: S(0), b: P(max)", "a: Shadow(bf16)"):
         with pytest.raises(UnsupportedError, match=r"do not contain elements of the tensor, so ranks cannot save them"):
-            held_boxes(parse_sharding(text), (4, 4), MESH, 0)
+            find_shard_blocks(parse_sharding(text), (4, 4), MESH, 0)
 
 
 def test_what_dtensor_says_of_its_placements_is_what_ranks_hold():
@@ -60,17 +60,19 @@ def test_what_dtensor_says_of_its_placements_is_what_ranks_hold():
                 sizes, offsets = _utils._compute_local_shape_and_global_offset(
                     shape, list(MESH.sizes.values()), where, placements
                 )
-                boxes = held_boxes(sharding, shape, MESH, rank)
-                assert [(box.offsets, box.sizes) for box in boxes] == ([(offsets, sizes)] if math.prod(sizes) else [])
+                blocks = find_shard_blocks(sharding, shape, MESH, rank)
+                assert [(block.offsets, block.sizes) for block in blocks] == (
+                    [(offsets, sizes)] if math.prod(sizes) else []
+                )
                 said += 1
     assert said > 500
 
 
-def test_sub_axes_hold_boxes():
+def test_sub_axes_hold_blocks():
     mesh, sharding = Mesh({"dp": 4}), parse_sharding("dp(1)2: S(1), dp(2)2: S(0)")
     assert isinstance(sharding, Sharding)
-    found = [held_boxes(sharding, (3, 4), mesh, rank)[0] for rank in range(4)]
-    assert [(box.offsets, box.sizes) for box in found] == [
+    found = [find_shard_blocks(sharding, (3, 4), mesh, rank)[0] for rank in range(4)]
+    assert [(block.offsets, block.sizes) for block in found] == [
         ((0, 0), (2, 2)),
         ((2, 0), (1, 2)),
         ((0, 2), (2, 2)),

@@ -21,7 +21,7 @@ from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, layout_sources, sharding_of, signature_name
 
 
-def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
+def check_and_locate(decided: ModuleOp, imported: ModuleOp) -> None:
     """Check that `decided` is a decided form of `imported`, and give its ops the source locations of `imported`.
 
     Raises:

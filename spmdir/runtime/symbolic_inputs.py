@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from spmdir.core.errors import SpmdirError
-from spmdir.runtime.open_dims import is_open
+from spmdir.runtime.dynamic_dims import is_dynamic
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.symbolic_numbers import size_source
 
 
-def open_dynamic_sizes(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+def make_sizes_symbolic(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     """Return `values`, a tree of fake tensors, with symbolic sizes for the dimensions in `dynamic_shapes`.
 
     Args:
@@ -26,10 +26,10 @@ def open_dynamic_sizes(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTen
     Raises:
         SpmdirError: the structure of `dynamic_shapes` differs from the values, or an example size is 0 or 1.
     """
-    return _Opener(mode).open_sizes(tuple(values), dynamic_shapes, "dynamic_shapes")
+    return _SizeSymbols(mode).open_sizes(tuple(values), dynamic_shapes, "dynamic_shapes")
 
 
-class _Opener:
+class _SizeSymbols:
     """Replaces sizes of fake tensors by symbols.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Opener:
         if isinstance(value, Tensor) and isinstance(spec, (Mapping, tuple, list)):
             specs = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
             sizes = [
-                self.symbol_of(size, specs.get(dim), f"{where}[{dim}]") if is_open(specs.get(dim)) else size
+                self.symbol_of(size, specs.get(dim), f"{where}[{dim}]") if is_dynamic(specs.get(dim)) else size
                 for dim, size in enumerate(value.shape)
             ]
             with self.mode:
@@ -85,7 +85,7 @@ class _Opener:
                 )
             return size
         if example < 2:
-            raise SpmdirError(f"{where} has the example size {example}; expected at least 2 for an open dimension")
+            raise SpmdirError(f"{where} has the example size {example}; expected at least 2 for an dynamic dimension")
         environment: Any = self.mode.shape_env
         source = size_source(where)
         symbol = environment.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC)

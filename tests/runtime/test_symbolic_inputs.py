@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from spmdir.core.errors import SpmdirError
-from spmdir.runtime.open_shapes import open_dynamic_sizes
+from spmdir.runtime.symbolic_inputs import make_sizes_symbolic
 
 ROWS = Dim("rows", min=6, max=64)
 
@@ -30,4 +30,4 @@ def test_examples_fit_what_is_said_of_the_sizes(spec: Any, message: str) -> None
     with mode:
         values = torch.empty(4, 6), torch.empty(4, 8)
     with pytest.raises(SpmdirError, match=re.escape(message)):
-        open_dynamic_sizes(values, spec, mode)
+        make_sizes_symbolic(values, spec, mode)
