@@ -31,7 +31,7 @@ from spmdir.schedule.min_cut import INFINITE, minimum_cut
 from spmdir.schedule.program import Program, Task
 
 HALVINGS = 4
-"""The depth of the search for decisions between two decisions."""
+"""The depth of the search for decisions between two decisions. It finds at most 2^HALVINGS − 1 of them."""
 
 WEIGHT_CLASSES = 8
 """The number of classes to which the weights of the buffers of a block are rounded."""
@@ -100,6 +100,7 @@ class Block:
         sizes = [size for size in map(self.sizes.__getitem__, self.needed) if size]
         if not sizes:
             return [hold_all]
+        # At this price, to hold even the smallest buffer costs more than all repeats and copies together.
         total_seconds = sum(filter(None, self.seconds)) + sum(filter(None, self.copies))
         hold_least = self._cheapest(2 * (total_seconds + CAPACITY_UNIT) / min(sizes))
         if hold_least.held_bytes >= hold_all.held_bytes:
@@ -107,7 +108,7 @@ class Block:
         return [hold_all, *self._between(hold_all, hold_least, HALVINGS), hold_least]
 
     def _between(self, more_held: BlockDecision, less_held: BlockDecision, depth: int) -> list[BlockDecision]:
-        """Return decisions that hold less than the first one and more than the second one.
+        """Return decisions that hold less than `more_held` and more than `less_held`, in decreasing order of bytes.
 
         At some price, the two given decisions cost the same. The cheapest decision at this price is between them, and
         the search continues on both sides.
@@ -136,10 +137,10 @@ class Block:
         for buffer, size in enumerate(self.sizes):
             if size is None:
                 continue
-            # Such a buffer is held or copied, or else its task runs again.
-            available_price, copy = price * size, self.copies[buffer] if self.copies else None
-            if copy is not None and copy < available_price:
-                available_price = copy_price[buffer] = copy
+            # The edge is cut if the buffer is held or copied, whichever is cheaper. Otherwise its task runs again.
+            available_price, price_of_copy = price * size, self.copies[buffer] if self.copies else None
+            if price_of_copy is not None and price_of_copy < available_price:
+                available_price = copy_price[buffer] = price_of_copy
             producer_node = buffer_count + producer[buffer] if buffer in producer else sink
             edges.append((buffer, producer_node, round(available_price / CAPACITY_UNIT)))
         for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
@@ -149,11 +150,11 @@ class Block:
             edges += [(buffer_count + task, buffer, INFINITE) for buffer in reads]
         source_side = minimum_cut(sink + 1, edges, source, sink)
         repeated = {task for task in range(len(self.seconds)) if buffer_count + task in source_side}
-        not_repeated = [
+        available_buffers = [
             buffer for buffer in source_side if buffer < buffer_count and producer.get(buffer) not in repeated
         ]
-        held_bytes = sum(self.sizes[buffer] or 0.0 for buffer in not_repeated if buffer not in copy_price)
-        copied = [buffer for buffer in not_repeated if buffer in copy_price]
+        held_bytes = sum(self.sizes[buffer] or 0.0 for buffer in available_buffers if buffer not in copy_price)
+        copied = [buffer for buffer in available_buffers if buffer in copy_price]
         copies = [Restored(producer[buffer], self.allocates[producer[buffer]].index(buffer)) for buffer in copied]
         seconds = sum(self.seconds[task] or 0.0 for task in repeated) + sum(copy_price[buffer] for buffer in copied)
         return BlockDecision(frozenset([*map(Restored, repeated), *copies]), held_bytes, seconds)
@@ -178,13 +179,14 @@ def make_block(
     number: dict[int, int] = {}  # buffer of the program → its number in the block
 
     def numbers_of(buffers: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers in the block of buffers of the program. New buffers get the next numbers."""
         return tuple([number.setdefault(buffer, len(number)) for buffer in buffers])
 
     tasks = program.tasks[part.start : part.stop]
     reads = tuple([numbers_of(task.reads) for task in tasks])
     allocates = tuple([numbers_of(task.allocates) for task in tasks])
     allocated = {buffer for task in tasks for buffer in task.allocates}
-    # The values between blocks are held too.
+    # Buffers that are used after the cut and allocated by another block are held too.
     held = {buffer for buffer in number if buffer in always_held or (buffer in weights and buffer not in allocated)}
     needed = [buffer for buffer in number if buffer in weights and buffer not in held]
     largest_weight = max((weights[buffer] for buffer in needed), default=0.0)

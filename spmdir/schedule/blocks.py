@@ -1,7 +1,10 @@
 """Split a program into blocks of one or several equal layers, with few live bytes between blocks.
 
-`core/repetition.py` finds the run of equal layers. A block begins where the fewest bytes are live, which need not be
-the begin of a layer.
+Buffers that are live between blocks are always held, so few bytes should be live there. `core/repetition.py` finds the
+run of equal layers. A block begins where the fewest bytes are live, which need not be the begin of a layer.
+
+For example, 10 tasks are followed by 4 layers of 6 tasks and by 5 tasks. In each layer, the fewest bytes are live
+before its third task. With one layer in a block, the blocks are tasks 0–11, 12–17, 18–23, 24–29, and 30–38.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ BLOCK_TASKS = 64
 
 
 def split_into_blocks(program: Program, end: int, layers: int) -> list[range]:
-    """Split the tasks before `end` into blocks of `layers` equal layers.
+    """Return the tasks before `end` as consecutive blocks of `layers` equal layers.
 
-    The tasks before and after the equal layers are split into blocks of about `layers * BLOCK_TASKS` tasks. Each cut is
-    where the fewest bytes are live, counting only buffers that tasks before `end` allocate and use.
+    The tasks before and after the equal layers are split into blocks of about `layers * BLOCK_TASKS` tasks. The same is
+    done with all tasks if there are no equal layers. Each cut is where the fewest bytes are live, counting only buffers
+    that tasks before `end` allocate and use.
     """
     live_before = _live_before(program, end)
     signatures = [_signature(program, task) for task in program.tasks[:end]]
@@ -37,7 +41,10 @@ def split_into_blocks(program: Program, end: int, layers: int) -> list[range]:
 
 
 def _cut_evenly(tasks: range, live_before: Sequence[float], size: int) -> Iterator[range]:
-    """Yield `tasks` in blocks of about `size` tasks, cut where the fewest bytes are live."""
+    """Yield `tasks` in blocks of `size / 2` to `2 * size` tasks, cut where the fewest bytes are live.
+
+    The last block may be shorter. There is no block without tasks.
+    """
     while len(tasks) > 2 * size:
         cut = min(range(tasks.start + size // 2, tasks.start + 2 * size), key=live_before.__getitem__)
         yield range(tasks.start, cut)
@@ -52,7 +59,10 @@ def _signature(program: Program, task: Task) -> Hashable:
 
 
 def _period(signatures: Sequence[Hashable]) -> int:
-    """Return the number of tasks in a layer; 0 if there are no equal layers."""
+    """Return the number of tasks in a layer, the most frequent distance between equal tasks; 0 if no tasks are equal.
+
+    Of equally frequent distances, the shortest is returned.
+    """
     counts = distances(signatures)  # distance between equal tasks → its frequency
     return max(counts, key=lambda distance: (counts[distance], -distance), default=0)
 

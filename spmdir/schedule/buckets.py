@@ -43,6 +43,8 @@ Item = tuple[int, ...]
 def merge_collectives(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0) -> list[Item]:
     """Return the tasks in a new order, with the members of each bucket in one item. Members keep their order.
 
+    A collective is left alone if packing it takes as long as its latency, because a bucket could save no time.
+
     Args:
         keys: collective → key. Only collectives with equal keys are merged.
         memory: bytes that may be live. The peak of the given order is allowed even if it is larger.
@@ -64,7 +66,7 @@ def _may_pay(program: Program, task: int) -> bool:
 
 
 def _transfer_share(program: Program) -> float:
-    """Return the time of all transfers as a fraction of the compute time, at most 1."""
+    """Return the time of all transfers as a fraction of the compute time, at most 1; 1 if there is no compute."""
     transfer_seconds = sum([task.transfer.seconds for task in program.tasks if task.transfer is not None])
     compute_seconds = sum([task.seconds for task in program.tasks])
     return min(1.0, transfer_seconds / compute_seconds) if compute_seconds else 1.0
@@ -76,8 +78,9 @@ class _Bucket:
 
     Attributes:
         members: their positions in the old order.
-        preferred: the best position of the first member.
-        earliest, latest: the legal positions, each before the item at this position of the old order.
+        preferred: the position at which the first member takes the least memory, see `_buckets`.
+        earliest, latest: the first and the last legal position. A bucket at a position runs before the item at this
+            position of the old order.
         latency: seconds of latency.
         link_seconds: seconds for which links are busy.
         saved_seconds: the latency that the bucket saves, without the copies that it requires.
@@ -103,6 +106,7 @@ class _Bucket:
 
     @property
     def seconds(self) -> float:
+        """The time of the message, without packing."""
         return self.latency + self.link_seconds
 
 
@@ -110,10 +114,19 @@ class _Merger:
     """Merge the collectives of one key. Items are identified by their positions in the old order.
 
     Args:
+        items: the old order.
         member_tasks: the collectives of the key.
         limit: bytes that may be live.
         latency_weight: the price of a second of latency that can be hidden, in seconds of the step. It is the
             fraction of time in which transfers run, because the latency is exposed if the stream is busy.
+
+    Attributes:
+        needs: [position], the positions of the items that the item needs.
+        members: the positions of the collectives that may share a message.
+        is_movable: [position], whether the item moves along with a collective.
+        clock: [position], the compute seconds before it.
+        live: [position], the largest number of live bytes; `_fits` updates it for the buckets so far.
+        growth: [position], the bytes by which live memory grows at the item in the old order.
     """
 
     def __init__(
@@ -134,7 +147,6 @@ class _Merger:
             for position, task in enumerate(tasks)
         ]
         self._exclude_dependent()
-        # for each position, the compute seconds before it
         seconds = [sum([program.tasks[task].seconds for task in item]) for item in items]
         self.clock = list(itertools.accumulate(seconds, initial=0.0))
         self.live, self.growth = _live_bytes(program, items)
@@ -142,8 +154,8 @@ class _Merger:
     def merge(self) -> list[Item]:
         """Return the items in the new order, each bucket as one item.
 
-        The old order is kept, with two exceptions. Items that a bucket needs are placed before it. Items that need a
-        bucket which is not placed yet are postponed until it is.
+        The old order is kept, with two exceptions. Items that a bucket needs are placed right before it. Items that
+        need a later bucket are placed right after it.
         """
         buckets_at: dict[int, list[_Bucket]] = {}
         for bucket in self._buckets():
@@ -156,6 +168,7 @@ class _Merger:
         new_items: list[Item] = []
 
         def place(position: int) -> None:
+            """Append the item at `position` of the old order."""
             placed.add(position)
             new_items.append(self.old_items[position])
 
@@ -189,7 +202,11 @@ class _Merger:
         return sorted(unplaced)
 
     def _exclude_dependent(self) -> None:
-        """Remove the members that depend on another member through movable tasks. The others become movable."""
+        """Remove the members that depend on another member through movable tasks. The others become movable.
+
+        A message cannot contain both a collective and one that needs its result. If a task that keeps its place is
+        between them, their intervals do not overlap anyway.
+        """
         members, independent_members = set(self.members), []
         follows_member = [False] * len(self.old_items)  # is a member, or depends on one through movable tasks
         for position, needs in enumerate(self.needs):
@@ -205,11 +222,16 @@ class _Merger:
             self.is_movable[position] = True
 
     def _buckets(self) -> Iterator[_Bucket]:
-        """Yield the buckets. Collectives that can be hidden are not merged with others, which would expose them."""
+        """Yield the buckets, among them those of one member.
+
+        Members are visited in the order of their preferred positions: the earliest one if the collective frees memory,
+        otherwise its old position. Each joins the last bucket or opens a new one. Collectives that can be hidden are
+        not merged with others, which would expose them.
+        """
         earliest, latest = find_intervals(self.needs, self.is_movable)
-        # Both have an entry for the collectives that can be hidden (True), and one for the others (False).
+        # Both dicts have an entry for the collectives that can be hidden (True), and one for the others (False).
         open_buckets: dict[bool, _Bucket] = {}  # the bucket that the next collective may join
-        closed_at = {True: 0, False: 0}  # the position of the last yielded bucket
+        last_positions = {True: 0, False: 0}  # the position of the last yielded bucket
         preferred = {member: earliest[member] if self.growth[member] < 0 else member for member in self.members}
         for count, member in enumerate(sorted(self.members, key=preferred.__getitem__), 1):
             say("bucket: {} of {} collectives that may be one", count, len(self.members))
@@ -230,10 +252,10 @@ class _Merger:
             )
             is_hidden = self._compute_between(candidate.earliest, candidate.latest) >= candidate.seconds
             bucket = open_buckets.get(is_hidden)
-            previous = closed_at[is_hidden] if is_hidden else None
+            previous = last_positions[is_hidden] if is_hidden else None
             merged = None if bucket is None else self._try_merge(bucket, candidate, previous)
             if bucket is not None and merged is None:
-                closed_at[is_hidden] = bucket.position
+                last_positions[is_hidden] = bucket.position
                 yield bucket
             open_buckets[is_hidden] = merged or candidate
         yield from open_buckets.values()
@@ -243,7 +265,10 @@ class _Merger:
         return self.clock[latest] - self.clock[earliest] if earliest <= latest else 0.0
 
     def _try_merge(self, bucket: _Bucket, candidate: _Bucket, previous: int | None) -> _Bucket | None:
-        """Return the bucket with the candidate added; None if that is illegal or saves too little.
+        """Return the bucket with the candidate added, and reserve memory for it; None if it must not be added.
+
+        It must not be added in five cases: the intervals do not overlap; copies take more time than the saved latency;
+        latency is a small part of the bucket already; the transfer could no longer be hidden; there is no memory.
 
         Args:
             previous: the position of the previous bucket, after which a transfer can be hidden; None if the bucket and
@@ -266,11 +291,12 @@ class _Merger:
             return None
         if bucket.latency <= LEAST_LATENCY_SHARE * bucket.seconds:
             return None
-        is_hidden = previous is None or (
-            merged.seconds <= self._compute_between(max(merged.earliest, previous), merged.latest)
-        )
-        may_be_exposed = candidate.link_seconds <= candidate.latency  # the saved latency outweighs the exposed time
-        return merged if (is_hidden or may_be_exposed) and self._fits(bucket, candidate, merged) else None
+        # If the candidate adds less link time than it saves latency, the message may be exposed.
+        if previous is not None and candidate.link_seconds > candidate.latency:
+            hiding_seconds = self._compute_between(max(merged.earliest, previous), merged.latest)
+            if merged.seconds > hiding_seconds:
+                return None
+        return merged if self._fits(bucket, candidate, merged) else None
 
     def _fits(self, bucket: _Bucket, candidate: _Bucket, merged: _Bucket) -> bool:
         """Return whether there is memory for `merged` in place of `bucket`. If so, update the live bytes.
@@ -291,7 +317,7 @@ class _Merger:
         return True
 
     def _message_bytes(self, position: int) -> float:
-        """Return the bytes of the operands and results of a collective."""
+        """Return the bytes of the operands and results of the collective at a position of the old order."""
         task = self.program.tasks[self.old_items[position][0]]
         return sum(self.program.buffers[buffer].bytes for buffer in (*task.allocates, *task.reads))
 
@@ -299,7 +325,8 @@ class _Merger:
 def _live_bytes(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
     """Return for each item the largest number of live bytes, and by how many bytes live memory grows.
 
-    An item allocates all its buffers before it frees any. Both arrays have one more entry, for the end.
+    An item allocates all its buffers before it frees any. It grows memory by the bytes that it allocates, minus those
+    that it reads last. Both arrays have one more entry, for the end of the program.
     """
     first_use, last_use = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
     transient, growth, changes = ([0.0] * (len(items) + 2) for _ in range(3))

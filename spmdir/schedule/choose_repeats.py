@@ -26,14 +26,13 @@ LAYERS = (1, 2, 4)
 """The numbers of equal layers in a block that are tried in turn, until the program fits."""
 
 TOLERANCE = 0.01
-"""The bytes that may be freed beyond the budget without a search for unnecessary repeats, as a fraction of the bytes
-over the budget."""
+"""If a solution frees at most this fraction more than the bytes over the budget, single repeats are not tried out."""
 
 RATES = (HIDDEN_PRICE, 0.2)
-"""The prices of a copy that can be hidden that are tried, as fractions of its time."""
+"""The prices that are tried for a copy that can be hidden, as fractions of its time."""
 
 FULL_RATE = 1.0
-"""The price of such a copy if more copies are allowed than can be hidden."""
+"""The price of a copy, as a fraction of its time, if more copies are allowed than can be hidden."""
 
 
 def choose_repeats(
@@ -44,10 +43,12 @@ def choose_repeats(
     If none fit, return those with the smallest peak.
 
     Args:
+        budget: bytes. With a budget of 0, which asks for the smallest peak, all copies have the full price.
         repeatable, copies: as for `fit`.
     """
 
     def solve(copies: Mapping[int, float], rate: float = FULL_RATE) -> _Solution:
+        """Return the best solution with these copies; `rate` is the price of one that can be hidden."""
         return _CutProblem(program, budget, repeatable, cut, copies, rate).solve()
 
     candidates = [solve({})]
@@ -66,7 +67,7 @@ class _Move:
         price: the additional seconds for each byte that is no longer held.
         start: the first task of the block.
         decision: the new decision.
-        without_copies: the decision to use instead if no further copies can be hidden.
+        without_copies: the decision without copies to use instead, if the copies of `decision` cannot be hidden.
     """
 
     price: float
@@ -96,6 +97,7 @@ class _CutProblem:
     """The choice of the values that are restored across the task `cut`.
 
     Args:
+        repeatable: as for `fit`.
         seconds: buffer that may be copied → the seconds of a copy in one direction.
         rate: the price of a copy that can be hidden, as a fraction of its time.
 
@@ -104,7 +106,8 @@ class _CutProblem:
         weights: buffer that is used before and after the cut → the weight of a byte. It is the sum of the bytes over
             the budget at the tasks between its last use up to the cut and its next use.
         held: the buffers that are always held.
-        copies: the prices of copies of the buffers that may be copied.
+        copies: the prices of copies of the buffers that may be copied, are used on both sides of the cut and are not
+            always held.
     """
 
     def __init__(
@@ -157,7 +160,10 @@ class _CutProblem:
         return min(candidates, key=self._badness)
 
     def _find_moves(self, blocks: Sequence[range]) -> list[_Move]:
-        """Return the moves of all blocks, cheapest first; of moves with equal prices, that of the first block first."""
+        """Return the moves of all blocks, cheapest first; of moves with equal prices, that of the first block first.
+
+        A task that allocates a buffer for a later block does not run again: such buffers are held.
+        """
         boundary_buffers = self._find_boundary_buffers(blocks)
         moves: list[_Move] = []
         for block in blocks:
@@ -201,6 +207,9 @@ class _CutProblem:
         """Return first task of a block → its decision after `moves`. A later move of a block replaces an earlier one.
 
         Copies are used only as long as all of them can be hidden, unless the rate is `FULL_RATE`.
+
+        Args:
+            moves: in the order of their prices.
         """
         decisions: dict[int, BlockDecision] = {}
         copy_seconds: dict[int, float] = {}  # first task of a block → the seconds of its copies in one direction
@@ -224,6 +233,7 @@ class _CutProblem:
         solutions: dict[int, _Solution] = {}
 
         def fits(count: int) -> bool:
+            """Return whether the first `count` moves fit, and enter their solution in `solutions`."""
             solutions[count] = self._solution_of(self._apply(moves[:count]))
             return solutions[count].peak <= self.budget
 
@@ -238,17 +248,19 @@ class _CutProblem:
         return min(self._with_last_move(moves, too_few), key=lambda solution: solution.seconds)
 
     def _with_last_move(self, moves: Sequence[_Move], count: int) -> Iterator[_Solution]:
-        """Yield solutions that fit, with the first `count` moves and one more.
+        """Yield one or two solutions that fit, with the first `count` moves and one more.
 
-        The first `count` moves alone do not fit. The added move is the next one, or the fastest of the later ones.
-        Unnecessary repeats are removed.
+        The first `count` moves alone do not fit, but they fit with the next move. In the other solution, the added move
+        is the fastest later one that fits, if it is faster than the next move. Unnecessary repeats are removed.
         """
         decisions = self._apply(moves[:count])
 
         def added_seconds(move: _Move) -> float:
+            """Return the seconds by which a move makes the decision of its block longer."""
             return move.decision.seconds - (decisions[move.start].seconds if move.start in decisions else 0.0)
 
         def solve_with(move: _Move) -> _Solution:
+            """Return the solution with the first `count` moves and `move`."""
             return self._solution_of({**decisions, move.start: move.decision})
 
         solutions = [solve_with(moves[count])]
@@ -264,7 +276,11 @@ class _CutProblem:
             yield self._without_last_blocks(solution) if is_exact else self._without_long_repeats(solution)
 
     def _without_last_blocks(self, solution: _Solution) -> _Solution:
-        """Remove the repeats of the last blocks that are not needed to fit: their values are used again soon."""
+        """Remove the repeats of the last blocks before the cut, as long as the rest fits.
+
+        In a training step, the backward part uses their values first. So holding them takes memory for the shortest
+        time.
+        """
         while solution.restored:
             last_block = max(solution.restored)
             smaller = self._solve_with(
@@ -276,19 +292,25 @@ class _CutProblem:
         return solution
 
     def _without_long_repeats(self, solution: _Solution) -> _Solution:
-        """Remove repeats that are not needed to fit, longest first; of equally long ones, the last first."""
+        """Remove repeats that are not needed to fit, longest first; of equally long ones, the last first.
+
+        If a repeat cannot be removed, others of equal seconds and bytes are not tried, to save time.
+        """
         needed: set[tuple[float, float]] = set()  # (seconds, bytes) of a repeat that could not be removed
         items = [(start, item) for start, restored in solution.restored.items() for item in restored]
         items.sort(key=lambda entry: (self._seconds(*entry), entry[0] + entry[1].task), reverse=True)
         for start, item in items:
             task = self.program.tasks[start + item.task]
             buffers = task.allocates if item.copied is None else (self._copied_buffer(start, item),)
-            size = self._seconds(start, item), sum(self.program.buffers[buffer].bytes for buffer in buffers)
-            if size in needed:
+            seconds_and_bytes = (
+                self._seconds(start, item),
+                sum(self.program.buffers[buffer].bytes for buffer in buffers),
+            )
+            if seconds_and_bytes in needed:
                 continue
             smaller = self._solve_with({**solution.restored, start: solution.restored[start] - {item}})
             if smaller.peak > self.budget:
-                needed.add(size)
+                needed.add(seconds_and_bytes)
             elif smaller.seconds < solution.seconds:
                 solution = smaller
         return solution

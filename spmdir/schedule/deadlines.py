@@ -32,10 +32,10 @@ LEAST_SECONDS = 1e-9
 
 
 class Deadlines:
-    """The facts about tasks that do not depend on their order in the list.
+    """The latest starts of transfers, and other facts about tasks that do not depend on the order that is built.
 
     Args:
-        slack: the factor on the modelled time of a transfer that is to be hidden.
+        slack: the factor on the modelled time of a transfer that is to be hidden. A larger factor gives earlier starts.
 
     Attributes:
         users: task → the tasks that need it.
@@ -89,7 +89,10 @@ class Deadlines:
                 self.leads_to[index] = min(self.leads_to[index], start)
 
     def _find_earliest_ends(self) -> list[float]:
-        """Return the earliest end of each task. Tasks that cannot move end at their time on the clock."""
+        """Return the earliest end of each task. Tasks that cannot move end at their time on the clock.
+
+        Other tasks begin when the tasks that they need have ended, and waits when their transfers have, too.
+        """
         ends = [0.0] * len(self.tasks)
         for index, task in enumerate(self.tasks):
             begin = self._clock[index]
@@ -115,7 +118,11 @@ class Deadlines:
                 yield index, latest_end, latest_begins
 
     def _find_latest_starts(self) -> None:
-        """Find the latest starts of the transfers that are not urgent. They keep clear of urgent transfers."""
+        """Find the latest starts of the transfers that are not urgent, from the last transfer to the first.
+
+        A transfer ends before its wait must begin, and before the next transfer on its stream starts. It keeps clear of
+        urgent transfers. One that frees memory may start early, so it only has to end in time.
+        """
         urgent_times = self._find_urgent_times()
         next_start: dict[str, float] = {}  # stream → the latest start of the transfer that follows on it
         for index, latest_end, latest_begins in self._latest_ends():
@@ -165,7 +172,7 @@ class Deadlines:
         return fallback
 
     def _find_latest_leads(self, is_preparing: Sequence[bool]) -> None:
-        """Find the latest time of each task that only leads to starts: the earliest one of its users."""
+        """Find the latest time of each task that only leads to starts: that of the earliest of these starts."""
         for index in reversed(range(len(self.tasks))):
             may_lead = is_preparing[index] or (self._is_movable[index] and index not in self.latest_start)
             users = self.users[index]

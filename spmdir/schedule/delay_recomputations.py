@@ -14,9 +14,10 @@ from spmdir.schedule.program import Program
 
 
 def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Program:
-    """Add the other needs of its first user to the needs of each recomputed task.
+    """Return the program in which a recomputed task also needs whatever else its first user needs.
 
-    If such a need is a wait, the recomputed task needs the start instead. Then it can run during the transfer.
+    If the first user needs a wait, the recomputed task needs the start instead. Then it can run during the transfer.
+    If the first user is recomputed too, the needs of its own first user count. A task without users is unchanged.
 
     For example, h uses the recomputed f and the wait w of the start s. Then f needs s too, and runs while s transfers.
 
@@ -28,15 +29,16 @@ def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Progr
     for index, task in enumerate(tasks):
         for need in task.needs:
             first_user.setdefault(need, index)
-    # for each recomputed task, the tasks to wait for; for each other task, its needs that are not recomputed
-    needs_of_user: list[set[int]] = [set() for _ in tasks]
+    # for each recomputed task, its additional needs; for each other task, its needs that are not recomputed
+    delaying_needs: list[set[int]] = [set() for _ in tasks]
     for index in reversed(range(len(tasks))):
         if not is_repeated[index]:
-            needs_of_user[index] = {_start_of(program, need) for need in tasks[index].needs if not is_repeated[need]}
+            delaying_needs[index] = {_start_of(program, need) for need in tasks[index].needs if not is_repeated[need]}
         elif index in first_user:
-            needs_of_user[index] = {need for need in needs_of_user[first_user[index]] if need < index}
+            # A need that follows the recomputed task is left out, so the given order stays legal.
+            delaying_needs[index] = {need for need in delaying_needs[first_user[index]] if need < index}
     delayed_tasks = [
-        attrs.evolve(task, needs=tuple(sorted({*task.needs, *needs_of_user[index]}))) if is_repeated[index] else task
+        attrs.evolve(task, needs=tuple(sorted({*task.needs, *delaying_needs[index]}))) if is_repeated[index] else task
         for index, task in enumerate(tasks)
     ]
     return attrs.evolve(program, tasks=tuple(delayed_tasks))

@@ -24,7 +24,8 @@ def lengthen_flights(program: Program, memory_limit: float | None = None) -> tup
     """Return an order of the tasks in which transfers are in flight for longer.
 
     Args:
-        memory_limit: bytes that may be live. None: the peak of the given order.
+        memory_limit: bytes that may be live. None: the peak of the given order. The result exceeds the limit only if
+            the given order does.
     """
     return _Swaps(program, peak_bytes(program) if memory_limit is None else memory_limit).run()
 
@@ -35,7 +36,7 @@ class _Swaps:
     Attributes:
         order: the tasks that have run.
         position: the current task of the walk. Of the tasks before it, only waits have not run.
-        in_flight: start → its wait.
+        in_flight: start that has run → its wait, which has not.
     """
 
     def __init__(self, program: Program, limit: float):
@@ -61,9 +62,10 @@ class _Swaps:
         return tuple(self.order)
 
     def _next_start(self, limit: int) -> int | None:
-        """Return the next start, or a task that prepares its operand; None if it may not run now.
+        """Return the next start in the given order, or a task that prepares its operand; None if it may not run now.
 
-        It may run if fewer than `limit` starts of its kind are in flight, and if there is memory.
+        It may run if fewer than `limit` starts of its kind and no conflicting starts are in flight, if all other tasks
+        that it needs have run, and if there is memory.
         """
         while self._next is not None and self.headroom.has_run(self._next):
             self._next = next(self._starts)
@@ -80,7 +82,11 @@ class _Swaps:
         return task if self.headroom.fits(task) else None
 
     def _next_in_order(self) -> int:
-        """Return the next task in the given order without postponed waits, or the first wait that the task needs."""
+        """Return the next task in the given order without postponed waits, or a wait that must run before the task.
+
+        If the task does not fit into memory, or if no other task is left, return the first task that has not run, which
+        is a postponed wait.
+        """
         waits, count = {*self.in_flight.values()}, len(self.program.tasks)
         while self.position in waits or (self.position < count and self.headroom.has_run(self.position)):
             self.position += 1
@@ -89,9 +95,9 @@ class _Swaps:
         task = self.program.tasks[self.position]
         needed_waits = [need for need in task.needs if need in waits]
         if task.transfer is not None and self.position in self._waits:
-            same_kind = self._in_flight_of_kind(self.position)
-            # At most IN_FLIGHT_PER_KIND - 1 transfers of the kind may remain in flight beside this one.
-            needed_waits += [self.in_flight[start] for start in same_kind[: 1 - IN_FLIGHT_PER_KIND]]
+            # Before a start, all but the last IN_FLIGHT_PER_KIND − 1 transfers of its kind have to end.
+            starts_to_end = self._in_flight_of_kind(self.position)[: 1 - IN_FLIGHT_PER_KIND]
+            needed_waits += [self.in_flight[start] for start in starts_to_end]
         if needed_waits:
             return needed_waits[0]
         return self.position if self.headroom.fits(self.position) else self.headroom.turn
@@ -104,6 +110,7 @@ class _Swaps:
         ]
 
     def _stream(self, task: int) -> str:
+        """Return the stream of the transfer that `task` starts; an empty text if it starts none."""
         transfer = self.program.tasks[task].transfer
         return transfer.stream if transfer else ""
 

@@ -16,7 +16,10 @@ TO_HOST, FROM_HOST = "to host", "from host"
 
 
 def copy_transfer(to_host: bool, size: float, seconds: float) -> Transfer:
-    """Return the transfer of a copy of `size` bytes that takes `seconds` alone on its link."""
+    """Return the transfer of a copy of `size` bytes that takes `seconds` on its link.
+
+    All seconds are latency, because a copy does not share the links between ranks.
+    """
     return Transfer(TO_HOST if to_host else FROM_HOST, (), seconds, 0.0, 0.0, size)
 
 
@@ -35,7 +38,8 @@ class Copies:
     s is exposed. With a rate of 0.05, the price is 0.05 · 4 + 1 = 1.2 s.
 
     Args:
-        last_use, next_use: buffer → its last use up to the cut, and its first use after it.
+        cut: the number of the task; copies to the host end before it, copies back begin after it.
+        last_use, next_use: buffer → its last use up to the cut, and its first use after the cut.
         seconds: buffer that may be copied → the seconds of a copy in one direction.
 
     Attributes:
@@ -68,7 +72,7 @@ class Copies:
         return min(2 * self.seconds[buffer], 2 * rate * self.seconds[buffer] + self._exposed[buffer])
 
     def prices(self, rate: float) -> dict[int, float]:
-        """Return buffer → its price."""
+        """Return buffer → the price of its copy, for all buffers that may be copied."""
         return {buffer: self.price(buffer, rate) for buffer in self.seconds}
 
     def total_price(self, buffers: Collection[int]) -> float:

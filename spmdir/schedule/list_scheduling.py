@@ -52,7 +52,7 @@ late and its result is held for the shortest time. With a large factor, it start
 
 
 def order_tasks(program: Program, memory_limit: float | None = None) -> tuple[int, ...]:
-    """Return an order of the tasks that takes no longer than the given order.
+    """Return an order of the tasks that takes no longer than the given order: the fastest that fits into memory.
 
     Args:
         memory_limit: bytes. The peak of the given order is allowed even if it is above the limit. None: that peak.
@@ -140,9 +140,10 @@ class ListScheduler:
             self._add_ready(self.in_flight[start])
 
     def _next_start(self, compute_seconds: float) -> int | None:
-        """Return the next task that leads to a start; None if there is no such start.
+        """Return a start that may run now, or a wait that must run before it; None if there is none.
 
-        The start is due, or frees memory without a delay of other starts.
+        A start may run if it is due: if its latest start would pass during the next compute task. It may also run if it
+        frees memory and delays no other start. A task that only leads to starts counts as a start.
 
         Args:
             compute_seconds: time of the next compute task. Nothing can start while it runs.
@@ -189,7 +190,10 @@ class ListScheduler:
         return True
 
     def _next_on_idle_links(self) -> int | None:
-        """Return the next task for a start on an idle stream and idle links, though it is not due; None if none."""
+        """Return a start on an idle stream and idle links, though it is not due, or a wait that must run before it.
+
+        Of several, the start with the earliest latest start is chosen. None if there is no such start.
+        """
         running = [self._transfer(start) for start in self._all_transferring()]
         intra_is_busy = any(transfer.intra for transfer in running)
         inter_is_busy = any(transfer.inter for transfer in running)
@@ -260,7 +264,10 @@ class ListScheduler:
         return not find_conflicts(self.program, task, self.in_flight) and self.headroom.fits(task)
 
     def _append(self, number: int) -> None:
-        """Append a task, after the waits that must come before it."""
+        """Append a task to the list, after the waits that must come before it, and let time pass while it runs.
+
+        If it is a wait, time passes until its transfer ends. Tasks whose last unmet need it is become ready.
+        """
         for start in find_conflicts(self.program, number, self.in_flight):
             self._append(self.in_flight[start])
         task, deadlines = self.program.tasks[number], self.deadlines

@@ -1,4 +1,8 @@
-"""Compute the live memory of a program while its tasks run in some order."""
+"""Compute the live memory of a program while its tasks run in some order.
+
+A buffer is live from the task that allocates it to the last task that reads it. For example, f allocates a (4 bytes), g
+reads a and allocates b (8 bytes), and h reads b. Then 4 bytes are live during f, 12 during g, and 8 during h.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class Memory:
             self._readers[buffer] += 1  # the caller of the program
 
     def peak_of(self, task: int) -> float:
-        """Return the largest number of live bytes while `task` runs, if it runs next."""
+        """Return the largest number of live bytes while `task` runs, if it runs next. The state does not change."""
         record, sizes = self.program.tasks[task], self._sizes
         live, peak = self.bytes, 0.0
         for allocates, frees in self._changes(record):
@@ -50,7 +54,10 @@ class Memory:
             pass
 
     def moments(self, task: int) -> Iterator[float]:
-        """Run `task` next, and yield the live bytes at each of its memory steps; `live` has the buffers meanwhile."""
+        """Run `task` next, and yield the live bytes at each of its memory steps, including transient bytes.
+
+        At each yield, `live` contains the buffers of that step. The task has run when the iterator is exhausted.
+        """
         record, sizes = self.program.tasks[task], self._sizes
         changes, transient = self._changes(record), 0.0 if record.memory_steps else record.transient
         for buffer in _unique_reads(record):
@@ -67,7 +74,8 @@ class Memory:
     def _changes(self, task: Task) -> list[Change]:
         """Return the buffers that each memory step of a task allocates and frees, if the task runs next.
 
-        A buffer is freed if no other task is left to read it: it has one reader if the task reads it, or else none.
+        A buffer is freed after the last step that uses it, if no other task is left to read it: one reader is left if
+        the task itself reads it, or else none.
         """
         readers = self._readers
         return [
@@ -97,7 +105,7 @@ def memory_of_tasks(
     """Return the memory use of each task of a program.
 
     Args:
-        tasks: for each task, its memory steps.
+        tasks: for each task, its memory steps, at least one.
         outputs: the buffers of the results of the program.
     """
     external = set(outputs)  # the buffers that are used by another task than the one that allocates them
@@ -116,10 +124,16 @@ def memory_of_tasks(
 
 
 def _memory_of_steps(steps: Sequence[MemoryStep], buffers: Sequence[Buffer], external: Collection[int]) -> TaskMemory:
-    """Return the memory use of several steps as one task. Other tasks use the `external` buffers.
+    """Return the memory use of several steps as one task.
+
+    The task allocates the external buffers, and those that none of its steps reads. Its other buffers are temporaries:
+    the steps list them, and `transient` has their bytes at the peak.
 
     For example, the first step allocates a temporary of 8 bytes, and the second reads it and allocates a result of 4
     bytes. The task allocates the result. At its peak of 12 bytes, 8 are transient.
+
+    Args:
+        external: the buffers that other tasks use, or that the program returns.
     """
     allocated = [buffer for step in steps for buffer in step.allocates]
     all_reads = dict.fromkeys(buffer for step in steps for buffer in step.reads)
@@ -159,7 +173,7 @@ def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[flo
     """Return for each task the largest number of live bytes while it runs.
 
     Args:
-        order: the order of execution. None: in the order of their numbers.
+        order: the tasks, each after the tasks that it needs. None: in the order of their numbers.
     """
     memory, peaks = Memory(program), [0.0] * len(program.tasks)
     for task in range(len(program.tasks)) if order is None else order:

@@ -63,7 +63,8 @@ def fit(
 ) -> Fitted:
     """Fit a program into `budget` bytes.
 
-    If no solution is found, the result is that of a budget of 0. So each budget of at least its peak has a solution.
+    If no solution is found, the result is that of a budget of 0: the smallest peak that the search finds. So a user who
+    sets the budget to the reported peak gets a solution.
 
     Args:
         repeatable: for each task, whether it may run again: whether it computes equal values again on all ranks.
@@ -74,7 +75,10 @@ def fit(
 
 
 def _run_rounds(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
-    """Run rounds until the program fits or a round frees too little; return the result of the last useful round."""
+    """Run rounds until the program fits or a round frees too little; return the result of the last useful round.
+
+    Copies are not repeated in a later round. The arguments are those of `fit`.
+    """
     fitted = Fitted((), program, peak_bytes(program))
     while program.tasks and fitted.peak > budget and len(fitted.rounds) < MAX_ROUNDS:
         excess = size_text(fitted.peak - budget)
@@ -96,7 +100,10 @@ def _run_rounds(program: Program, budget: float, repeatable: Sequence[bool], cop
 
 
 def _run_round(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
-    """Return the result of restoring values across one cut: the first cut that meets the budget, or else the best."""
+    """Return the result of restoring values across one cut: the first cut that meets the budget, or else the best.
+
+    The best result has the smallest peak. The arguments are those of `fit`.
+    """
     candidates: list[Fitted] = []
     for cut in _find_cuts(program, budget):
         repeats = choose_repeats(program, budget, repeatable, cut, copies)
@@ -110,7 +117,7 @@ def _run_round(program: Program, budget: float, repeatable: Sequence[bool], copi
 
 
 def _find_cuts(program: Program, budget: float) -> list[int]:
-    """Return the candidates for the cut among the tasks over the budget.
+    """Return one or two candidates for the cut, tasks over the budget; there must be such a task.
 
     These are the task with the most live bytes in buffers that it does not use, and the task with the most live
     bytes.

@@ -23,6 +23,7 @@ class Headroom:
     that are held to the end. If t2 ran first, t0 would hold 9 bytes and t1 11, so t2 does not fit.
 
     Args:
+        limit: bytes that may be live at tasks that another task overtakes.
         live: for each task, the result of `live_bytes`; computed if None.
 
     Attributes:
@@ -58,7 +59,10 @@ class Headroom:
         return self._has_run[task]
 
     def fits(self, task: int) -> bool:
-        """Return whether a task fits into memory now, and the tasks that it overtakes fit after it."""
+        """Return whether a task fits into memory now, and the tasks that it overtakes fit after it.
+
+        The task at `turn` always fits. A task more than `WINDOW` tasks after it never does.
+        """
         if task == self.turn:
             return True
         if task - self.turn > WINDOW or self._memory.peak_of(task) > self.limit:
@@ -71,7 +75,7 @@ class Headroom:
         return bool(live.max() <= self.limit)
 
     def run(self, task: int) -> None:
-        """Run a task next."""
+        """Run a task next, and update the live bytes at the tasks that it overtakes. It should fit."""
         if task != self.turn:
             self._apply(self._live[self.turn : task], task)
         self._live[task] = 0.0
@@ -85,7 +89,7 @@ class Headroom:
             self.turn += 1
 
     def _apply(self, live: np.ndarray, task: int) -> None:
-        """Update `live`, the live bytes at the tasks that `task` overtakes, as if `task` ran first.
+        """Update `live` in place, the live bytes at the tasks from `turn` up to `task`, as if `task` ran first.
 
         The results of `task` are live at all of them. A buffer that only `task` and earlier tasks read is freed after
         the last of these. The entries of tasks that have run have no meaning.

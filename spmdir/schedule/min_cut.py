@@ -20,7 +20,8 @@ def minimum_cut(node_count: int, edges: Iterable[tuple[int, int, int]], source: 
 
     Args:
         node_count: the number of nodes. They are numbered from 0.
-        edges: (from, to, capacity). A cut consists of the edges from the source's side to the sink's side.
+        edges: (from, to, capacity). A cut consists of the edges from the source's side to the sink's side. The capacity
+            of some cut must be below `INFINITE`.
     """
     network = _Network(node_count)
     for start, end, capacity in edges:

@@ -21,7 +21,7 @@ def find_users(needs: Neighbours) -> list[list[int]]:
 
 
 def is_view(program: Program, number: int) -> bool:
-    """Return whether a task takes no time and allocates nothing."""
+    """Return whether a task takes no time and allocates nothing, and is neither a transfer nor a wait."""
     task = program.tasks[number]
     return not (task.seconds or task.allocates or task.transfer or task.waits_for is not None)
 
@@ -31,13 +31,15 @@ def find_preparing(
 ) -> list[bool]:
     """Return for each position whether the task only prepares operands of collectives, such as a cast of a weight.
 
-    Such a task depends on inputs alone. Together with the tasks that it depends on, it takes no longer than the
-    transfer. This limit excludes a backward part that depends on inputs alone because no collective precedes it.
+    Such a task depends on inputs alone, and only collectives and such tasks use its result. Together with the tasks
+    that it depends on, it takes no longer than the shortest transfer that it prepares. This limit excludes a backward
+    part that depends on inputs alone because no collective precedes it.
 
     For example, a cast of 1 s prepares a gather of 3 s. The same cast does not prepare a gather of 0.5 s.
 
     Args:
         numbers: for each position, the task.
+        needs: for each position, the positions of the tasks that it needs.
         collectives: the positions of the collectives, or of their starts.
     """
     # The seconds of the transfer of each collective, and of the shortest one that a preparing task leads to; else 0.
@@ -65,9 +67,10 @@ def find_preparing(
 def find_following(
     program: Program, numbers: Sequence[int], needs: Neighbours, collectives: Collection[int]
 ) -> list[bool]:
-    """Return for each position whether the task uses only results of collectives, and no longer than their transfers.
+    """Return for each position whether the task only processes results of collectives, such as a cast of a sum.
 
-    The arguments are those of `find_preparing`.
+    Such a task needs only collectives and such tasks. It takes no longer than the shortest transfer among them. The
+    arguments are those of `find_preparing`.
     """
     limits, tasks = _transfer_seconds(program, numbers, collectives), [program.tasks[number] for number in numbers]
     for position, needed in enumerate(needs):
@@ -87,7 +90,12 @@ def _transfer_seconds(program: Program, numbers: Sequence[int], collectives: Col
 def find_intervals(needs: Neighbours, is_movable: Sequence[bool]) -> tuple[list[int], list[int]]:
     """Return for each task the earliest and the latest position that it can be placed before.
 
-    Tasks that are not movable keep their positions.
+    Tasks that are not movable keep their positions. A movable task is placed after the fixed tasks that it needs, also
+    through other movable tasks, and before the fixed tasks that need it.
+
+    Args:
+        needs: for each position, the positions of the tasks that it needs.
+        is_movable: for each position.
     """
     earliest, latest = [0] * len(needs), [len(needs)] * len(needs)
     for position, needed in enumerate(needs):

@@ -141,9 +141,9 @@ class Task:
 
     @functools.cached_property
     def memory_changes(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
-        """For each memory step: the buffers that it allocates, and the buffers that no later step uses.
+        """For each memory step: the buffers that it allocates, and pairs for the buffers that no later step uses.
 
-        Each of the latter is paired with whether it is in `reads`.
+        A pair is (buffer, whether it is in `reads`).
         """
         steps = self.memory_steps or (MemoryStep(self.allocates, self.reads),)
         last_step = {buffer: index for index, step in enumerate(steps) for buffer in (*step.allocates, *step.reads)}
@@ -172,7 +172,11 @@ class Program:
 
 
 def reorder_tasks(program: Program, order: Sequence[int]) -> Program:
-    """Return the program with its tasks in the given order, numbered by their new positions."""
+    """Return the program with its tasks in the given order, numbered by their new positions.
+
+    Args:
+        order: all tasks, by their old numbers, each after the tasks that it needs.
+    """
     if all(position == task for position, task in enumerate(order)):
         return program
     new_position = [0] * len(order)

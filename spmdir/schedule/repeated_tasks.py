@@ -36,7 +36,10 @@ class Repeat:
     seconds: float = 0.0
 
     def task_in(self, program: Program) -> Task:
-        """Return the repeat as a task, with the buffers and needs of the original in `program`."""
+        """Return the repeat as a task, with the buffers and needs of the original in `program`.
+
+        A copy is a task that needs the original, takes no accelerator time and waits for its own transfer.
+        """
         task = program.tasks[self.task]
         if self.action == "run":
             return task
@@ -103,7 +106,10 @@ class _RepeatFinder:
         ]
 
     def before(self, user: int) -> list[Repeat]:
-        """Return the repeats that the task `user` requires. Calls must be in program order."""
+        """Return the repeats that the task `user` requires and that no earlier call has returned.
+
+        Calls must be in program order.
+        """
         if self.missing.isdisjoint(self.program.tasks[user].needs):
             return []
         needed: set[int] = set()
@@ -130,19 +136,23 @@ class _RepeatFinder:
 def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
     """Return the program with recomputations and copies.
 
+    Tasks are renumbered. Each repeat allocates new buffers, which are added at the end of `buffers`. Later tasks read
+    the buffers of the last repeat before them.
+
     Args:
         added: the repeats, sorted.
     """
     tasks: list[Task] = []
     buffers = list(program.buffers)
-    # task of `program` → the position of its last repeat, and buffer → its last repeat
+    # task of `program` → the new number of its last repeat, or of the task; buffer → the buffer of its last repeat
     position, current_buffer = dict[int, int](), dict[int, int]()
     for index, repeat in tasks_with_repeats(program, added):
         task = repeat.task_in(program) if repeat else program.tasks[index]
         for buffer in _all_allocated(task) if repeat else ():
             current_buffer[buffer] = len(buffers)
             buffers.append(program.buffers[buffer])
-        tasks.append(task if len(tasks) == index and not repeat else _renumber(task, position, current_buffer))
+        is_unchanged = len(tasks) == index and not repeat  # no repeat precedes it
+        tasks.append(task if is_unchanged else _renumber(task, position, current_buffer))
         position[index] = len(tasks) - 1
     return attrs.evolve(program, tasks=tuple(tasks), buffers=tuple(buffers))
 
@@ -160,6 +170,7 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
     last_use: dict[int, int] = {}
 
     def free(buffer: int) -> None:
+        """Record that a buffer is freed after its last use so far."""
         position = last_use[buffer]
         freed_bytes[position] += size[buffer]
         if tasks[position].memory_steps:
@@ -168,7 +179,7 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
     for position, task in enumerate(tasks):
         for buffer in task.allocates:
             if buffer in last_use and buffer not in outputs:
-                free(buffer)
+                free(buffer)  # a repeat allocates it again
             last_use[buffer] = position
         for buffer in task.reads:
             if buffer in last_use:
@@ -191,7 +202,7 @@ def _peak_of_steps(task: Task, freed: Collection[int], size: Sequence[float]) ->
     """Return the peak of a task with several memory steps, in bytes above the bytes that are live before it.
 
     Args:
-        freed: the buffers whose last use is the task.
+        freed: the buffers that other tasks allocate or use, and whose last use is the task.
         size: for each buffer, its bytes.
     """
     last_step = {
@@ -221,6 +232,7 @@ def _renumber(task: Task, position: Mapping[int, int], current_buffer: Mapping[i
     """
 
     def current(buffers: Sequence[int]) -> tuple[int, ...]:
+        """Return the buffers of the last repeats."""
         return tuple([current_buffer.get(buffer, buffer) for buffer in buffers])
 
     return attrs.evolve(

@@ -21,7 +21,7 @@ from spmdir.schedule.program import Program, Transfer
 
 @attrs.frozen
 class TransferTime:
-    """The time of a transfer, in seconds from the start of the program.
+    """The time of a transfer.
 
     Attributes:
         begin, end: its times on its stream, in seconds from the begin of the program.
@@ -35,7 +35,7 @@ class TransferTime:
 
 @attrs.frozen
 class Execution:
-    """The simulated run of a program in an order. Times are in seconds from its start.
+    """The simulated run of a program in an order. Times are in seconds from the begin of the program.
 
     Attributes:
         order: the tasks in their order of execution.
@@ -94,7 +94,7 @@ class Execution:
 
 
 def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
-    """Simulate a program in an order.
+    """Return the times of all tasks and transfers of a program that runs in an order.
 
     Args:
         order: the tasks, each after the tasks that it needs. None: in the order of their numbers.
@@ -157,13 +157,16 @@ class Links:
         return self._ends[task]
 
     def have_ended(self, tasks: Collection[int], time: float) -> list[int]:
-        """Return those of `tasks` whose transfers have ended at a time, if no further transfer is sent before it."""
+        """Return those of `tasks` whose transfers have ended at `time`, if no further transfer is sent before then."""
         while self.now < time:
             self._advance(time)
         return [task for task in tasks if task in self._ends]
 
     def next_end(self, tasks: Collection[int]) -> float:
-        """Return the end of the first transfer of `tasks` to end, if no further transfer is sent before it."""
+        """Return the end of the first transfer of `tasks` to end, if no further transfer is sent before it.
+
+        No transfer of `tasks` may have ended yet.
+        """
         while not any(task in self._ends for task in tasks):
             self._advance()
         return self.now
