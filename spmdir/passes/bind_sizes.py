@@ -1,8 +1,8 @@
 """bind-sizes: replace the symbolic sizes of a program by numbers, in types and in arguments of ops.
 
-If the rules accept the shardings of propagate at these sizes, they are kept. A sharding may be invalid, for example if
-a dimension is too short for it. Then everything except arguments, results and constraints is decided again, with the
-same options of propagate.
+The shardings of propagate are kept if the rules accept all of them at these sizes. A sharding may be invalid at some
+sizes, for example if a dimension is too short for it. Then propagate decides the function again, with the same options.
+It keeps the shardings of arguments, results and constraints.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class BindSizesPass(ModulePass):
     """Whether other sizes get the example values of the module."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Bind all symbolic sizes of the module. A module without symbolic sizes is not changed.
+
+        Raises:
+            SpmdirError: a size has no number, a number is out of range, or `sizes` has an unknown name; located.
+        """
         assert isinstance(ctx, IRContext)
         functions = global_functions(op, self.name)
         declared = sizes_op(op)
@@ -64,11 +69,15 @@ class BindSizesPass(ModulePass):
         Rewriter.erase_op(declared)
         for function in functions:
             if any(isinstance(child, AtenOp) and child.sharding for child in function.body.block.ops):
-                _decide(op, function, ctx)
+                _decide_again_if_invalid(op, function, ctx)
 
 
 def _bind_function(function: FuncOp, numbers: Mapping[str, int]) -> None:
-    """Replace the symbolic sizes of a function. `numbers` are size → number, here and below."""
+    """Replace the symbolic sizes in types, arguments of ops and `spmd.outputs`, and erase the ops that define sizes.
+
+    Args:
+        numbers: size → its number, here and in the functions below.
+    """
     block = function.body.block
     for argument in block.args:
         _bind_type(argument, numbers)
@@ -89,10 +98,10 @@ def _bind_function(function: FuncOp, numbers: Mapping[str, int]) -> None:
 
 
 def _bind_op(op: ValueOp, numbers: Mapping[str, int]) -> None:
-    """Replace the symbolic sizes in the arguments and the result types of an op."""
+    """Replace the symbolic sizes in the arguments and the result types of an op. Its size operands are removed."""
     if op.sizes and op.arguments:
-        arguments = [evaluate(size.type.data.size, numbers) for size in op.sizes]  # type: ignore
-        op.properties["arguments"] = ArgumentsAttr(with_sizes(op.arguments.data, arguments))
+        operand_sizes = [evaluate(size.type.data.size, numbers) for size in op.sizes]  # type: ignore
+        op.properties["arguments"] = ArgumentsAttr(with_sizes(op.arguments.data, operand_sizes))
         op.operands = list(op.tensors)
     for result in op.results:
         _bind_type(result, numbers)
@@ -120,14 +129,16 @@ def bind_tensor_type(type_: Attribute, numbers: Mapping[str, int]) -> Attribute:
 
 
 def _bind_output_literal(value: Literal, numbers: Mapping[str, int]) -> Literal:
-    """Replace the symbolic sizes in a result that is no tensor, such as `"=2*s0"`."""
+    """Return an entry of `spmd.outputs` with numbers for its symbolic sizes: 16 for the text `"=2*s0"` where s0 = 8."""
     if isinstance(value, tuple):
         return tuple(_bind_output_literal(entry, numbers) for entry in value)
-    return evaluate(parse_number(value[1:]), numbers) if isinstance(value, str) and value.startswith("=") else value
+    if isinstance(value, str) and value.startswith("="):
+        return evaluate(parse_number(value[1:]), numbers)
+    return value
 
 
-def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
-    """Decide the function again, with the same options, unless the rules accept all its shardings."""
+def _decide_again_if_invalid(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
+    """Run propagate on `function` with its recorded options, if the rules reject a sharding at the new sizes."""
     mesh, decided_by = ir.mesh(module), deciding_pass(function, as_pipeline(ctx.pipeline))
     note_options(function, decided_by, has_open_sizes=False)
     try:
@@ -143,4 +154,5 @@ def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
 
 
 def _assignments_text(numbers: Mapping[str, int]) -> str:
+    """Return text such as `s0 = 8, s1 = 128`."""
     return ", ".join(f"{name} = {number}" for name, number in numbers.items())

@@ -55,8 +55,9 @@ class BucketPass(LocalPass, MachineOptions):
             if len(ops) == 1 and ops[0] in key_of_op and program.tasks[task].transfer is not None
         }
         places = ArgumentPlaces(function)
-        items = merge_collectives(program, key_of_task, machine.memory if machine.memory < math.inf else 0.0)
-        new_units = [merge_into_bucket([units[task] for task in item], mesh, places) for item in items]
+        limit = machine.memory if machine.memory < math.inf else 0.0  # with 0, the peak must not rise
+        task_groups = merge_collectives(program, key_of_task, limit)
+        new_units = [merge_into_bucket([units[task] for task in group], mesh, places) for group in task_groups]
         set_order(function.body.block, new_units)
 
 
@@ -81,25 +82,29 @@ class ArgumentPlaces:
     def place_of(self, op: Collective) -> tuple[int, int]:
         """Return the sort key of a collective: (0, argument index), (1, result index) or (2, 0).
 
-        The argument is the only source of the collective's operand. The result is computed only from that of the
-        collective. If there is neither, the key is (2, 0).
+        The argument index is that of the argument which the operand is computed from, if ops of one operand lead to the
+        operand. Otherwise, the result index is that of the result of the function which the collective leads to by ops
+        of one operand and one user. If there is neither such an argument nor such a result, the key is (2, 0).
         """
-        for value in _producers(op.operands[0]):
+        for value in _sources_of(op.operands[0]):
             if isinstance(value, BlockArgument):
                 return 0, value.index
-        return next(((1, self.results[value]) for value in _users(op.results[0]) if value in self.results), (2, 0))
+        for value in _values_computed_from(op.results[0]):
+            if value in self.results:
+                return 1, self.results[value]
+        return 2, 0
 
 
-def _producers(value: SSAValue) -> Iterator[SSAValue]:
-    """Yield a value, the operand of its producer if that has only one, and so on."""
+def _sources_of(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield `value`, then the operand of its producer, and so on, as long as the producer has a single operand."""
     yield value
     while isinstance(value.owner, Operation) and len(value.owner.operands) == 1:
         value = value.owner.operands[0]
         yield value
 
 
-def _users(value: SSAValue) -> Iterator[SSAValue]:
-    """Yield a value, the result of its only user if that has one operand and one result, and so on."""
+def _values_computed_from(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield `value`, then the result of its only user, and so on, as long as the user has one operand and one result."""
     yield value
     while True:
         users = [use.operation for use in value.uses]

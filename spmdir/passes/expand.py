@@ -96,7 +96,10 @@ def _is_sharded(op: AtenOp) -> bool:
 
 
 def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
-    """Replace `op` by its expansion, if it needs one. The first op of the expansion has a note of the replaced op."""
+    """Replace `op` by its expansion, if its shardings require one. The first new op gets a note of the replaced op.
+
+    With the note, verify-spmd can restore the replaced op.
+    """
     if op.needs is None:
         _decide_operands(op, choice)
     operands, call, needs = tuple(op.operands), op.call(), required_shardings(op)
@@ -106,7 +109,11 @@ def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
 
 
 def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:
-    """Replace `op` by its expansion, if any. Return the new ops, and the values that replace its results or None."""
+    """Replace `op` by its expansion, and expand those of the new ops whose strategies require it.
+
+    Returns: the new ops, and for each result of `op` the value that replaces it; None if the expansion leaves the
+        result out. If `op` needs no expansion, these are `op` itself and its results.
+    """
     mesh = choice.mesh
     expansion_with_layouts = expansion_of(op, mesh, choice.rules)
     if expansion_with_layouts is None:
@@ -114,26 +121,29 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
     expansion, layouts = expansion_with_layouts
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     new_ops: list[tuple[AtenOp, bool]] = []  # (op, whether it must be expanded too)
-    for number, part in enumerate(expansion.ops):
+    for number, expanded in enumerate(expansion.ops):
         strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
         results = _shardings({axis: strategy.results for axis, strategy in strategies.items()}, mesh)
         needs = _shardings({axis: strategy.operands for axis, strategy in strategies.items()}, mesh)
-        operands = [values[value] for value in part.operands]
-        call, kind = part.call, op_class(part.call.name)
-        new = kind.build_op(operands, call.results, call.arguments, results, call.structure, op.location)
+        operands = [values[value] for value in expanded.operands]
+        call = expanded.call
+        new: AtenOp = op_class(call.name).build_op(  # type: ignore
+            operands, call.results, call.arguments, results, call.structure, op.location
+        )
         _set_needs(new, needs)
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
             values[Value("op", number, index)] = result
-            names.assign_name(result, op.results[0], part.call.name.split(".")[1])
-        new_ops.append((new, any(strategy.rewrite == "expand" for strategy in strategies.values())))  # type: ignore
+            names.assign_name(result, op.results[0], call.name.split(".")[1])
+        must_expand = any(strategy.rewrite == "expand" for strategy in strategies.values())
+        new_ops.append((new, must_expand))
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
             copy_name(values[value], result)
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
     ops: list[AtenOp] = []
-    replacements: dict[SSAValue, SSAValue | None] = {}  # result of an op that is expanded too → its replacement
+    replacements: dict[SSAValue, SSAValue | None] = {}  # result of a new op that is expanded too → its replacement
     for new, must_expand in new_ops:
         if not must_expand:
             ops.append(new)
@@ -144,18 +154,24 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
         inner_ops, inner_results = _expand(new, choice, names)
         ops += inner_ops
         replacements.update(zip(replaced_results, inner_results, strict=True))
-    returned = [value and values[value] for value in expansion.results]
-    return ops, [value and replacements.get(value, value) for value in returned]
+    replaced_by: list[SSAValue | None] = []
+    for value in expansion.results:
+        new_result = values[value] if value is not None else None
+        replaced_by.append(replacements.get(new_result, new_result) if new_result is not None else None)
+    return ops, replaced_by
 
 
 def _shardings(placements: Mapping[str, Sequence[Placement]], mesh: Mesh) -> list[Sharding]:
     """Return the shardings of several values from their placements on each axis.
 
     For example, {"dp": (S(0), R), "tp": (S(1), P)} leads to <dp: S(0), tp: S(1)> and <tp: P>.
+
+    Args:
+        placements: axis of `mesh` or sub-axis → the placement of each value. Sub-axes of one axis are merged.
     """
     axes = list(placements)
-    by_value = zip(*placements.values(), strict=True)
-    return [Sharding(list(zip(axes, on_axes, strict=True)), mesh.name).merged(mesh) for on_axes in by_value]
+    placements_by_value = zip(*placements.values(), strict=True)
+    return [Sharding(list(zip(axes, on_axes, strict=True)), mesh.name).merged(mesh) for on_axes in placements_by_value]
 
 
 def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Layouts] | None:
@@ -191,13 +207,16 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
 
 
 def _decide_operands(op: AtenOp, choice: OperandChoice) -> None:
-    """Decide the operand shardings of an op that was sharded by hand, in the same way as insert-reshard."""
-    current = [_decided_sharding(operand, op) for operand in op.tensors]
+    """Write the attribute `needs` of an op that has none: the operand shardings that are cheapest to reach.
+
+    `insert-reshard` makes the same choice.
+    """
+    current = [decided_sharding(operand, op) for operand in op.tensors]
     _set_needs(op, choice.cheapest(op, current))
 
 
-def _decided_sharding(operand: SSAValue, user: AtenOp) -> Sharding:
-    """Return the sharding of an operand; raise ShardingError if it is not decided."""
+def decided_sharding(operand: SSAValue, user: AtenOp) -> Sharding:
+    """Return the sharding of an operand of `user`; raise a located ShardingError if it is missing or has open axes."""
     sharding = sharding_of(operand)
     if sharding is None or sharding.open_axes:
         raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
@@ -205,7 +224,10 @@ def _decided_sharding(operand: SSAValue, user: AtenOp) -> Sharding:
 
 
 def _set_needs(op: Operation, needs: Sequence[Sharding]) -> None:
-    """Write the attribute `needs` of `op`, if operands have other shardings than it needs."""
+    """Write the attribute `needs` of `op`: None for each operand that already has its needed sharding.
+
+    If all operands have it, the attribute is not written.
+    """
     differing = tuple(
         None if need == sharding_of(value) else need for need, value in zip(needs, op.operands, strict=False)
     )

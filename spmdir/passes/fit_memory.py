@@ -40,8 +40,9 @@ class MemoryDecision:
     """The recomputations and host copies that were chosen for a function.
 
     Attributes:
+        fitted: the recomputations and copies, and the peak with them.
         program, units: the function before any change, and the ops of each of its tasks.
-        values: buffer → its value, if that may be copied to the host.
+        values: buffer → its value, for values that may be copied to the host.
     """
 
     fitted: Fitted
@@ -77,7 +78,9 @@ class FitMemoryPass(LocalPass, MachineOptions):
             self.carry_out(function, decision)
 
     def decide(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> MemoryDecision | None:
-        """Choose the units of `function` to repeat and the values to copy. Returns None if there is no limit.
+        """Choose the units of `function` to repeat and the values to copy, without a change of `function`.
+
+        Returns: the decision; None if there is no memory limit.
 
         Raises:
             ShardingError: no choice fits the limit; located.
@@ -94,30 +97,30 @@ class FitMemoryPass(LocalPass, MachineOptions):
         return MemoryDecision(fitted, program, units, values)
 
     def carry_out(self, function: FuncOp, decision: MemoryDecision) -> None:
-        """Change `function` according to the decision."""
+        """Insert the recomputations and copies of `decision` into `function`, and print the remark, if requested."""
         program, units = decision.program, decision.units
-        for added in decision.fitted.rounds:
-            units = repeat(function, program, units, added, decision.values)
-            program = insert_repeats(program, added)
+        for repeats in decision.fitted.rounds:  # the repeats of a round may repeat those of earlier rounds
+            units = repeat(function, program, units, repeats, decision.values)
+            program = insert_repeats(program, repeats)
         if self.remarks:
-            print_remark(_explanation(decision.fitted), location_of(function))
+            print_remark(_remark_text(decision.fitted), location_of(function))
 
 
-def _explanation(fitted: Fitted) -> str:
-    """Return the text of the remark about the repeated and copied values."""
-    parts = [f"a rank holds {size_text(fitted.peak)} at once"]
+def _remark_text(fitted: Fitted) -> str:
+    """Return the text of the remark: the peak, then the bytes and times of repeated and copied values, if any."""
+    clauses = [f"a rank holds {size_text(fitted.peak)} at once"]
     gathers = [task for task in fitted.recomputed if task.transfer]
     recomputations = [task for task in fitted.recomputed if not task.transfer and task.allocates]
     for action, tasks in (("gathers again", gathers), ("recomputes", recomputations)):
         if tasks:
             size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.allocates)
             milliseconds = 1e3 * sum(map(task_seconds, tasks))
-            parts.append(f"{action} {size_text(size)} in {milliseconds:.4g} ms")
+            clauses.append(f"{action} {size_text(size)} in {milliseconds:.4g} ms")
     if fitted.copies:
         size = sum(fitted.program.buffers[buffer].bytes for task in fitted.copies for buffer in task.allocates)
         milliseconds = 1e3 * sum(map(task_seconds, fitted.copies))
-        parts.append(f"keeps {size_text(size)} on the host, with copies of {milliseconds:.4g} ms")
-    return "; ".join(parts)
+        clauses.append(f"keeps {size_text(size)} on the host, with copies of {milliseconds:.4g} ms")
+    return "; ".join(clauses)
 
 
 def _over_budget(fitted: Fitted, budget: float, function: FuncOp) -> ShardingError:

@@ -40,7 +40,7 @@ from spmdir.rules import RuleSet
 
 
 class _Views:
-    """Creates views, and shares equal ones.
+    """Creates views. A second request for the same view of a value returns the first view.
 
     Attributes:
         hints: symbolic size → its example value.
@@ -75,6 +75,11 @@ class FoldViewsPass(FunctionPass):
     needs_numbers: ClassVar = False
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Fold the views around every product of two tensors, and erase the views that are then unused.
+
+        A kept operand is an argument with `spmd.keep`, or a view of one: ops must use it in its annotated sharding.
+        Its views are folded only if the sharding can be kept.
+        """
         block = function.body.block
         start, hints = block.first_op, open_sizes(module).hints
         assert start is not None  # a verified function has a terminator
@@ -92,7 +97,7 @@ class FoldViewsPass(FunctionPass):
         products_of_kept = [op for op in products if not kept_values.shardings.keys().isdisjoint(op.tensors)]
         opaque_views = _opaque_views(products_of_kept, ctx.rules, may_split)
         for op in products:
-            if op.parent is not None:
+            if op.parent is not None:  # not erased by an earlier fold
                 _fold(op, ctx.rules, views, may_split, opaque_views)
         for op in reversed(list(block.ops)):
             unused = isinstance(op, AtenOp) and not any(result.uses for result in op.results)
@@ -102,17 +107,18 @@ class FoldViewsPass(FunctionPass):
 
 
 def _opaque_views(products: Sequence[AtenOp], rules: RuleSet, may_split: MaySplit) -> frozenset[AtenOp]:
-    """Return the views that are not folded into products of kept operands.
+    """Return the views that cannot be folded into `products`, the products of kept operands.
 
-    These views are not folded into other products either. The gradient of a kept weight then has the shape of the
-    weight. It is computed from a reshard of the activation gradient that the product with the weight needs too.
+    The caller does not fold these views into other products either. Thus the product that computes the gradient of a
+    kept weight reads the same view of the activation gradient as the product with the weight, and one reshard of the
+    view serves both. The gradient then has the shape of the weight.
     """
     contractions = (see_through_views(op, rules, may_split) for op in products)
     return frozenset(view for contraction in contractions if contraction for view in contraction.stops)
 
 
 def _fold(op: AtenOp, rules: RuleSet, views: _Views, may_split: MaySplit, opaque_views: Collection[AtenOp]) -> None:
-    """Replace a product by an einsum of unviewed tensors, if a view splits a dimension."""
+    """Replace a product by an einsum of unviewed tensors, if a view splits a dimension and an einsum can express it."""
     contraction = see_through_views(op, rules, may_split, opaque_views)
     if contraction is not None and contraction.split and contraction.is_einsum:
         _replace_by_einsum(op, contraction, views)
@@ -150,26 +156,29 @@ def _replace_by_einsum(op: AtenOp, contraction: ViewedContraction, views: _Views
 
 
 def _equation(contraction: ViewedContraction) -> str:
-    """Return the equation of the einsum, such as "abc,dc->abd". A dimension without factors has a letter of its own."""
-    names = iter(string.ascii_lowercase)
-    name_of: dict[int, str] = {}
+    """Return the equation of the einsum, such as "abc,dc->abd". A dimension without factors gets an unused letter."""
+    unused_letters = iter(string.ascii_lowercase)
+    letter_of_factor: dict[int, str] = {}
     terms: list[str] = []
     for tensor in contraction.tensors[:2]:
         term = ""
         for dim in tensor.dims:
-            for letter in dim:
-                if letter not in name_of:
-                    name_of[letter] = next(names)
-            term += "".join(name_of[letter] for letter in dim) or next(names)
+            for factor in dim:
+                if factor not in letter_of_factor:
+                    letter_of_factor[factor] = next(unused_letters)
+            term += "".join(letter_of_factor[factor] for factor in dim) or next(unused_letters)
         terms.append(term)
-    result_term = "".join(name_of[letter] for dim in contraction.tensors[2].dims for letter in dim)
+    result_term = "".join(letter_of_factor[factor] for dim in contraction.tensors[2].dims for factor in dim)
     return f"{terms[0]},{terms[1]}->{result_term}"
 
 
 def _split_dimensions(tensor: ViewedTensor, contraction: ViewedContraction, anchor: AtenOp, views: _Views) -> SSAValue:
-    """Return the tensor with one dimension for each letter. If a dimension has several letters, a view splits it."""
+    """Return the tensor with one dimension for each factor, and update `tensor.dims`.
+
+    If a dimension has several factors, the result is a view, inserted before `anchor`.
+    """
     if not tensor.is_split:
         return tensor.value
     shape = contraction.shape(tensor)
-    tensor.dims = [[letter] for dim in tensor.dims for letter in dim]
+    tensor.dims = [[factor] for dim in tensor.dims for factor in dim]
     return views.view(tensor.value, shape, anchor)

@@ -76,15 +76,22 @@ class FuseCollectivesPass(ModulePass, MachineOptions):
         }
         for attempt in attempts:
             print(attempt, file=sys.stderr)
-        if without := sorted(chosen_by_user - matched):
-            text = f"no op has the form of the left side of {', '.join(without)}"
+        unmatched = sorted(chosen_by_user - matched)
+        if unmatched:
+            text = f"no op has the form of the left side of {', '.join(unmatched)}"
             print_remark(text, location_of(ir.main_function(op)))
 
     def run(self, context: IRContext, module: ModuleOp, on_attempt: Callable[[Attempt], None] | None = None) -> None:
         """Rewrite `module` in place.
 
+        The first run ignores memory. If its result exceeds the memory limit, the module is restored, and a second run
+        rejects all rewrites that may increase live memory.
+
         Args:
             on_attempt: called with the outcome of each match of a rewrite. `str(attempt)` is its remark.
+
+        Raises:
+            SpmdirError: a rewrite is malformed or has an unknown condition, or the module has symbolic sizes; located.
         """
         rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
         check_conditions(rewrites, conditions)
@@ -104,15 +111,19 @@ class FuseCollectivesPass(ModulePass, MachineOptions):
                 engine = Engine(pricing, conditions, attempts.append if on_attempt else None, keeps_memory)
                 may_need_memory |= self._rewrite(function.body.block, rewrites, engine)
             if not may_need_memory or _fits(module, original, context, min(machine().memory for machine in machines)):
-                for attempt in attempts if on_attempt else ():
-                    on_attempt(attempt)  # type: ignore  # not None
+                if on_attempt is not None:
+                    for attempt in attempts:
+                        on_attempt(attempt)
                 return
             restore(module, original)
 
     def _rewrite(self, block: Block, rewrites: Sequence[Rewrite], engine: Engine) -> bool:
-        """Rewrite the ops of `block` until nothing changes. Return whether the peak of a rank may have risen."""
+        """Rewrite the ops of `block` until nothing changes, in at most `max_sweeps` sweeps.
+
+        Returns: whether the peak memory of a rank may have risen.
+        """
         rewriting = Rewriting(rewrites, engine, Names(block))
-        worklist: set[Operation] | None = None
+        worklist: set[Operation] | None = None  # the ops to try in the next sweep; None in the first: all
         may_need_memory = False
         for _ in range(self.max_sweeps):
             ops = [op for op in block.ops if isinstance(op, ValueOp)]
@@ -179,7 +190,7 @@ def _users_within(value: SSAValue, reach: int) -> set[Operation]:
 
 
 def _merge_duplicates(ops: Sequence[ValueOp]) -> list[SSAValue]:
-    """Merge equal collectives of one value. Return the values whose users changed."""
+    """Replace collectives by earlier equal collectives of the same value. Return the values whose users changed."""
     first_by_key: dict[Any, ValueOp] = {}
     touched: list[SSAValue] = []
     for op in ops:

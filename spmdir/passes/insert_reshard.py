@@ -25,9 +25,8 @@ from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
-from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, needed_result, sharding_of
-from spmdir.passes.expand import expand_all, operand_choice
+from spmdir.passes.expand import decided_sharding, expand_all, operand_choice
 from spmdir.pipeline.base_passes import FunctionPass
 
 
@@ -70,7 +69,7 @@ class InsertReshardPass(FunctionPass):
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):
                 operands = tuple(user.operands)
-                shardings = tuple([_decided_sharding(operand, user) for operand in operands])
+                shardings = tuple([decided_sharding(operand, user) for operand in operands])
                 for index, target in enumerate(_needed_shardings(user, shardings, choice, needs_by_key)):
                     if target != shardings[index]:
                         user.operands[index] = reshards.reshard(operands[index], target, user)
@@ -102,7 +101,9 @@ class _Constraint:
         """Print a remark to stderr if only reshards use the value, and the value has no lossy placement."""
         users = [use.operation for use in self.value.uses]
         sharding = sharding_of(self.value)
-        if not all(isinstance(user, ReshardOp) for user in users) or (users and has_lossy(sharding)):
+        is_used_as_is = any(not isinstance(user, ReshardOp) for user in users)
+        rounds_value = bool(users) and has_lossy(sharding)
+        if is_used_as_is or rounds_value:
             return
         name = text_name(self.value.owner.operands[0])  # type: ignore[union-attr]  # its producer is a reshard
         reason = "its users need other shardings" if users else "nothing uses it"
@@ -116,10 +117,13 @@ class _Constraint:
 def _needed_shardings(
     op: AtenOp, current: tuple[Sharding, ...], choice: OperandChoice, needs_by_key: dict[Hashable, tuple[Sharding, ...]]
 ) -> tuple[Sharding, ...]:
-    """Return the needed operand shardings of an op: those of propagate, or by default those that are cheapest to reach.
+    """Return the sharding that `op` needs of each operand.
+
+    Propagate decided them if `op` has the attribute `needs`. Otherwise, they are the cheapest to reach from `current`.
 
     Args:
-        needs_by_key: a cache of the result for equal ops.
+        current: the sharding of each operand.
+        needs_by_key: a cache of the cheapest shardings, by a key that is equal for equal ops. Updated.
     """
     if op.needs:
         return tuple(need or sharding for need, sharding in zip(op.needs.data, current, strict=True))
@@ -130,16 +134,14 @@ def _needed_shardings(
     return needs_by_key[key]
 
 
-def _decided_sharding(operand: SSAValue, user: ValueOp) -> Sharding:
-    """Return the sharding of an operand; raise ShardingError if it is not decided."""
-    sharding = sharding_of(operand)
-    if sharding is None or sharding.open_axes:
-        raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
-    return sharding
-
-
 def _replace_constraint(reshards: _Reshards, op: ConstraintOp | ReshardOp) -> list[_Constraint]:
-    """Replace `op` by a reshard. Return it as a _Constraint if its target has plug-in placements."""
+    """Replace `op` by a reshard, or by its operand if that already has the sharding.
+
+    Returns: a `_Constraint` in a list, if `op` is a constraint to plug-in placements and a reshard was needed; else [].
+
+    Raises:
+        ShardingError: the target of `op` is open; located.
+    """
     target = op.target
     if target is None or target.open_axes:
         raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))

@@ -48,9 +48,10 @@ from spmdir.transforms.replace_by_local_form import replace_by_local_form, retyp
 
 
 def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
-    """Replace each gather in a local `function` by `spmd.assemble`, if a ring has sent all blocks to this rank.
+    """Replace each gather in a local `function` by `spmd.assemble`, if a ring already brings all its blocks to a rank.
 
-    The ring is that of a split product of the same value along the same axes.
+    The ring is that of a split product of the same value along the same axes. For example, a ring over `tp = 4` of the
+    shard %x receives three further blocks: a later all_gather of %x on tp needs no communication.
     """
     blocks_of_ring: dict[tuple[SSAValue, tuple[str, ...]], list[SSAValue]] = {}  # (first block, axes) → all blocks
     first_block: dict[SSAValue, SSAValue] = {}  # block → the block that the ring started with
@@ -61,7 +62,7 @@ def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
             blocks_of_ring.setdefault((first, start.axes), [first]).append(received)
         elif isinstance(op, Collective) and op.spec.traits == ("shard", "replicated") and len(op.operands) == 1:
             blocks = blocks_of_ring.get((op.operands[0], op.axes), [])
-            if not op.IS_START and len(blocks) == mesh.group_size(op.axes):
+            if not op.IS_START and len(blocks) == mesh.group_size(op.axes):  # all blocks were received before `op`
                 _assemble_blocks(op, blocks, mesh)
 
 
@@ -101,7 +102,10 @@ class LocalizePass(ModulePass):
 
 
 def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Local:
-    """Return the local size of dimension `dim` with `size` elements: an int if it is equal on all ranks."""
+    """Return the local size of dimension `dim` with `size` elements.
+
+    It is an int if the dimension is sharded evenly, else a `Local`, which each rank evaluates.
+    """
     axes = sharding.dim_axes(dim)
     if sharding.is_even(dim, size, mesh):
         return size // mesh.group_size(axes)
@@ -126,7 +130,7 @@ def local_sizes(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[int |
 
 
 def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
-    """Replace the global types of a function by local ones, in place.
+    """Replace the global types of a function by local ones, in place, and replace ops by their local forms.
 
     Raises:
         SpmdirErrors: an op is ill typed or not lowered yet; located.
@@ -171,12 +175,18 @@ def _reject_unfinished(op: Any) -> None:
     if not isinstance(op, ValueOp):
         return
     if op.needs is not None:
-        raise UnsupportedError(f"localize found '{op.name}' with unmet needs; run insert-reshard first", location)
+        raise UnsupportedError(
+            f"localize found '{op.name}' with `needs`: operands have other shardings than it requires; run "
+            "insert-reshard first",
+            location,
+        )
     for meta, sharding in zip(op.metas, op.shardings, strict=True):
         if meta is not None and sharding is None:
             raise ShardingError(f"'{op.name}' has a value without a sharding; run propagate first", location)
         if isinstance(op, ConstantOp) and sharding and sharding.entries:
-            raise ShardingError(f"a constant is replicated, found <{sharding}>; slice it", location)
+            raise ShardingError(
+                f"a constant must be replicated, found <{sharding}>; expected <>: reshard its result instead", location
+            )
 
 
 @attrs.frozen
@@ -243,9 +253,12 @@ def _localize_value(value: SSAValue, mesh: Mesh) -> Of | None:
 
 @lru_cache(maxsize=65536)
 def _local_type(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[TensorMeta, Of | None]:
-    """Return the local type of a tensor on all ranks, and its global type if that does not follow from it."""
+    """Return the local type of a tensor, and its global type if that does not follow from the local one.
+
+    A local size that differs between ranks is DYNAMIC.
+    """
     traits = {placement.trait for _, placement in sharding.entries}
-    if traits <= {"partial"}:
+    if traits <= {"partial"}:  # replicated or partial: each rank has a tensor of the global shape
         return meta, None
     if "other" in traits:
         local = common_type(sharding, meta, mesh)

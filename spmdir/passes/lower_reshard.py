@@ -36,7 +36,14 @@ from spmdir.search.shared_messages import Dependence, shared_values, without_lat
 
 
 def add_states(step: Step, value: SSAValue, before: Operation, mesh: Mesh, names: Names) -> list[SSAValue]:
-    """Add arguments to the function for the edge states that ranks keep for `step` of a reshard of `value`."""
+    """Add arguments to the function for the edge states that ranks keep for `step` of a reshard of `value`.
+
+    Args:
+        before: an op of the function.
+        names: the value names of the function. Updated.
+
+    Returns: the new arguments, which are the last of the function; [] if the step has no states.
+    """
     meta, function = meta_of(value.type), before.parent_op()
     assert meta is not None and isinstance(function, FuncOp)  # reshards are in functions
     edge_states = step_states(step, meta, mesh)
@@ -56,7 +63,11 @@ def add_states(step: Step, value: SSAValue, before: Operation, mesh: Mesh, names
 
 
 def return_states(op: Operation, states: Sequence[SSAValue]) -> None:
-    """Return the new edge states, results of `op` after the first, from its function under the names of `states`."""
+    """Add the new edge states, which are the results of `op` after the first, to the results of its function.
+
+    Args:
+        states: the arguments with the old states. Each new state is returned under the name of its argument.
+    """
     function = op.parent_op()
     if not states:
         return
@@ -109,7 +120,7 @@ class LowerReshardPass(FunctionPass, MachineOptions):
 
 
 def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
-    """Return the values whose reshards share messages."""
+    """Return the values whose reshards share messages with others, such as those of parameters and gradients."""
     uses = [Dependence[SSAValue]((), function.args, is_input=True, is_contraction=False)]
     for op in function.body.block.ops:
         rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None
@@ -120,7 +131,7 @@ def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
 
 
 def _origin(op: SpmdOp) -> SSAValue:
-    """Return the value that `op` reshards, before all earlier exact reshards."""
+    """Return the value that `op` reshards, looking through earlier reshards that are not lossy."""
     value = op.operands[0]
     while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not value.owner.has_lossy:
         value = value.owner.operands[0]
@@ -134,7 +145,7 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
     if source is None:
         raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
     used = _used_reshards(reshards)
-    # target → the location of the first reshard to it; the last target comes first
+    # Target → the location of the first reshard to it. Reversed order lets the first reshard overwrite later ones.
     targets = {_target(reshard): location_of(reshard) for reshard in reversed(used)}
     for target, location in targets.items():
         try:

@@ -136,7 +136,7 @@ class MeshSearch:
         )
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
-        """Decide again with new strategies for some nodes. Return the new search and its solution.
+        """Decide again with new strategies for some nodes. Return a new search and its solution; `self` stays the same.
 
         Args:
             sources: node → the source of its strategies.
@@ -168,12 +168,12 @@ class MeshSearch:
         return self._nested[1]
 
     def is_legal(self, solution: Solution) -> bool:
-        """Return whether sub-axes shard evenly, if `is_even` requires it."""
+        """Return whether sub-axes of one axis shard each factor evenly; True if `is_even` does not require it."""
         return not self._is_even or fits(self.problem, self.rules, solution.strategies)
 
     @cached_property
     def contradicted(self) -> tuple[int, ...]:
-        """Return the nodes without a legal strategy in the solution `free`: annotations exclude all of them."""
+        """Return the nodes whose strategies in the solution `free` are illegal: annotations exclude all legal ones."""
         axes = self.problem.mesh.axes
         contradicted_nodes: list[int] = []
         for index, node in enumerate(self.problem.nodes):
@@ -200,7 +200,7 @@ class MeshSearch:
             free: the decision without a limit, if it was computed before.
         """
         if free is None:
-            is_priced = self.free.cost < math.inf
+            is_priced = self.free.cost < math.inf  # else the search stopped at `limit`: search without it
             free = self.decision(self.free if is_priced else self._search.solution(self.free.worth))
         return cheapest_within(free, budget, len(self.problem.values), self._decide)
 
@@ -288,10 +288,13 @@ class MeshSearch:
         return bind_examples(new_module, as_pipeline(self._context.pipeline))
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
-        """Return the value of the problem for a value of the copy, and whether the latter is a resharded copy of it."""
+        """Return the value of the problem that a value of a trial copy stems from, and whether reshards are between.
+
+        None if the value is the result of an op that is no node of the problem, such as a piece of a local form.
+        """
         source = unresharded(value)
         if isinstance(source, BlockArgument):
-            results, position = self.problem.nodes[source.index].results, 0
+            results, position = self.problem.nodes[source.index].results, 0  # arguments are the first nodes
         elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):
             node = self._node_of_location.get(source.op.location.desc.data)
             if node is None:

@@ -315,7 +315,10 @@ def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
 
 
 def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
-    """Return the error for a node without a strategy. `maker` is its op, argument or result."""
+    """Return the error for a node without a strategy. `maker` is its op, argument or result.
+
+    The cause is a kept operand, an annotation that no strategy of an op allows, or partial placements that contradict.
+    """
     source = problem.nodes[error.node].source
     if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept_shardings):
         kept_text = ", ".join(f"<{sharding}>" for sharding in source.kept_shardings if sharding)

@@ -48,5 +48,5 @@ class ReorderPass(LocalPass, MachineOptions):
 
 
 def _recomputes(unit: Unit) -> bool:
-    """Return whether a unit is a recomputation, not a repeated collective."""
+    """Return whether a unit recomputes a value without a collective."""
     return RECOMPUTES in unit[0].attributes and not any(isinstance(op, Collective) for op in unit)

@@ -50,22 +50,26 @@ class SchedulePass(LocalPass, MachineOptions):
     """By how many percent messages may raise the peak of a program without a limit, up to the topology's memory."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        """Schedule `function`. Values are copied to the host only if the step is shorter, or does not fit otherwise."""
+        """Schedule `function`.
+
+        If fit-memory copies values to the host, a copy of the function is scheduled without such copies. If the copy
+        fits the memory and is not slower, its body replaces that of `function`.
+        """
         fit = FitMemoryPass(self.topology, self.costs, self.memory, self.offload)
         fitted = fit.decide(ctx, function, mesh)
         if fitted is None or not fitted.fitted.copies:
             self._run(ctx, function, mesh, fit, fitted)
             return
         say("schedule: with values on the host")
-        recomputing = function.clone()
+        without_offload = function.clone()
         self._run(ctx, function, mesh, fit, fitted)
         say("schedule: with nothing on the host")
         step = Step(self.name, changed_options(replace(self, offload=False)))
         with suppress(ShardingError):  # without copies, it may not fit
-            run_trial(ctx, ModuleOp([MeshOp.build(mesh), recomputing]), (step,))
-            if self._seconds(ctx, recomputing, mesh) <= self._seconds(ctx, function, mesh):
+            run_trial(ctx, ModuleOp([MeshOp.build(mesh), without_offload]), (step,))
+            if self._seconds(ctx, without_offload, mesh) <= self._seconds(ctx, function, mesh):
                 function.detach_region(function.body)
-                function.add_region(recomputing.detach_region(recomputing.body))
+                function.add_region(without_offload.detach_region(without_offload.body))
 
     def _run(
         self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: MemoryDecision | None
@@ -79,7 +83,11 @@ class SchedulePass(LocalPass, MachineOptions):
         ReorderPass(topology, costs, self.mode, memory).schedule(ctx, function, mesh)
 
     def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Memory:
-        """Return the memory limit for messages: the option `memory`, or the current peak plus `spare` percent."""
+        """Return the memory limit for the passes after fit-memory: the option `memory`, except with `spare`.
+
+        Without a memory limit, `spare` sets one: the current peak plus `spare` percent. If that exceeds the memory of
+        the topology, the limit is the memory of the topology, or the current peak if that is larger.
+        """
         machine = self.machine(ctx, function, self.memory)
         if not self.spare or machine.memory < math.inf:
             return self.memory

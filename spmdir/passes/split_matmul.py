@@ -45,21 +45,24 @@ class Trials:
         self._ctx, self._mesh, self._topology = ctx, mesh, topology
         self._saved: dict[Hashable, float] = {}
 
-    def saved(
+    def seconds_saved(
         self, collective: Operation, chosen: Sequence[Operation], split: Callable[[Any, Sequence[Any]], None]
     ) -> float:
-        """Return the seconds that `split` saves on a rank, for a collective and its users or producers `chosen`."""
+        """Return the seconds that `split` saves on a rank, for a collective and its users or producers `chosen`.
+
+        The result is negative if the split program takes longer.
+        """
         is_before_products = any(operand.owner is collective for op in chosen for operand in op.operands)
         ops = [collective, *chosen] if is_before_products else [*chosen, collective]
         key = _key(ops)
         if key not in self._saved:
-            whole, divided = _cut_out(ops, self._mesh), _cut_out(ops, self._mesh)
-            split(divided.copies[collective], [divided.copies[op] for op in chosen])
-            self._saved[key] = self._seconds(whole.module) - self._seconds(divided.module)
+            unsplit_trial, split_trial = _cut_out(ops, self._mesh), _cut_out(ops, self._mesh)
+            split(split_trial.copies[collective], [split_trial.copies[op] for op in chosen])
+            self._saved[key] = self._seconds(unsplit_trial.module) - self._seconds(split_trial.module)
         return self._saved[key]
 
     def _seconds(self, module: ModuleOp) -> float:
-        """Return the modelled seconds of a global program."""
+        """Return the modelled seconds of a global program, which is localized in place."""
         run_trial(self._ctx, module, "localize")
         program, _ = rank_program(ir.main_function(module), ir.mesh(module), self._ctx.rules, self._topology)
         return simulate(program).seconds
@@ -132,7 +135,7 @@ class SplitMatmulPass(FunctionPass, MachineOptions):
                 split(collective, choices[0])
                 continue
             trials = trials or Trials(ctx, ir.mesh_op(module), self.machine_with_remark(ctx, function).topology)
-            seconds_saved = [trials.saved(collective, chosen, split) for chosen in choices]
+            seconds_saved = [trials.seconds_saved(collective, chosen, split) for chosen in choices]
             if max(seconds_saved) > 0.0:
                 split(collective, choices[seconds_saved.index(max(seconds_saved))])
 
@@ -141,6 +144,7 @@ class _Sites:
     """The collectives of a function with the products next to them that may be split.
 
     Attributes:
+        everywhere: whether to include collectives that a schedule can hide, such as gathers of parameters.
         products: the contractions.
         splittable: the contractions that may be split.
         number_of: op → its number in program order.
@@ -154,7 +158,10 @@ class _Sites:
         self.splittable = {op for op, rule in instances.items() if split_products.may_be_split(rule)}
 
     def candidates(self) -> Iterator[tuple[Collective, Sequence[Sequence[AtenOp]]]]:
-        """Yield each collective with the choices of ops to split. The caller may split one before it continues."""
+        """Yield each collective with its choices. A choice is a sequence of ops that are split together.
+
+        The caller may split one of the choices before it continues the iteration.
+        """
         after_products, before_products = self._values_after_products(), self._values_before_products()
         for op in list(self.block.ops):
             if not isinstance(op, Collective) or op.IS_START or len(op.operands) != 1 or len(op.axes) != 1:
@@ -188,7 +195,10 @@ class _Sites:
         return values
 
     def _ready_users(self, gather: Collective) -> Iterator[AtenOp]:
-        """Yield the products of the gathered value that may be moved before all its other users."""
+        """Yield the products of the gathered value that may be moved before all its other users.
+
+        All other operands of such a product are computed before the first user.
+        """
         users = list(dict.fromkeys(use.operation for use in gather.results[0].uses))
         first_user = min([self.number_of[user] for user in users], default=0)
         for user in users:
@@ -198,7 +208,10 @@ class _Sites:
                     yield user
 
     def _summed_products(self, value: SSAValue) -> tuple[AtenOp, ...]:
-        """Return the products whose sum is `value`, and the ops that add them; () if `value` is not such a sum."""
+        """Return the products whose sum is `value`, then the ops that add them; () if `value` is not such a sum.
+
+        A single product counts as a sum. All values in between must have one user and the type of `value`.
+        """
         op = value.owner
         if not isinstance(op, AtenOp) or is_split(op) or len(list(value.uses)) != 1 or len(op.results) != 1:
             return ()
@@ -236,7 +249,11 @@ class _Sites:
 
 
 def _split_gathered(gather: Collective, chosen: Sequence[AtenOp]) -> None:
-    """Split a product into steps that gather its operand. The gather moves after it, for other users if any."""
+    """Mark a product to be split into steps that gather its operand, and let it use the shard.
+
+    The product moves before the first user of the gathered value. The gather moves after the product, and is erased if
+    the product was its only user.
+    """
     (product,), (value,), (gathered,) = chosen, gather.operands, gather.results
     users = {use.operation for use in gathered.uses}
     first_user: Operation = gather
@@ -255,7 +272,10 @@ def _split_gathered(gather: Collective, chosen: Sequence[AtenOp]) -> None:
 
 
 def _split_scattered(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
-    """Split products into steps that scatter the results. The last op of `chosen` computes the scattered sum."""
+    """Mark products to be split into steps that scatter their results, and erase the scatter.
+
+    All ops of `chosen` get the sharding of the scatter's result. The last op replaces the scatter.
+    """
     for op in chosen:
         if all(operand.owner not in chosen for operand in op.operands):
             op.attributes[SPLIT] = UnitAttr()

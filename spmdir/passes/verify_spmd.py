@@ -40,7 +40,7 @@ from spmdir.reshard.plan import plan_reshard
 
 
 def check_equal(function: FuncOp, expected_function: FuncOp) -> None:
-    """Raise a located SpmdirError unless the functions are equal. Further arguments of one of them are allowed."""
+    """Raise a located SpmdirError unless the functions are equal. One of them may have further arguments."""
     errors = [*_argument_differences(function, expected_function)]
     values: dict[SSAValue, SSAValue] = dict(zip(function.args, expected_function.args, strict=False))
     for op, expected in zip_longest(function.body.block.ops, expected_function.body.block.ops):
@@ -142,7 +142,8 @@ def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -
         except SpmdirError as error:
             errors.append(error.at(location_of(child)))
     needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
-    errors += () if not results or needs else result_errors(function, mesh)
+    if results and not needs:
+        errors += result_errors(function, mesh)
     raise_all(errors)
 
 

@@ -54,7 +54,7 @@ def repeat(
     on_host: dict[SSAValue, SSAValue] = {}  # value → its copy on the host
     ops_to_insert: list[Operation] = []
     for index, repeated in tasks_with_repeats(program, added):
-        if repeated:
+        if repeated:  # collect the new ops, to be inserted before the next task of `program`
             if repeated.action == "run":
                 new_ops = _clone_unit(units[index], replacement, names)
             else:

@@ -154,7 +154,10 @@ class _OwnValues:
             raise self._mixed_error(op, batch_axes)
 
     def _has_number(self, op: Operation, result: SSAValue) -> bool:
-        """Return whether a value depends on the size of the batch by an argument or the length of an operand alone."""
+        """Return whether a value depends on the size of the batch, but none of its dimensions does.
+
+        The op has the size as an argument, or has an operand which is replicated and as long as the batch.
+        """
         if isinstance(op, Collective) or self._batch_dims(result):
             return False
         return text_name(result) in self.sizes.numbers or any(
@@ -162,12 +165,12 @@ class _OwnValues:
         )
 
     def _check_rows(self, op: Operation, values: Iterable[SSAValue]) -> None:
-        """Raise UnsupportedError if the axes shard another dimension of `values` than rows of the batch."""
+        """Raise UnsupportedError if the axes shard a dimension of `values` that is not the rows of the batch."""
         if any(self._sharded_dims(value) - self._batch_dims(value) for value in values):
             raise self._mixed_error(op, [axis for axis in self.mesh.axis_names if axis in self.axes])
 
     def _mixed_error(self, op: Operation, batch_axes: Sequence[str]) -> UnsupportedError:
-        """Return the error for an op that shards a value which differs between ranks."""
+        """Return the error for an op that shards a value along `batch_axes`, though the value differs between ranks."""
         return UnsupportedError(
             f"'{op.name}' shards a value along mesh axes [{', '.join(batch_axes)}], but the value differs between the "
             "ranks, because each has a separate batch; mark the first dimension of all inputs in dynamic_shapes, or "
@@ -232,9 +235,9 @@ class _OwnValues:
             is_inverse: return the inverse instead: the partial value whose reduction is `value`.
         """
         factor = 1.0
-        of_value = sharding if is_inverse else sharding_of(value) or sharding
+        partial_sharding = sharding if is_inverse else sharding_of(value) or sharding
         for axis in batch_axes:
-            reduction = of_value[axis].op or ""
+            reduction = partial_sharding[axis].op or ""
             if reduction not in _FACTORS:
                 raise UnsupportedError(
                     f"a reduction by {reduction} on mesh axis '{axis}' cannot be computed by each rank for its own "

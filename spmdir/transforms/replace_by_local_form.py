@@ -78,7 +78,11 @@ def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh,
 
 
 def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expansion]:
-    """Return the local form of `op` on representative ranks; with a ring, on all ranks of their rings."""
+    """Return the local form of `op` on representative ranks. With a ring, all ranks of their rings are included.
+
+    Raises:
+        SpmdirError: a ring sends blocks of different shapes, or there are too many different forms.
+    """
     shards = _factor_shards(op, rule, choice, mesh)
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     shardings = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
@@ -222,7 +226,7 @@ def _common_type(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
 
 
 def _factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, Local]:
-    """Return sharded factor → the rank's shard of it."""
+    """Return sharded factor → the `Local` that evaluates to a rank's shard of the factor."""
     sharding_of_factor: dict[int, Sharding] = {}
     fine = mesh.refine(choice)
     values = [*map(sharding_of, op.operands), *op.shardings]
@@ -244,5 +248,5 @@ def _factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dic
 
 
 def retype(value: SSAValue, type_: Attribute) -> None:
-    """Change the type of `value`."""
+    """Set the type of `value` in place."""
     value._type = type_  # pyright: ignore[reportPrivateUsage]  # a new value would lose its name

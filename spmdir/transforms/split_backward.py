@@ -60,9 +60,9 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
     saved = [value for value in values if value in used and _comes_from_forward(value, forward_ops, tangents)]
     position_of = {value: position for position, value in enumerate(values)}
     inputs = [index for index in range(len(block.args)) if index not in tangents]
-    forward = _part(module, position_of, [block.args[i] for i in inputs], outputs, saved, forward_ops)
+    forward = _copy_part(module, position_of, [block.args[i] for i in inputs], outputs, saved, forward_ops)
     backward_arguments = [*saved, *(block.args[index] for index in sorted(tangents))]
-    backward = _part(module, position_of, backward_arguments, sorted(gradients), [], backward_ops)
+    backward = _copy_part(module, position_of, backward_arguments, sorted(gradients), [], backward_ops)
     return SplitProgram(forward, backward, len(saved))
 
 
@@ -101,6 +101,7 @@ def _forward_ops(units: Sequence[Unit], outputs: Iterable[SSAValue], tangents: I
             tangent_values.update(_results(unit))
         elif not all(map(is_side_effect_free, unit)):
             add(_results(unit))
+    # A wait may need further producers, which may be starts of other transfers: repeat until nothing is added.
     previous_count = -1
     while previous_count != len(forward_ops):
         previous_count = len(forward_ops)
@@ -111,7 +112,7 @@ def _forward_ops(units: Sequence[Unit], outputs: Iterable[SSAValue], tangents: I
     return forward_ops
 
 
-def _part(
+def _copy_part(
     module: ModuleOp,
     position_of: dict[SSAValue, int],
     arguments: Sequence[SSAValue],

@@ -69,10 +69,10 @@ def _annotate_op(
 def _without_unread(
     rule: OpRule, produced: Sequence[Sharding], needed: Sequence[Sharding], current: Sequence[Sharding]
 ) -> list[Sharding]:
-    """Return `needed`, but leave operands partial whose elements the op does not read.
+    """Return `needed`, but leave operands partial whose elements the op does not read, such as that of `new_zeros`.
 
-    Then the op does not wait for their reduction. If another user needs the reduction, the search does not distinguish
-    the two.
+    Then the op does not wait for the reduction of the operand. If another user needs the reduction, both choices have
+    one price, so the search may have chosen the reduced operand.
 
     Args:
         produced, needed, current: as in `_annotate_op`.

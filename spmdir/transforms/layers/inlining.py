@@ -28,7 +28,7 @@ def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValu
 
     Args:
         layers_only: inline only the calls of outlined layers.
-        named: a map to update: name of a value in the function of a layer → the inlined value in its first layer.
+        named: a dict to update: name of a value in the function of a layer → the inlined value of its first call.
 
     Raises:
         UnsupportedError: a call cannot be inlined; located.
@@ -122,13 +122,18 @@ def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
 
 
 def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
-    """Replace a call by the body of its function; return name of a value in the function → the inlined value."""
+    """Replace a call by the body of its function.
+
+    Annotations of the callee become constraints. An inlined value that is named after an argument, such as `w.reshape`,
+    is renamed after the operand of the call. Locations contain the place of the call.
+
+    Returns: name of a value in the callee → the inlined value.
+    """
     body, layer = callee.body.block, layer_named(call)
     operands = [_constrain(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
     operand_name = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
     end = ir.terminator(callee)
-    # A value of the function that is derived from an argument, as `w.reshape`, is named after the operand.
     for op in body.ops:
         if op is end:
             break
@@ -159,7 +164,7 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
 
 
 def _origin(name: str, arguments: Collection[str]) -> str:
-    """Return the argument that a name is derived from, such as `w` for `w.reshape`; "" if there is none."""
+    """Return the longest name in `arguments` that prefixes a name, such as `w` for `w.reshape`; "" if there is none."""
     origin = name.rpartition(".")[0]
     while origin and origin not in arguments:
         origin = origin.rpartition(".")[0]

@@ -71,7 +71,10 @@ def _parse_layer(name: str) -> tuple[str, int] | None:
 
 
 def of_layer(location: Any, old: str, new: str) -> Any:
-    """Return `location` moved from the layer `old`, such as "layers.0", to the layer `new`."""
+    """Return `location` with the layer `old`, such as "layers.0", replaced by the layer `new` in all paths of modules.
+
+    A location without paths gets the path `new`.
+    """
     return _rename_layer(location, old, new) if _has_path(location) else NameLoc(_string(new), location)
 
 

@@ -54,7 +54,7 @@ def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
             new.sym_visibility, new.attributes[LAYER] = StringAttr("private"), StringAttr(layers.text(0))
             Rewriter.insert_op(new, InsertPoint.before(function))
             for number, segment in enumerate(layers.segments):
-                _call(segment, layers.name, outputs, layers.text(number))
+                _replace_by_call(segment, layers.name, outputs, layers.text(number))
 
 
 @attrs.frozen(eq=False)
@@ -104,7 +104,7 @@ def layers_of(
 
 
 def _phase(group: Sequence[Segment], phase_of: Mapping[Operation, str]) -> str:
-    """Return the phase of most ops of a group."""
+    """Return the phase, such as "forward", of most ops of a group."""
     return Counter(phase_of[op] for segment in group for op in segment.ops).most_common(1)[0][0]
 
 
@@ -147,8 +147,13 @@ def _remove_layer(name: str, layer: str) -> str:
     return f"{before}.{after}".strip(".") if layer and dot else name
 
 
-def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], layer: str) -> None:
-    """Replace a segment by a call."""
+def _replace_by_call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], layer: str) -> None:
+    """Replace a segment by a call of the function `name`.
+
+    Args:
+        outputs: as for `function_of`.
+        layer: the name of the layer, for the attribute of the call.
+    """
     first_op, results = segment.ops[0], [segment.ops[place].results[index] for place, index in outputs]
     call = CallOp(name, segment.inputs(), [value.type for value in results])
     call.attributes[LAYER] = StringAttr(layer)

@@ -81,7 +81,10 @@ def repeated_segments(function: FuncOp, in_flight: bool = False) -> list[list[Se
 
 
 def _saves_lines(group: Sequence[Segment]) -> bool:
-    """Return whether a function of the most common segments, and its calls, have at most as many lines as these."""
+    """Return whether outlining the most common of equal segments does not make the program longer.
+
+    For example, 3 segments of 5 ops have 15 lines; a function of 5 + 4 lines with 3 calls has 12.
+    """
     count, size = Counter(segment.form for segment in group).most_common(1)[0][1], len(group[0].ops)
     return count * size >= count + size + FUNCTION_LINES
 

@@ -12,7 +12,7 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4xf32> {
-  // expected-error@+1 {{localize found 'aten.relu' with unmet needs; run insert-reshard first}}
+  // expected-error@+1 {{localize found 'aten.relu' with `needs`: operands have other shardings than it requires; run insert-reshard first}}
   %0 = aten.relu(%x) : tensor<4xf32> <> needs (<>)
   return %0 : tensor<4xf32>
 }
@@ -42,7 +42,7 @@ func.func @main(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2xf32> {
-  // expected-error@+1 {{a constant is replicated, found}}
+  // expected-error@+1 {{a constant must be replicated, found}}
   %0 = spmd.constant value "000080bf00000040" : tensor<2xf32> <tp: S(0)>
   return %0 : tensor<2xf32>
 }
