@@ -31,7 +31,7 @@ from xdsl.printer import Printer
 from spmdir.core import dtype as dt
 from spmdir.core.brackets import split_entries
 from spmdir.core.dtype import DType
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import SpmdirError, shown
 from spmdir.core.limits import check_shape
 from spmdir.core.placement.call import Literal, Structure
 from spmdir.core.placement.literals import LiteralError, parse_arguments, print_arguments
@@ -153,10 +153,11 @@ def of_type(meta: TensorMeta, local: TensorMeta) -> Of:
 
 
 def global_meta(of: Of | None, local: TensorMeta) -> TensorMeta:
-    """Return the global type: the inverse of `of_type`. If `of` is None, it is the local type."""
+    """Return the global type from the attribute `of`: the inverse of `of_type`. Without `of`, it is the local type."""
     if of is None:
         return local
-    return TensorMeta(of[:-1], of[-1]) if of and isinstance(of[-1], DType) else TensorMeta(of, local.dtype)
+    has_dtype = bool(of) and isinstance(of[-1], DType)
+    return TensorMeta(of[:-1], of[-1]) if has_dtype else TensorMeta(of, local.dtype)
 
 
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
@@ -187,15 +188,19 @@ def print_type(type_: Attribute) -> str:
 _MESH = re.compile(r"@[^\s:<>]+")
 
 
-def _read_shardings(parser: AttrParser, read: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:
-    """Parse `<@mesh, …>`; `read` splits the text after the mesh into the texts of shardings."""
+def _read_shardings(parser: AttrParser, split: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:
+    """Parse `<@mesh, …>`. Sub-axes are merged if the text has declared the mesh before.
+
+    Args:
+        split: splits the text after the mesh into the texts of shardings. None is a sharding that is not decided.
+    """
     text, start = take_balanced(parser)
     mesh_text, _, entries = text[1:-1].partition(",")
     if _MESH.fullmatch(mesh_text.strip()) is None:
         parser.raise_error(f"found '{mesh_text.strip()}', expected the mesh, as in <@mesh, dp: S(0)>", start, start + 1)
     name, mesh = mesh_text.strip()[1:], declared_mesh(parser)
     try:
-        shardings = [None if entry is None else parse_sharding(entry, name) for entry in read(entries)]
+        shardings = [None if entry is None else parse_sharding(entry, name) for entry in split(entries)]
     except SpmdirError as error:
         parser.raise_error(error.message, start, start + 1)
     if mesh is None or mesh.name != name:
@@ -282,7 +287,7 @@ class StructureAttr(Data[Structure]):
         try:
             return as_structure(dict(parse_arguments(text[1:-1]))["slots"])
         except (LiteralError, KeyError, TypeError):
-            parser.raise_error("expected <{slots = [1, [0, 1]]}>", start, start + 1)
+            parser.raise_error(f"found {shown(text)}, expected <{{slots = [1, [0, 1]]}}>", start, start + 1)
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<{print_arguments([('slots', self.data)])}>")
@@ -300,7 +305,7 @@ class ShapesAttr(Data[tuple[Of | None, ...]]):
         try:
             shapes: Any = dict(parse_arguments(text[1:-1]))["of"]
         except (LiteralError, KeyError):
-            parser.raise_error("expected <{of = [[10, 4], none]}>", start, start + 1)
+            parser.raise_error(f"found {shown(text)}, expected <{{of = [[10, 4], none]}}>", start, start + 1)
         return shapes
 
     def print_parameter(self, printer: Printer) -> None:

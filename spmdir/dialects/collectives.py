@@ -75,10 +75,14 @@ class SpmdOp(ValueOp):
             if operand_type is None or result_type is None:
                 raise VerifyException("has an operand or result that is not a tensor; expected tensors")
             if operand_type.dtype != result_type.dtype:
-                raise VerifyException(f"changes the element type from {operand_type.dtype} to {result_type.dtype}")
+                raise VerifyException(
+                    f"changes the element type from {operand_type.dtype} to {result_type.dtype}; expected one element "
+                    "type: cast with aten._to_copy"
+                )
             if operand_type.shape != result_type.shape:
                 raise VerifyException(
-                    f"changes the global shape from {list(operand_type.shape)} to {list(result_type.shape)}"
+                    f"changes the global shape from {list(operand_type.shape)} to {list(result_type.shape)}; expected "
+                    "one global shape: correct the result type"
                 )
 
     @property
@@ -136,7 +140,7 @@ class Collective(SpmdOp):
 
     @staticmethod
     def message_of(step: Step) -> tuple[tuple[str, ...], str | None]:
-        """Return (axes, reduction), which must be equal for all members of a message, as must the element type."""
+        """Return (axes, reduction) of a step. All members of a message must have the same, and one element type."""
         reductions = sorted({op for sharding in (step.source, step.target) for _, op in sharding.partial})
         return step.axes, step.reduction if step.spec.names_axes else ", ".join(reductions) or None
 
@@ -153,7 +157,7 @@ class Collective(SpmdOp):
         return self.spec.may_be_bucketed
 
     def _argument(self, name: str) -> Any:
-        """Return a literal argument; None if it is absent. It searches the pairs, because a dict takes longer."""
+        """Return a literal argument; None if it is absent. A search of the pairs is faster than building a dict."""
         arguments: Any = self.properties.get("arguments")
         for key, value in arguments.data if arguments is not None else ():
             if key == name:
@@ -304,7 +308,7 @@ class Collective(SpmdOp):
         for verb, values in (("takes", self.operands[1:]), ("returns", self.results[1:])):
             if len(values) != len(expected):
                 names = ", ".join(name for name, _, _ in expected) or "none"
-                raise VerifyException(f"{verb} {len(values)} states; its edge declares: {names}")
+                raise VerifyException(f"{verb} {len(values)} states; its edge declares: {names}; list exactly these")
             for value, (name, meta, sharding) in zip(values, expected, strict=True):
                 state_type = global_type(value, mesh)
                 if (state_type, sharding_of(value)) != (meta, sharding):
@@ -376,7 +380,10 @@ class Collective(SpmdOp):
         shape = global_shape(value, mesh)
         legal = transition(self.spec.name, source, mesh, shape, target=target, **self.member_arguments(index))
         if legal != target:
-            raise ShardingError(f"the result of {self.name} of <{source}> has the sharding <{legal}>, found <{target}>")
+            raise ShardingError(
+                f"the result of {self.name} of <{source}> has the sharding <{target}>; expected <{legal}>: correct the "
+                "sharding, or add a reshard"
+            )
 
     def _check_members(self, mesh: Mesh) -> None:
         """Raise SpmdirError unless one message can carry all members: one element type, one group, no lossy steps."""
@@ -422,6 +429,7 @@ class Collective(SpmdOp):
             check_waited(self)
 
     def _check_rank(self, clause: Clause, mesh: Mesh) -> None:
+        """Raise VerifyException if the rank in a clause such as `root 3` is not in the groups of the collective."""
         rank, ranks = self.argument[clause.argument], mesh.group_size(self.step(mesh).axes)
         if isinstance(rank, int) and rank >= ranks:
             raise VerifyException(f"has {clause.keyword} {rank} in groups of {ranks}; expected 0 to {ranks - 1}")

@@ -83,9 +83,17 @@ class IRContext(Context):
         return default()
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
+        """Return the class of op `name`: of a registered dialect, of a collective, or of a torch op.
+
+        None if a registered dialect has the namespace but not the op, or if the name has no namespace.
+        """
         op_class = super().get_optional_op(name, dialect_stack=dialect_stack)
         is_in_dialect = name.partition(".")[0] in self.registered_dialect_names
-        return op_class or find_collective(name) or (None if is_in_dialect else class_of(name))
+        if op_class is None:
+            op_class = find_collective(name)
+        if op_class is None and not is_in_dialect:
+            op_class = class_of(name)
+        return op_class
 
     def for_trial(self, pipeline: Any) -> IRContext:
         """Return a copy of this context for another pipeline, without trials."""
@@ -159,7 +167,10 @@ class IRParser(Parser):
         return line + self._first_line - 1, position - self._lines[line - 1] + 1
 
     def _parse_alias_def(self) -> None:
-        """Parse an alias. A location with more than `FRAMES` places, with those of its aliases, is an error."""
+        """Parse an alias of an attribute.
+
+        A location that contains more than `FRAMES` places, including those of the aliases in it, is an error.
+        """
         start = self.pos
         if not self._parse_printed_alias():
             super()._parse_alias_def()
@@ -192,7 +203,7 @@ class IRParser(Parser):
         return location
 
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
-        """Parse `{name = value, …}`. Without nested braces it is memoised, because arguments often repeat it."""
+        """Parse `{name = value, …}`. Without nested braces, it is memoised by its text, which ops often repeat."""
         text = self.lexer.input.content
         match = _DICTIONARY.match(text, self.pos)
         if match is None:
@@ -248,7 +259,10 @@ class IRParser(Parser):
         return op
 
     def _parse_layer_call(self) -> Operation | None:
-        """Parse the call of an outlined layer, if one is next. It may have dozens of operands and results."""
+        """Parse the printed call of an outlined layer, if one is next, without the slower lexer.
+
+        None if the text has another form, or an operand is undefined or of another type. Then xDSL's parser reads it.
+        """
         text, start = self.lexer.input.content, self.pos
         head = _LAYER_CALL.match(text, start)
         if head is None:
@@ -268,7 +282,7 @@ class IRParser(Parser):
         return op
 
     def _bind(self, op: Operation, text: str, span: Span) -> None:
-        """Set the location of an op, if one is next, and bind its results to the names in `text`, as `%x, %y`."""
+        """Parse the location of an op, if any, and bind its results to the names in `text`, such as `%x, %y`."""
         op.location = self.parse_optional_location() or UNKNOWN_LOC
         names = text.replace("%", "").split(", ")
         if len(names) != len(op.results):
@@ -287,7 +301,10 @@ class IRParser(Parser):
         return self._tensor_ops[name]
 
     def _check_namespace(self, name: str) -> None:
-        """Raise an error for an op of `spmd` with a misspelt namespace."""
+        """Raise an error for an op of `spmd` with a misspelt namespace, such as `smpd.all_gather`.
+
+        Without this check, the op would be an op of an unknown torch library.
+        """
         namespace, _, op_name = name.partition(".")
         if namespace not in ("spmd", *LISTED) and did_you_mean(namespace, ("spmd",)):
             op_class = self.ctx.get_optional_op(f"spmd.{op_name}")
@@ -343,7 +360,10 @@ class IRPrinter(Printer):
         return name
 
     def _new_name(self, requested_name: str | None) -> str:
-        """Return an unused name for a value, with a number after the requested name if that is used."""
+        """Return an unused name for a value: the requested name, with a number after it if it is used.
+
+        Without a requested name, or if it is a number that is used, the result is the next unused number.
+        """
         if requested_name is None or (is_number(requested_name) and requested_name[1:] in self.ssa_names):
             return self._get_new_valid_name_id()
         requested_name = requested_name[1:] if is_number(requested_name) else requested_name

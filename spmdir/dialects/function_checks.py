@@ -81,8 +81,10 @@ def check_function(function: Any) -> None:
             if meta_of(type_) is None:
                 raise VerifyException(f"{subject} {index} is {type_}; expected a tensor of a known element type")
             if isinstance(type_, (PendingType, HostType)):
-                remedy = "wait for it in the function that starts it"
-                remedy = remedy if isinstance(type_, PendingType) else "reload it in the function that offloads it"
+                if isinstance(type_, PendingType):
+                    remedy = "wait for it in the function that starts it"
+                else:
+                    remedy = "reload it in the function that offloads it"
                 raise VerifyException(f"{subject} {index} is {print_type(type_)}; expected a tensor: {remedy}")
             attributes = function_attrs(function, attribute_name, index)
             for key, attribute in attributes.items():
@@ -206,8 +208,9 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
             mesh.require(axis.strip())
     if key != "spmd.sharding":
         # A misspelt spmd.sharding would be ignored.
-        if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):
-            raise VerifyException(f"{place} has an attribute '{key}'{hint}")
+        hint = did_you_mean(key, ["spmd.sharding"])
+        if key not in FUNCTION_ATTRIBUTES and hint:
+            raise VerifyException(f"{place} has an unknown attribute '{key}'{hint}")
         return
     if not isinstance(attribute, ShardingAttr):
         raise VerifyException(f"spmd.sharding of {place} is {attribute}; expected #spmd.sharding<@mesh, dp: S(0)>")

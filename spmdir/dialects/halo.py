@@ -66,7 +66,8 @@ class HaloExchangeOp(ValueOp):
         if meta is None or count == 1:
             return 0
         sent_length = self.before + self.after if count > 2 else max(self.before, self.after)
-        other_sizes = [size for dim, size in enumerate(_largest(self.operands[0], mesh)) if dim != self.dim]
+        shape = _largest_local_shape(self.operands[0], mesh)
+        other_sizes = [size for dim, size in enumerate(shape) if dim != self.dim]
         return sent_length * math.prod(other_sizes) * meta.dtype.itemsize
 
     def check(self, mesh: Mesh | None) -> None:
@@ -92,7 +93,7 @@ class HaloExchangeOp(ValueOp):
         assert source is not None and target is not None
         shape = list(source.shape)
         if self.dim >= len(shape):
-            raise VerifyException(f"has no dimension {self.dim}; its operand has {len(shape)}")
+            raise VerifyException(f"has dim {self.dim}; expected one of the {len(shape)} dimensions of its operand")
         if shape[self.dim] != DYNAMIC:
             shape[self.dim] += self.GROWS * (self.before + self.after)
         if list(target.shape) != shape or source.dtype != target.dtype:
@@ -131,11 +132,11 @@ HALO_CLASSES: dict[str, type[HaloExchangeOp]] = {op.name: op for op in (HaloOp, 
 """Name of an op → its class."""
 
 
-def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
+def _largest_local_shape(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     """Return the local shape of `value` on the first rank, whose chunks are the longest.
 
-    If a size differs between ranks, the type of a value in a local form does not contain it. Then it is read from the
-    operand of a halo or from the result of a halo-reduce, which have the same size. If there is neither, 1 is returned.
+    A size that differs between ranks is missing in the type of a value in a local form. The operand of a halo and the
+    result of a halo-reduce have the same size, so it is read from them. Without such an op, the size counts as 1.
     """
     sharding = sharding_of(value)
     if sharding is not None:
@@ -148,5 +149,5 @@ def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     if DYNAMIC not in shape or not (reduces or isinstance(value.owner, HaloOp)):
         return tuple(1 if size == DYNAMIC else size for size in shape)
     reference_value = value.owner.operands[0] if isinstance(value.owner, HaloOp) else reduces[0].results[0]
-    reference = _largest(reference_value, mesh)
+    reference = _largest_local_shape(reference_value, mesh)
     return tuple(known_size if size == DYNAMIC else size for size, known_size in zip(shape, reference, strict=True))

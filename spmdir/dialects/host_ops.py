@@ -66,7 +66,7 @@ class HostCopyOp(SpmdOp):
         if result_type != expected:
             raise VerifyException(f"returns {print_type(result_type)}; expected {print_type(expected)}")
         if self.argument:
-            raise VerifyException("has no arguments")
+            raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected none: remove them")
         if self.source != self.target:
             raise ShardingError(
                 f"the copy of a tensor <{self.source}> must have the same sharding, found <{self.target}>"
@@ -115,7 +115,8 @@ STARTS: dict[type[HostCopyOp], type[HostCopyOp]] = {OffloadOp: OffloadStartOp, R
 
 def offloaded(value: SSAValue) -> SSAValue | None:
     """Return the tensor whose offloaded copy was reloaded as `value`; None if `value` was not reloaded."""
-    for to_host in (False, True):  # the producers in reverse order: the reload, then the offload
+    # From `value` backwards, the producers must be a reload and an offload, each with or without a wait.
+    for to_host in (False, True):
         producer = value.owner
         producer = producer.start if isinstance(producer, WaitOp) else producer
         if not isinstance(producer, HostCopyOp) or producer.TO_HOST is not to_host:

@@ -100,9 +100,11 @@ def parse_with(dialects: Iterable[Dialect], text: str, filename: str, first_line
             message, offset = unclosed.message, unclosed.offset
         raise ParseError(message, text_location(text, offset, filename, first_line)) from None
     except (RecursionError, ValueError, VerifyException) as error:
-        # Python rejects numbers of thousands of digits. Its message ends with advice on how to allow them.
-        message = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
-        message = message.partition("; use sys.")[0]
+        # Python rejects numbers of thousands of digits. The end of Python's message, on how to allow them, is cut off.
+        if isinstance(error, RecursionError):
+            message = "nested too deeply to be read; expected fewer brackets inside each other"
+        else:
+            message = str(error).partition("; use sys.")[0]
         line, column = parser.place(parser.pos) if parser else (first_line, 1)
         raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
@@ -235,5 +237,7 @@ def terminator(function: FuncOp) -> ReturnOp:
     """
     last_op = function.body.block.last_op
     if not isinstance(last_op, ReturnOp):
-        raise UnsupportedError("the function does not end in `return`", location_of(function))
+        raise UnsupportedError(
+            "the function does not end in `return`; expected `return` as its last op", location_of(function)
+        )
     return last_op

@@ -42,7 +42,7 @@ def location_of(op: Operation) -> Location | None:
 
 @contextmanager
 def errors_at(op: Operation, kinds: type[SpmdirError] | tuple[type[SpmdirError], ...] = SpmdirError) -> Iterator[None]:
-    """Name `op` in errors of `kinds` raised inside the context, and locate them at it unless they have a location."""
+    """Add the name of `op` to errors of `kinds` raised inside the context, and its location if they have none."""
     try:
         yield
     except kinds as error:
@@ -51,7 +51,10 @@ def errors_at(op: Operation, kinds: type[SpmdirError] | tuple[type[SpmdirError],
 
 @lru_cache(maxsize=4096)
 def _innermost(location: Attribute) -> Location | None:
-    """Return the first line that a location names; the name of a module, at line 0, if it names none."""
+    """Return the first line that a location contains. Without a line, it is the path of a module, at line 0.
+
+    None for an unknown location.
+    """
     if isinstance(location, FileLineColLoc):
         return Location(location.filename.data, location.line.data, location.column.data)
     if isinstance(location, NameLoc):
@@ -98,10 +101,12 @@ _ALIAS = re.compile(
 
 
 def read_alias(text: str, start: int, earlier_aliases: Mapping[str, Attribute]) -> tuple[str, LocationAttr, int] | None:
-    """Parse the alias at `start`: return its name, its location and its end, or None unless it matches `_ALIAS`.
+    """Parse the alias at `start`, and return its name, its location and the position after it.
+
+    None if the text does not match `_ALIAS`, the alias is already defined, or it refers to an undefined alias.
 
     Args:
-        earlier_aliases: the aliases defined before it.
+        earlier_aliases: the aliases defined before this one.
     """
     match = _ALIAS.match(text, start)
     if match is None or match[1] in earlier_aliases:

@@ -56,14 +56,14 @@ class Machine:
 
 
 def write_topology(function: FuncOp, topology: Topology) -> None:
-    """Write the constants of `topology` on `function`, unless it is a preset; omit defaults."""
+    """Write the constants of `topology` that are not defaults on `function`. For a preset, remove the attribute."""
     function.attributes.pop(TOPOLOGY, None)
     constants_only = attrs.evolve(topology, costs=None, imbalance=1.0)
     if TOPOLOGIES.get(topology.name) != constants_only:
-        values = _changed(constants_only, ("peak_flops", "protocols"))
+        values = _non_default_constants(constants_only, ("peak_flops", "protocols"))
         values |= {f"{_PEAK}{unit}": peak for unit, peak in topology.peak_flops}
         for protocol in topology.protocols:
-            constants = _changed(protocol, ("name",))
+            constants = _non_default_constants(protocol, ("name",))
             values |= {f"{_PROTOCOL}{protocol.name}.{key}": value for key, value in constants.items()}
         function.attributes[TOPOLOGY] = _dictionary_attr(values)
 
@@ -135,8 +135,8 @@ def recorded_certificate(function: FuncOp) -> Certificate | None:
         raise ParseError(f"{CERTIFICATE}: {error}; expected it as propagate writes it", location_of(function)) from None
 
 
-def _changed(constants: Topology | Protocol, left_out: tuple[str, ...]) -> dict[str, Any]:
-    """Return the constants that are not the defaults, other than those of `left_out`."""
+def _non_default_constants(constants: Topology | Protocol, left_out: tuple[str, ...]) -> dict[str, Any]:
+    """Return name → value of the constants that differ from their defaults, without the names in `left_out`."""
     return attrs.asdict(
         constants, recurse=False, filter=lambda field, value: field.name not in left_out and value != field.default
     )

@@ -69,7 +69,9 @@ class MeshOp(IRDLOperation):
 
     def verify_(self) -> None:
         if self.sym_name.data != self.mesh.name:
-            raise VerifyException(f"declares mesh @{self.mesh.name} as @{self.sym_name.data}")
+            raise VerifyException(
+                f"declares mesh @{self.mesh.name} under the symbol @{self.sym_name.data}; expected one name: rename one"
+            )
 
     @classmethod
     def parse(cls, parser: Parser) -> MeshOp:

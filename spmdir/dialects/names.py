@@ -17,7 +17,8 @@ _CUT_SUFFIX = re.compile(r"(_[0-9]+|\$)\Z", re.ASCII)
 
 
 def keep_name(value: SSAValue, name: str) -> None:
-    """Name a value `name`, as in the text after the `%`."""
+    """Name a value `name`, as in the text after the `%`. An invalid name, such as one with letters beyond ASCII, is not
+    stored."""
     name = f".{name}" if name[:1].isdigit() and is_number(f".{name}") else name
     if name.isascii() and SSAValue.is_valid_name(name):  # xDSL prints other letters, but cannot parse them
         value.name_hint = f"{name}$" if _CUT_SUFFIX.search(name) else name
@@ -54,7 +55,8 @@ def text_name(value: SSAValue) -> str:
 def make_names_unique(block: Block) -> None:
     """Make the names of the values of `block` unique.
 
-    Of values with one name, the first keeps it, and the others get a number: x, x, y become x, x_1, y.
+    Of values with one name, the first keeps it, and the others get a number: x, x, y become x, x_1, y. If the name is
+    itself a number, as in `%2`, the others get the next unused numbers.
     """
     values = [*block.args, *(result for op in block.ops for result in op.results)]
     names = {full_name(value) for value in values}
@@ -86,7 +88,10 @@ class Names:
         self._used_names = {full_name(value) for value in values}
 
     def assign_name(self, value: SSAValue, source: SSAValue, suffix: str) -> None:
-        """Name `value` after its `source`: `%mul_3.all_gather` for source `%mul_3`, `%_2.all_gather` for `%2`."""
+        """Name `value` after its `source`: `%mul_3.all_gather` for source `%mul_3`, `%_2.all_gather` for `%2`.
+
+        If the name is used, a number is added: `%mul_3.all_gather_1`.
+        """
         source_name = full_name(source) or ""
         if is_number(source_name):
             source_name = f"_{source_name[1:]}"

@@ -108,7 +108,11 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
     while text[position:].strip():
         match = _OPERAND_TOKEN.match(text, position)
         if match is None:
-            parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
+            parser.raise_error(
+                f"found '{_next_word(text, position)}', expected operands: %name, none or [list]",
+                offset + position,
+                offset + position + 1,
+            )
         token, position = match[1], match.end()
         if token not in ",]" and not may_start_operand:
             parser.raise_error(
@@ -121,7 +125,12 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
             structure.append(tuple(current))
             current = None
         elif token in "[]":
-            parser.raise_error(f"unexpected '{token}' among operands", offset + match.start(1), offset + match.end(1))
+            problem = "a list of operands inside a list" if token == "[" else "']' without '['"
+            parser.raise_error(
+                f"found {problem}; expected operands such as `%x, [%y, none]`",
+                offset + match.start(1),
+                offset + match.end(1),
+            )
         elif token != ",":
             (structure if current is None else current).append(int(token != "none"))
             if token != "none":
@@ -157,14 +166,25 @@ def _find_value(parser: Parser, name: str, position: int) -> SSAValue:
     name, _, index = name.partition("#")
     values = parser.ssa_values.get(name)
     if values is None:
-        parser.raise_error(f"%{name} is not defined before its use here", position, position + len(name) + 1)
+        parser.raise_error(
+            f"%{name} is not defined before its use here; expected the name of an argument or of an earlier result",
+            position,
+            position + len(name) + 1,
+        )
     if int(index or 0) >= len(values):
-        parser.raise_error(f"%{name} has {len(values)} values, so no #{index}", position, position + len(name) + 1)
+        parser.raise_error(
+            f"found %{name}#{index}, but %{name} has {len(values)} values; expected a number below {len(values)}",
+            position,
+            position + len(name) + 1,
+        )
     return values[int(index or 0)]
 
 
 def tail_end(text: str, start: int) -> int:
-    """Return the position where the op ends whose tail begins at `start`."""
+    """Return the position where the op ends whose tail begins at `start`. Without a proper end, it is the end of text.
+
+    Most ops end at the end of their line, before a location if any. Other ops are scanned token by token.
+    """
     line = text.find("\n", start)
     if line >= 0:
         location = _LOCATION_END.search(text, start, line)
@@ -177,12 +197,16 @@ def tail_end(text: str, start: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _is_complete(line: str) -> bool:
-    """Return whether the op ends at the end of `line`. It is memoised, because the layers of a model repeat it."""
+    """Return whether the op ends at the end of `line`. Memoised, because the layers of a model repeat lines."""
     return _scan_tail(line, 0) == len(line)
 
 
 def _scan_tail(text: str, start: int) -> int:
-    """Return the position where the op ends; -1 if a bracket or a string in it is not closed."""
+    """Return the position where the op ends; -1 if a bracket or a string in it is not closed.
+
+    An op ends at a line end or at the start of the next op, outside brackets. A line that begins with `needs` or `of`
+    continues the op.
+    """
     position = start
     while True:
         match = _TAIL_END.match(text, position)
@@ -221,13 +245,15 @@ def parse_tail(
     colon = _COLON.match(text, position)
     if colon is None:
         raise LiteralError(
-            f"found '{_next_word(text, position)}', expected ':' and {_expected(clauses, text)}", position
+            f"found '{_next_word(text, position)}', expected ':' and {_expected_text(clauses, text)}", position
         )
     types, shardings, position = _parse_types(text, colon.end(), mesh, hints)
     needs, position = _parse_needs(text, position, mesh)
     shapes, position = _parse_shapes(text, position)
     if text[position:].strip():
-        raise LiteralError(f"found '{_next_word(text, position)}' after the result types", position)
+        raise LiteralError(
+            f"found '{_next_word(text, position)}' after the result types; expected the end of the op", position
+        )
     properties: dict[str, Attribute | None] = {
         "arguments": ArgumentsAttr(tuple(sorted(arguments.items()))) if arguments else None,
         "sharding": shardings_attr(tuple(shardings)) if any(entry is not None for entry in shardings) else None,
@@ -242,7 +268,7 @@ def _next_word(text: str, position: int) -> str:
     return next(iter(text[position:].split()), "the end")
 
 
-def _expected(clauses: tuple[tuple[str, str], ...], text: str) -> str:
+def _expected_text(clauses: tuple[tuple[str, str], ...], text: str) -> str:
     """Return the part of an error that names what may follow: the result types, or a clause that is still missing."""
     missing = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
     return "the result types" + (f" or one of {missing}" if missing else "")
@@ -255,18 +281,18 @@ def _parse_clauses(
     arguments: dict[str, Literal] = {}
     position, keywords = 0, {keyword for keyword, _ in clauses}
     for keyword, name in clauses:
-        match = _clause(keyword).match(text, position)
+        match = _clause_pattern(keyword).match(text, position)
         if match is None:
             continue
         # The next keyword is not a value: this one is a flag.
         is_flag = match[1] is None or match[1] in keywords
-        arguments[name] = True if is_flag else _parse_clause(match[1], mesh, match.start(1))
+        arguments[name] = True if is_flag else _parse_clause_value(match[1], mesh, match.start(1))
         position = match.start(1) if is_flag and match[1] else match.end()
     return arguments, position
 
 
 @cache
-def _clause(keyword: str) -> re.Pattern[str]:
+def _clause_pattern(keyword: str) -> re.Pattern[str]:
     """Return the pattern of `keyword` and its value, group 1: a list, a word, a number or a string."""
     return re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?")
 
@@ -295,7 +321,7 @@ def _parse_needs(text: str, position: int, mesh: Mesh | None) -> tuple[Shardings
         raise LiteralError("`needs (` is not closed; expected ')'", needs.end() - 1)
     shardings = []
     for entry in re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1]):
-        shardings.append(None if entry == "_" else _sharding(entry[1:-1], mesh, needs.end()))
+        shardings.append(None if entry == "_" else _parse_sharding(entry[1:-1], mesh, needs.end()))
     return shardings_attr(tuple(shardings)), end
 
 
@@ -311,8 +337,12 @@ def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:
     return ShapesAttr(shapes), len(text)  # type: ignore  # checked where the op is verified
 
 
-def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:
-    """Return the value of a clause: a list of axes, a name or a literal."""
+def _parse_clause_value(text: str, mesh: Mesh | None, offset: int) -> Literal:
+    """Return the value of a clause: a list of axes, a name or a literal. Sub-axes are merged if the mesh is known.
+
+    Args:
+        offset: the position of the value, for errors.
+    """
     if text.startswith("[") and _AXIS_LIST.fullmatch(text):
         axes = tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
         return mesh.merge(axes) if mesh else axes
@@ -341,7 +371,7 @@ def _parse_types(
         types.append(parse_type(match[1], match.start(1), hints))
         position = match.end()
         bracket = re.compile(r"\s*<([^<>]*)>").match(text, position)
-        shardings.append(_sharding(bracket[1], mesh, bracket.start(1)) if bracket else None)
+        shardings.append(_parse_sharding(bracket[1], mesh, bracket.start(1)) if bracket else None)
         position = bracket.end() if bracket else position
         comma = re.compile(r"\s*,").match(text, position)
         if comma is None:
@@ -385,8 +415,12 @@ def _read_size(text: str, hints: Hints) -> Any:
     return read_size(text[1:-1], hints)
 
 
-def _sharding(text: str, mesh: Mesh | None, offset: int) -> Sharding:
-    """Parse the sharding of a value, `dp: S(0)`; errors have the offset in the text of the op."""
+def _parse_sharding(text: str, mesh: Mesh | None, offset: int) -> Sharding:
+    """Parse the sharding of a value, `dp: S(0)`, and merge its sub-axes if the mesh is known.
+
+    Args:
+        offset: the position of the sharding in the text of the op, for errors.
+    """
     try:
         return parse_sharding(text) if mesh is None else parse_sharding(text, mesh.name).merged(mesh)
     except SpmdirError as error:

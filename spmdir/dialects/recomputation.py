@@ -2,8 +2,8 @@
 
     %silu.again = aten.silu(%mm) : tensor<4x8xf32> <> attributes {spmd.recomputes = "silu"}
 
-Recomputation lets the memory of the earlier result be freed. The attribute names the first result of the earlier op. Of
-two collectives that only move data, one may be in a bucket or asynchronous: their results are equal nevertheless.
+Recomputation lets the memory of the earlier result be freed. The attribute names the first result of the earlier op. If
+the op is a collective that only moves data, one of the two may be in a bucket or asynchronous. The results are equal.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ def check_recomputations(function: FuncOp) -> None:
     if not any(RECOMPUTES in op.attributes for op in ops):
         return
     values = originals(function)
-    equal_value: dict[SSAValue, SSAValue] = {}
-    result_of_move: dict[Hashable, SSAValue] = {}
+    equal_value: dict[SSAValue, SSAValue] = {}  # value → the first value that is known to be equal
+    result_of_move: dict[Hashable, SSAValue] = {}  # key of a moved tensor → its first result
     for op in ops:
-        for result, move in _moves(op, equal_value):
+        for result, move in _moved_tensors(op, equal_value):
             equal_value[result] = result_of_move.setdefault(move, result)
-        if op.results and (value := offloaded(op.results[0])) is not None:
-            equal_value[op.results[0]] = equal_value.get(value, value)
+        offloaded_value = offloaded(op.results[0]) if op.results else None
+        if offloaded_value is not None:
+            equal_value[op.results[0]] = equal_value.get(offloaded_value, offloaded_value)
         note = op.attributes.get(RECOMPUTES)
         if note is None:
             continue
@@ -82,7 +83,8 @@ def check_recomputations(function: FuncOp) -> None:
         if equal_value.get(op.results[0], op.results[0]) == equal_value.get(value, value):
             continue
         assert isinstance(repeated_op, Operation)  # values of ops are named
-        if difference := _difference(op, repeated_op, equal_value):
+        difference = _difference(op, repeated_op, equal_value)
+        if difference is not None:
             raise ShardingError(
                 f"'{op.name}' does not recompute %{name}: {difference}; remove {RECOMPUTES}, or repeat "
                 f"'{repeated_op.name}' with equal operands, arguments and types",
@@ -92,8 +94,10 @@ def check_recomputations(function: FuncOp) -> None:
             equal_value[result] = equal_value.get(original_result, original_result)
 
 
-def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SSAValue, Hashable]]:
-    """Yield (result, key) for each tensor that a collective moves; results with equal keys are equal.
+def _moved_tensors(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SSAValue, Hashable]]:
+    """Yield (result, key) for each tensor that a collective moves. Results with equal keys are equal.
+
+    An asynchronous collective yields at its wait. Ops that are not collectives, or that reduce, yield nothing.
 
     Args:
         original: recomputed value → the value that it is equal to.

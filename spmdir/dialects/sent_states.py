@@ -21,8 +21,8 @@ from spmdir.dialects.values import global_shape
 def sent_state(op: Collective, mesh: Mesh) -> object | None:
     """Return a key that is equal for collectives that send the same state; None if `op` sends no state.
 
-    Packs of the same tensors are one state. Before localize, all results of an op are one state. Edges that a plug-in
-    declares are not merged.
+    Two packs of the same tensors are the same state. Before localize, all results of an op are the same state. For an
+    edge that a plug-in declares, the result is None.
     """
     if op.spec.moves != "edge":
         return None
@@ -33,10 +33,10 @@ def sent_state(op: Collective, mesh: Mesh) -> object | None:
         return None
     packed = op.operands[0]
     size = None if target.dim is None else global_shape(packed, mesh)[target.dim]
-    return _state(packed), _parts_as_one(step.source.entries), step.target.entries, size
+    return _state_key(packed), _parts_as_one(step.source.entries), step.target.entries, size
 
 
-def _state(packed: SSAValue) -> object:
+def _state_key(packed: SSAValue) -> object:
     """Return a key for the state that the tensor `packed` contains: the packed tensors, or the op that returns it."""
     owner = packed.owner
     if isinstance(owner, PackOp):
@@ -45,7 +45,7 @@ def _state(packed: SSAValue) -> object:
 
 
 def _parts_as_one(entries: tuple[tuple[str, Placement], ...]) -> tuple[tuple[str, Placement], ...]:
-    """Replace each packed placement in `entries` by its part 0."""
+    """Return `entries` with part 0 of each packed placement in place of its other parts, which have the same state."""
     return tuple(
         (axis, attrs.evolve(placement, part=0) if getattr(placement, "part", 0) else placement)  # type: ignore
         for axis, placement in entries

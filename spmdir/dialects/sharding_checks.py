@@ -28,7 +28,7 @@ def check_decided(sharding: Sharding) -> None:
     if sharding.open_axes:
         raise ShardingError(
             f"<{sharding}> leaves axis '{sharding.open_axes[0]}' open; only arguments and constraints may have "
-            "open axes"
+            "open axes: write a placement in place of `?`, or use a spmd.constraint"
         )
 
 
@@ -61,8 +61,8 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
     expected = common_type(sharding, global_type, mesh)
     if meta != expected:
         raise ShardingError(
-            f"the shards of {print_type(type_of(global_type))} <{sharding}> are {print_type(type_of(expected))}, found "
-            f"{print_type(type_of(meta))}"
+            f"the local type is {print_type(type_of(meta))}; expected {print_type(type_of(expected))}, the type of the "
+            f"shards of {print_type(type_of(global_type))} <{sharding}>"
         )
 
 
@@ -110,7 +110,10 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     for axis, placement in sharding.entries:
         if not placement.supports(meta.dtype):
             noun = "reduction" if placement.trait == "partial" else "placement"
-            raise ShardingError(f"{placement} on axis '{axis}' is not a {noun} of {meta.dtype} values")
+            raise ShardingError(
+                f"{placement} on axis '{axis}' is not a {noun} of {meta.dtype} values; expected one that this element "
+                "type has"
+            )
 
 
 def mesh_of(op: Operation) -> Mesh | None:

@@ -125,13 +125,13 @@ class SizeOp(ValueOp):
         return apply(FUNCTIONS[self.name], *self.argument_values) if self.name in FUNCTIONS else None
 
     def axes(self) -> tuple[str, ...]:
-        """Return the axes that shard the dimensions of which the operands are sizes; () for a float."""
+        """Return the axes of the types of all size operands, each once; () if the result is not an integer."""
         if isinstance(self.measure.size, (float, Real)):
             return ()
         return tuple(dict.fromkeys(axis for size in self.sizes for axis in size.type.data.axes))  # type: ignore
 
     def update_axes(self) -> None:
-        """Write the axes that shard the measured dimensions into the type of the result."""
+        """Write the result of `axes()` into the type of the result, after shardings have changed."""
         self.results[0]._type = SizeType(attrs.evolve(self.measure, axes=self.axes()))  # pyright: ignore[reportPrivateUsage]
 
     def check_counts(self) -> None:
@@ -385,7 +385,7 @@ def merge_sizes(block: Block) -> None:
 
 
 def drop_unused_sizes(ops: Iterable[Operation]) -> list[Operation]:
-    """Return `ops` without the size ops that have no users."""
+    """Return `ops` without the size ops that have no users. Their operands lose these uses, so chains are dropped."""
     used_ops: list[Operation] = []
     for op in reversed(list(ops)):
         if isinstance(op, SizeOp) and not op.results[0].uses:

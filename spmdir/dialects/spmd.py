@@ -52,7 +52,10 @@ class ConstantOp(ValueOp):
         except ValueError:
             raise VerifyException(f"has the value {value!r}; expected hexadecimal text") from None
         if meta is None or len(data) != meta.bytes:
-            raise VerifyException(f"has a value of {len(data)} bytes; its type requires {meta.bytes if meta else 0}")
+            raise VerifyException(
+                f"has a value of {len(data)} bytes; its type requires {meta.bytes if meta else 0}: correct the value "
+                "or the type"
+            )
 
 
 Spmd = Dialect(
@@ -94,5 +97,5 @@ Spmd = Dialect(
 
 
 def find_spmd_op(name: str) -> type[Operation] | None:
-    """Return the class of the op `name` of the dialect, those of plug-ins included."""
+    """Return the class of an op of the dialect, or of a plug-in's collective; None if there is no op `name`."""
     return find_collective(name) or next((kind for kind in Spmd.operations if kind.name == name), None)

@@ -46,7 +46,7 @@ def find_unbalanced(text: str) -> Unbalanced | None:
         if kind == "string" and (len(token) < 2 or not token.endswith('"')):
             return Unbalanced("this string is not closed on its line; expected '\"'", offset)
         if kind in ("op", "top"):
-            # A new op begins, so all brackets must be closed, except those of bodies of functions.
+            # A new op begins, so the last open bracket must be that of a body. A bracket before it is found later.
             unclosed = next((entry for entry in reversed(open_brackets) if not entry[2]), None)
             if unclosed is not None and open_brackets[-1] == unclosed:
                 return Unbalanced(f"'{unclosed[0]}' is not closed; expected '{_CLOSING[unclosed[0]]}'", unclosed[1])

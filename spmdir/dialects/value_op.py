@@ -167,7 +167,10 @@ class ValueOp(IRDLOperation):
         return type_of(meta)
 
     def verify(self, verify_nested_ops: bool = True) -> None:
-        """Verify the op. xDSL's slower verifier runs only on ops that have more than a tensor op can have."""
+        """Verify the op without xDSL's slower verifier, which runs only if the op may violate xDSL's definition.
+
+        This is so if the op has regions or successors, ends its block, or has a property of another class.
+        """
         is_plain = (
             not self.regions and not self.successors and self.parent is not None and self.parent.last_op is not self
         )
@@ -185,21 +188,24 @@ class ValueOp(IRDLOperation):
         """Raise SpmdirError if no program may have this op."""
 
     def check_counts(self) -> None:
-        """Raise unless each property has one entry for each value, and the shardings are valid."""
-        for attribute, count, noun in (
-            (self.sharding, len(self.results), "result"),
-            (self.needs, len(self.tensors) if self.needs else 0, "operand"),
-            (self.of, len(self.results), "result"),
+        """Raise SpmdirError or VerifyException unless the op is well formed.
+
+        Each property must have one entry for each value, and the operands and shardings must be valid.
+        """
+        for name, attribute, count, noun in (
+            ("sharding", self.sharding, len(self.results), "result"),
+            ("needs", self.needs, len(self.tensors) if self.needs else 0, "operand"),
+            ("of", self.of, len(self.results), "result"),
         ):
             if attribute is not None and len(attribute.data) != count:
                 raise VerifyException(
-                    f"has {len(attribute.data)} entries for {count} {noun}s; expected one for each {noun}"
+                    f"`{name}` has {len(attribute.data)} entries for {count} {noun}s; expected one for each {noun}"
                 )
         self.check_operands()
         self.check(mesh_of(self.parent_op() or self))
 
     def check(self, mesh: Mesh | None) -> None:
-        """Raise SpmdirError unless the shardings fit the mesh and the shapes."""
+        """Raise SpmdirError unless the shardings fit the mesh and the shapes. Subclasses add their own checks."""
         self.check_numbers(mesh)
         local = is_local(self.parent_op())
         for operand, need in zip(self.tensors, self.needs.data, strict=True) if self.needs else ():

@@ -29,7 +29,10 @@ _NUMBERED = re.compile(r"_[0-9]+\Z")
 
 
 def sharding_of(value: Any) -> Sharding | None:
-    """Return the sharding of a value; None if it is not decided."""
+    """Return the sharding of a value; None if it is not decided.
+
+    The result of a call of an outlined layer has the sharding of the value that the function of the layer returns.
+    """
     if type(value) is OpResult:  # isinstance of the op is slow
         attribute: Any = value.op.properties.get("sharding")
         if isinstance(attribute, ShardingsAttr):
@@ -65,6 +68,7 @@ def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
     sharding = sharding_of(value)
     if shape_entry is not None or sharding is None or mesh is None:
         return global_meta(shape_entry, meta)
+    # Without `of`, shards have equal sizes: the global size is that of one shard times the number of shards.
     return TensorMeta(
         tuple([size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape)]), meta.dtype
     )
@@ -136,7 +140,7 @@ def layout_sources(function: Any) -> dict[int, int | None]:
 
 
 def backward_ops(function: Any) -> set[Operation]:
-    """Return the ops of a function that depend on inputs of the backward."""
+    """Return the ops of a function that depend on inputs of the backward, directly or through other ops."""
     values = {value for value in function.args if is_backward_input(function, value.index)}
     ops: set[Operation] = set()
     for op in function.body.block.ops:
@@ -159,6 +163,8 @@ def signature_attrs(
 
     Args:
         name: its name; omitted from the attributes if the SSA name of `argument` is the same.
+        kind: the value of `spmd.kind`. "input" and "output" are the defaults, so they are omitted.
+        sharding: the sharding; None for no annotation.
         argument: the argument; None for a result.
         keep: the axes along which users must take the argument without a reshard, if it is sharded on them.
         like: the name of the argument whose sharding the result has.

@@ -62,7 +62,7 @@ def mistakes(
     sizes = open_sizes(module)
     functions: list[FuncOp] = []
     invalid_ops: set[Operation | None] = set()
-    # The mesh first, since the others are checked against it.
+    # The mesh is checked first, because other ops are checked against it.
     meshes = (op for op in module.body.block.ops if isinstance(op, MeshOp))
     for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
@@ -82,7 +82,9 @@ def mistakes(
             return
         if isinstance(op, FuncOp):
             functions.append(op)
-    for function in functions if not invalid_ops else ():
+    if invalid_ops:
+        return
+    for function in functions:
         try:
             for check in FUNCTION_CHECKS:
                 check(function)

@@ -134,7 +134,8 @@ class DecidedProgram:
     def resolve_name(self, selector: str) -> str:
         """Return a selector that matches names of the decided function.
 
-        In the text, the name may be in the function of outlined layers. The value of the first layer is meant then.
+        A name in the function of outlined layers is replaced by the name of that value in the first layer. Any other
+        selector is returned unchanged.
         """
         return resolve_names(self._original, [selector], self.values)[selector]
 
@@ -189,7 +190,7 @@ class DecidedProgram:
 
     @cached_property
     def occurrence(self) -> list[int]:
-        """[node], its index among the equal ops that one source line produces in one module; 0 without a module."""
+        """For each node, its index among equal ops from one source line and module; 0 for nodes without a module."""
         counts: Counter[object] = Counter()
         occurrences = []
         for node in range(len(self.problem.nodes)):
@@ -205,7 +206,10 @@ class DecidedProgram:
         return location_of(producer) if isinstance(producer, ValueOp) else None
 
     def annotation(self, node: int, axis: str) -> Placement | None:
-        """Return the placement that the user annotated for a node on an axis, or None."""
+        """Return the placement that the user annotated for a node on an axis: R if the annotation omits the axis.
+
+        None if the node has no annotation, or all its annotations leave the axis open.
+        """
         source = self.problem.nodes[node].source
         for sharding in source.annotations:
             if axis not in sharding.open_axes:
@@ -229,7 +233,7 @@ class DecidedProgram:
 
     @cached_property
     def reshard_seconds(self) -> list[float]:
-        """[value], the seconds of all its reshards."""
+        """For each value, the seconds of all its reshards."""
         seconds = [0.0] * len(self.problem.values)
         for value, users in self.users.items():
             produced = self.nested.produced[value]
@@ -256,7 +260,7 @@ class DecidedProgram:
         return self._decide_changed(node, change)
 
     def decide_without_annotation(self, node: int, axis: str) -> Alternative | None:
-        """Open an axis in the annotations of a node and its equal nodes, and decide again."""
+        """Open an axis in the annotations of a node and its equal nodes, and decide again; None if impossible."""
 
         def open_axis(source: StrategySource) -> StrategySource:
             if isinstance(source, OpStrategies):
@@ -299,7 +303,7 @@ class DecidedProgram:
         search.write(solution)
 
     def _exclude(self, axis: str, is_excluded: Callable[[Strategy], bool]) -> _SourceChange:
-        """Return the change that excludes strategies of a node on an axis."""
+        """Return the change that excludes the strategies of a node on an axis for which `is_excluded` is true."""
 
         def restrict(source: StrategySource) -> StrategySource:
             candidates = source.candidates(axis, self.mesh.sizes[axis])

@@ -128,13 +128,16 @@ class Difference(ShownAsText):
         ]
         if before.objective is not None and after.objective is not None:
             rows.insert(0, ("objective", before.objective, after.objective, time_text))
-        texts = [(name, text(old), text(new), _percent(old, new)) for name, old, new, text in rows]
+        texts = [(name, to_text(old), to_text(new), _percent(old, new)) for name, old, new, to_text in rows]
         return table([("", "before", "after", ""), *texts], range(1, 4))
 
     def _layers(self) -> list[str]:
-        """Return the table of the layers whose costs differ, the largest difference first; equal layers share a row."""
+        """Return the table of the layers whose costs differ, the largest difference first. Equal layers share a row.
+
+        There is no table if only one of the programs has module paths, because its layers could not be matched.
+        """
         if any(self.before.modules.values()) != any(self.after.modules.values()):
-            return []  # one of the programs has no module paths
+            return []
         before, after = self.before.layers, self.after.layers
         if not any((*before, *after)):
             return []
@@ -271,7 +274,7 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
 
 
 def _module_of(value: SSAValue) -> str:
-    """Return the path of the module that produces a value, with `*` for numbers of layers; empty if unknown."""
+    """Return the path of the module whose op produces a value, such as `layers.*.mlp`; empty if unknown."""
     paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()
     return of_any_layer(paths[0] if paths else "", is_path=True)
 

@@ -118,7 +118,11 @@ def _equality_key(program: DecidedProgram, value: int) -> object:
 
 
 def _node_key(program: DecidedProgram, node: int) -> object:
-    """Return a key that equal nodes of equal layers share if their separate decisions are equal."""
+    """Return a key that equal nodes of equal layers share.
+
+    The search may decide such layers separately. Then the key contains the strategies, so only nodes with equal
+    decisions share it. Outside numbered layers, the key is the first of the nodes that are decided together.
+    """
     places, name = program.source_places(node), program.name(node)
     path = next(iter(places.paths), "" if program.op(node) not in ("argument", "result") else name)
     layer = of_any_layer(path)
@@ -129,13 +133,16 @@ def _node_key(program: DecidedProgram, node: int) -> object:
 
 
 def explain_equal_values(program: DecidedProgram, values: Sequence[int]) -> Explanation:
-    """Explain the first value of a group of `select_values`."""
+    """Explain the first value of a group of `select_values`, and list the equal values that were decided separately."""
     value = values[0]
     node, meta = program.producer[value], program.problem.values[value]
     sharding, equal_nodes = program.nested.produced[value], program.equal_nodes(node)
     root = program.mesh.root or program.mesh
     coordinate = dict.fromkeys(root.axis_names, 0)
-    separate = {program.equal_nodes(program.producer[equal])[0]: program.names[equal] for equal in reversed(values)}
+    # First node of the nodes that are decided together → the name of the first value among them.
+    name_of_decision = {
+        program.equal_nodes(program.producer[equal])[0]: program.names[equal] for equal in reversed(values)
+    }
     return Explanation(
         name=program.names[value],
         op=program.op(node),
@@ -145,9 +152,9 @@ def explain_equal_values(program: DecidedProgram, values: Sequence[int]) -> Expl
         sharding=sharding,
         local_bytes=sharding.local_type(meta, root, coordinate).bytes,
         axes=tuple([_explain_axis(program, value, axis) for axis in program.mesh.axis_names]),
-        deliveries=_deliveries(program, value),
+        deliveries=_explain_deliveries(program, value),
         seconds=program.seconds,
-        equal_values=tuple([name for first, name in reversed(separate.items()) if first != equal_nodes[0]]),
+        equal_values=tuple([name for first, name in reversed(name_of_decision.items()) if first != equal_nodes[0]]),
     )
 
 
@@ -169,21 +176,25 @@ def _explain_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
             sources.append(Source(name, annotated, through, placement_without, alternative.seconds))
     placement = program.strategies[axis][node].results[position]
     if placement.trait == "shard":
-        return AxisReason(str(placement), _choice(program, node, axis), tuple(sources))
+        return AxisReason(str(placement), _explain_strategy(program, node, axis), tuple(sources))
     alternative = program.decide_with_sharded_result(node, axis, position)
     choice = _compare_alternative(program, node, axis, alternative, " that shards it")
     return AxisReason(str(placement), choice, tuple(sources))
 
 
-def _choice(program: DecidedProgram, node: int, axis: str) -> Choice:
-    """Compare the strategy of a node on an axis with the decision without this strategy."""
+def _explain_strategy(program: DecidedProgram, node: int, axis: str) -> Choice:
+    """Compare the strategy of a node on an axis with the decision if this strategy is forbidden."""
     return _compare_alternative(program, node, axis, program.decide_without_strategy(node, axis))
 
 
 def _compare_alternative(
     program: DecidedProgram, node: int, axis: str, alternative: Alternative | None, requirement: str = ""
 ) -> Choice:
-    """Return the strategy of a node on an axis with that of an alternative, or with the reasons why there is none."""
+    """Return the strategy of a node on an axis with that of an alternative, or with the reasons why there is none.
+
+    Args:
+        requirement: as in `Choice`.
+    """
     chosen = _strategy_text(program.strategies[axis][node])
     if alternative is None:
         return Choice(axis, chosen, reasons=_reasons(program, node, axis), requirement=requirement)
@@ -192,7 +203,10 @@ def _compare_alternative(
 
 
 def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
-    """Return the reasons that restrict a node to its strategy on an axis."""
+    """Return the reasons that restrict a node to its strategy on an axis: an annotation, a missing rule, or the rule.
+
+    At most `MAX_REASONS` of the strategies that the rule drops are listed.
+    """
     annotated = program.annotation(node, axis)
     if annotated is not None:
         return (f"the value is annotated {axis}: {annotated}",)
@@ -204,8 +218,11 @@ def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
     return tuple(dropped[:MAX_REASONS])
 
 
-def _deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
-    """Return the shardings that users need of a value, each with its reshard; equal users of equal layers are one."""
+def _explain_deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
+    """Return the shardings that users need of a value, each with its reshard. Equal users of equal layers count as one.
+
+    Each reshard is planned alone, without steps of the reshards to other shardings.
+    """
     produced = program.nested.produced[value]
     by_sharding: dict[Sharding, dict[object, dict[int, int]]] = {}
     for node, slot in program.users[value]:
@@ -238,7 +255,7 @@ def _explain_user(program: DecidedProgram, value: int, node: int, slot: int, tim
         for axis, chosen in program.strategies.items()
         if chosen[producer].results[position] != chosen[node].operands[slot]
     ]
-    choices = tuple([_choice(program, node, axis) for axis in resharded_axes])
+    choices = tuple([_explain_strategy(program, node, axis) for axis in resharded_axes])
     return UserReason(program.name(node), program.op(node), program.location(node), choices, times)
 
 

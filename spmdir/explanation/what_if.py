@@ -171,7 +171,7 @@ def _last_values(function: FuncOp, selector: str, pipeline: Pipeline) -> list[SS
 
 
 def _placements(sharding_text: ShardingLike, mesh: Mesh) -> dict[str, Placement]:
-    """Return axis → placement of the listed axes, including replicated ones."""
+    """Return axis → placement for each axis that `sharding_text` lists, including `R`; for a Sharding, for all axes."""
     sharding, axes = as_sharding(sharding_text, mesh), mesh.axis_names
     if isinstance(sharding_text, str):
         axes = [entry.partition(":")[0].strip() for entry in split_entries(sharding_text)]
@@ -181,7 +181,7 @@ def _placements(sharding_text: ShardingLike, mesh: Mesh) -> dict[str, Placement]
 
 
 def _override(annotation: Sharding | None, placements: Mapping[str, Placement], axes: Sequence[str]) -> Sharding:
-    """Return an annotation with the given placements; all other axes keep theirs, or are open."""
+    """Return `annotation` with `placements`. Other axes keep their placements; without an annotation, they are open."""
     current = dict(annotation.entries) if annotation is not None else dict.fromkeys(axes, _OPEN)
     others = [(axis, placement) for axis, placement in current.items() if axis not in placements]
     return Sharding([*placements.items(), *others])
@@ -194,7 +194,10 @@ def _is_annotated(value: SSAValue, axes: Sequence[str]) -> bool:
 
 
 def _annotate(value: SSAValue, sharding: Sharding | None, axes: Sequence[str]) -> None:
-    """Replace or drop the annotation of a value. A new annotation of an op result is a constraint."""
+    """Replace the annotation of a value, or drop it if `sharding` is None.
+
+    A new annotation of the result of an op becomes a constraint, which all users of the result then use.
+    """
     everywhere_open = Sharding([(axis, _OPEN) for axis in axes])
     if isinstance(value, BlockArgument):
         function: Any = value.owner.parent_op()

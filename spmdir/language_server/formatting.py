@@ -68,14 +68,21 @@ def _spaced(code: str) -> Iterator[str]:
         if len(gap) > 1:
             yield gap
         elif before:
-            yield _blank(before, token, gap, nesting)
+            yield _space_between(before, token, gap, nesting)
         yield token
         nesting += (token in "([") - (token in ")]")
         before, gap = token, ""
 
 
-def _blank(before: str, token: str, gap: str, nesting: int) -> str:
-    """Return the space between two tokens that have at most one space between them in the source, `gap`."""
+def _space_between(before: str, token: str, gap: str, nesting: int) -> str:
+    """Return the space, "" or " ", between two tokens of a line.
+
+    Args:
+        before: the first token.
+        token: the second token.
+        gap: the space between them in the source, at most one.
+        nesting: the number of open brackets. Inside brackets, `=` has no spaces.
+    """
     if before in ("(", "[") or token in (")", "]", ",", ";", ":"):
         return ""
     if before in (",", ";", ":", *_SPACED) or token in _SPACED or token.startswith("#"):
@@ -119,7 +126,11 @@ def formatted(document: Document) -> str:
 
 
 def _merge_comments(source: Scan, printed: Scan) -> str:
-    """Return the text of `printed` with the comments of `source` added."""
+    """Return the text of `printed` with the comments of `source` added.
+
+    Raises:
+        SpmdirError: a comment would be lost or split.
+    """
     if not source.comments:
         return printed.text
     lines = printed.text.split("\n")

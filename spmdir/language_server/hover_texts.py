@@ -42,12 +42,12 @@ def meaning(document: Document, offset: int) -> tuple[str, TextSpan] | None:
         return None
     word, span = match
     with document.pipeline.rules:
-        texts = list(_texts(document, word, span))
+        texts = list(_meaning_texts(document, word, span))
     return ("\n\n".join(texts), span) if texts else None
 
 
-def _texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
-    """Yield the paragraphs of the meaning of a word."""
+def _meaning_texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
+    """Yield the paragraphs of the meaning of a word; none if the word has no meaning here."""
     if document.language == "program":
         scope = document.scan.scope_at(span.start)
         mesh = mesh_at(document, scope)
@@ -120,7 +120,10 @@ def _shard_texts(value: SSAValue, mesh: Mesh) -> Iterator[str]:
 
 
 def _price_texts(document: Document, scope: NameScope, name: str) -> Iterator[str]:
-    """Yield the bytes and the time of a collective."""
+    """Yield the bytes and the time of the collective that produces the value `name`.
+
+    Nothing if the value is of another op, if the program has errors, or if the machine is unknown.
+    """
     module, function, pipeline = document.module(scope), document.function(scope), document.pipeline
     mesh = mesh_at(document, scope)
     if module is None or function is None or mesh is None or not document.parts[scope.part].is_verified:

@@ -120,14 +120,14 @@ def _name_in_record(document: Document, word: str, span: TextSpan) -> NameUses |
     if "." in word:
         searched, pattern = TextSpan(0, len(text)), re.escape(word) + r"(?![\w.])"
     else:
-        searched, pattern = _record(document, span.start), rf"(?<![\w.]){re.escape(word)}(?![\w.]|\()"
+        searched, pattern = _record_span(document, span.start), rf"(?<![\w.]){re.escape(word)}(?![\w.]|\()"
     matches = re.compile(pattern).finditer(text, searched.start, searched.end)
     places = [TextSpan(*match.span()) for match in matches]
     names = re.findall(r"[A-Za-z_]\w*", text[searched.start : searched.end])
     return _name_uses(word, "word", places, names)
 
 
-def _record(document: Document, offset: int) -> TextSpan:
+def _record_span(document: Document, offset: int) -> TextSpan:
     """Return the record around `offset`: a line without indentation, and the indented lines after it."""
     text, lines = document.text, document.scan.lines
     first_line = last_line = document.scan.line(offset)
@@ -154,6 +154,10 @@ def rename(
 ) -> list[tuple[TextSpan, str]]:
     """Return the edits that rename the name at `offset`.
 
+    Args:
+        name: the new name, with or without `%` or `@`.
+        read: parses the new text, to check it. A text that already has errors is not checked.
+
     Raises:
         SpmdirError: the word cannot be renamed, the new name is invalid or used already, or the new text has errors.
     """
@@ -166,15 +170,17 @@ def rename(
         raise SpmdirError(f"invalid {named.kind} name '{name}'; expected {expected}")
     if name in named.other_names:
         raise SpmdirError(f"'{name}' is already the name of another {named.kind}; choose another name")
-    edits = [(_bare(document.text, place), name) for place in named.places]
+    edits = [(_without_sigil(document.text, place), name) for place in named.places]
     if not document.mistakes:
         renamed = read(apply_edits(document.text, edits), document.file, document.pipeline)
         if renamed.mistakes:
-            raise SpmdirError(f"the text would have errors with the name '{name}': {renamed.mistakes[0].message}")
+            raise SpmdirError(
+                f"the text would have errors with the name '{name}': {renamed.mistakes[0].message}; choose another name"
+            )
     return edits
 
 
-def _bare(text: str, place: TextSpan) -> TextSpan:
+def _without_sigil(text: str, place: TextSpan) -> TextSpan:
     """Return a span without the `%` or `@` at its start."""
     return TextSpan(place.start + (text[place.start] in "%@"), place.end)
 

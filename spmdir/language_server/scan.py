@@ -22,7 +22,10 @@ WORD = re.compile(r"[%@#!^]?[A-Za-z0-9_$](?:[\w$.-]*[\w$])?", re.ASCII)
 
 @attrs.frozen
 class TextSpan:
-    """A span of a text: the offset of its first character, and the offset after its last."""
+    """A span of a text: the offset of its first character, and the offset after its last.
+
+    `offset in span` also holds for `end`: a cursor directly after a word counts as in it.
+    """
 
     start: int
     end: int

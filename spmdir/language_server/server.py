@@ -63,7 +63,7 @@ class OpenDocuments:
         try:
             text = self.server.workspace.get_text_document(uri).source
         except (OSError, ValueError) as error:  # not open, and not a readable text file
-            raise SpmdirError(f"'{uri}' cannot be read: {error}") from None
+            raise SpmdirError(f"'{uri}' cannot be read: {error}; expected an open text or a readable file") from None
         with self.lock:
             document = self.documents.get(uri)
             if document is None or document.text != text or document.pipeline is not self.pipeline:
@@ -129,7 +129,10 @@ class OpenDocuments:
 
 
 def run_guarded(server: LanguageServer, compute: Callable[[], Answer], fallback: Answer) -> Answer:
-    """Return `compute()`. If it raises, show or log the error, and return `fallback`."""
+    """Return `compute()`. If it raises an exception, return `fallback`.
+
+    The editor shows a SpmdirError. Any other exception is logged as an internal error. Ctrl-C and exit pass through.
+    """
     try:
         return compute()
     except SpmdirError as error:
@@ -144,17 +147,21 @@ def run_guarded(server: LanguageServer, compute: Callable[[], Answer], fallback:
 
 
 def request_handlers(server: LanguageServer) -> Callable[..., Any]:
-    """Return a decorator for request handlers: `answers(feature, fallback, options=None, threaded=False)`."""
+    """Return a decorator that registers a request handler, as in `@answers(lsp.TEXT_DOCUMENT_HOVER, None)`.
+
+    The arguments of the decorator are the feature of the protocol; the answer if the handler raises; the options of the
+    feature; and whether the handler runs in a thread, for slow answers.
+    """
 
     def answers(feature: str, fallback: Any, options: Any = None, threaded: bool = False) -> Callable[..., Any]:
-        def registered(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            @functools.wraps(answer)
-            def answered(params: Any) -> Any:
-                return run_guarded(server, lambda: answer(params), fallback)
+        def register(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            @functools.wraps(handler)
+            def guarded_handler(params: Any) -> Any:
+                return run_guarded(server, lambda: handler(params), fallback)
 
-            return server.feature(feature, options)(server.thread()(answered) if threaded else answered)
+            return server.feature(feature, options)(server.thread()(guarded_handler) if threaded else guarded_handler)
 
-        return registered
+        return register
 
     return answers
 
@@ -164,24 +171,24 @@ def language_server(pipeline: Pipeline, version: str) -> LanguageServer:
     # Full sync: pygls would apply edits to lines as Python splits them, for example at a form feed.
     server = LanguageServer("spmd-lsp", version, text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
     texts = OpenDocuments(server, pipeline)
-    _follow_texts(server, texts)
-    _answer(server, texts)
-    _edit(server, texts)
+    _register_text_events(server, texts)
+    _register_queries(server, texts)
+    _register_edits(server, texts)
     return server
 
 
-def _follow_texts(server: LanguageServer, texts: OpenDocuments) -> None:
+def _register_text_events(server: LanguageServer, texts: OpenDocuments) -> None:
     """Register the handlers that follow the open texts: initialisation, opening, changes and closing."""
 
     @server.feature(lsp.INITIALIZE)
     def initialise(params: lsp.InitializeParams) -> None:
         options: Any = params.initialization_options or {}
         read_option = options.get if isinstance(options, dict) else lambda _: None
-        given = {name: read_option(name) for name in ("topology", "costs", "plugins")}
-        changes = {name: value for name, value in given.items() if value}
+        values = {name: read_option(name) for name in ("topology", "costs", "plugins")}
+        changes = {name: value for name, value in values.items() if value}
         if changes:
-            evolved = lambda: attrs.evolve(texts.pipeline, **changes)  # noqa: E731
-            texts.pipeline = run_guarded(server, evolved, texts.pipeline)
+            make_pipeline = lambda: attrs.evolve(texts.pipeline, **changes)  # noqa: E731
+            texts.pipeline = run_guarded(server, make_pipeline, texts.pipeline)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: lsp.DidOpenTextDocumentParams) -> None:
@@ -201,7 +208,7 @@ def _follow_texts(server: LanguageServer, texts: OpenDocuments) -> None:
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
 
-def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
+def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
     """Register the handlers of requests that read a text, such as hovers and completions."""
     answers = request_handlers(server)
 
@@ -287,7 +294,7 @@ def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
         return [lsp.CodeLens(texts.range(document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
 
 
-def _edit(server: LanguageServer, texts: OpenDocuments) -> None:
+def _register_edits(server: LanguageServer, texts: OpenDocuments) -> None:
     """Register the handlers of requests that change a text: formatting and renaming."""
     answers = request_handlers(server)
 

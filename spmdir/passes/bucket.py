@@ -104,7 +104,7 @@ def _sources_of(value: SSAValue) -> Iterator[SSAValue]:
 
 
 def _values_computed_from(value: SSAValue) -> Iterator[SSAValue]:
-    """Yield `value`, then the result of its only user, and so on, as long as the user has one operand and one result."""
+    """Yield `value`, then the result of its only user, and so on, up to a user with several operands or results."""
     yield value
     while True:
         users = [use.operation for use in value.uses]

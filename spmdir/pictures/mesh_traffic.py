@@ -65,13 +65,13 @@ def _groups(step: RankStep, shares: Sequence[CollectiveShare]) -> list[dict[str,
 
 
 def group_numbers(mesh: Mesh, axes: Sequence[str]) -> list[int]:
-    """Return [drawn rank], the number of its group along `axes`."""
+    """Return for each drawn rank the number of its group along `axes`. Groups are numbered by their first ranks."""
     group_of_rank: dict[int, int] = {}
-    groups = 0
+    group_count = 0
     for rank in range(_drawn_ranks(mesh)):
         if rank not in group_of_rank:
-            group_of_rank.update(dict.fromkeys(mesh.group(rank, axes), groups))
-            groups += 1
+            group_of_rank.update(dict.fromkeys(mesh.group(rank, axes), group_count))
+            group_count += 1
     return [group_of_rank[rank] for rank in range(_drawn_ranks(mesh))]
 
 

@@ -202,16 +202,24 @@ def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
 
 
 def _tasks(execution: Execution, phase_of_task: Sequence[str], strings: Strings) -> dict[str, Any]:
-    """Return the timeline, and the live range of each buffer, as positions in the order of execution.
+    """Return the streams, tasks and bars of the timeline, and the live range of each buffer.
+
+    Tasks are numbered by their positions in the order of execution. Buffers without bytes are left out.
 
     Args:
-        phase_of_task: [task], its phase.
+        phase_of_task: for each task of the program, its phase.
     """
     tasks, position_of = execution.program.tasks, {task: index for index, task in enumerate(execution.order)}
     streams = list(dict.fromkeys([COMPUTE, *(task.transfer.stream for task in tasks if task.transfer)]))
     names = [strings.number(task.name) for task in tasks]
     bars = [
-        [position_of[span.task], streams.index(span.stream), _us(span.start), _us(span.end), int(span.is_wait)]
+        [
+            position_of[span.task],
+            streams.index(span.stream),
+            _microseconds(span.start),
+            _microseconds(span.end),
+            int(span.is_wait),
+        ]
         for span in spans(execution)
     ]
     rows = [
@@ -220,8 +228,8 @@ def _tasks(execution: Execution, phase_of_task: Sequence[str], strings: Strings)
             strings.number(tasks[task].op),
             strings.number(tasks[task].path),
             *_sent(tasks[task].transfer),
-            _us(execution.end[task] - execution.begin[task]),
-            _us(execution.begin[task]),
+            _microseconds(execution.end[task] - execution.begin[task]),
+            _microseconds(execution.begin[task]),
             round(execution.live[task]),
             PHASES.index(phase_of_task[task]),
         ]
@@ -248,7 +256,10 @@ def _sent(transfer: Transfer | None) -> list[Any]:
 
 
 def _lifetimes(execution: Execution) -> tuple[dict[int, int], dict[int, int]]:
-    """Return buffer → its first live position in the order of execution, and buffer → its last."""
+    """Return buffer → its first live position in the order of execution, and buffer → its last.
+
+    A buffer that is live from the start has position 0, and one that is live to the end has the last position.
+    """
     memory = Memory(execution.program)
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -287,8 +298,8 @@ def _lines(costs: CommReport) -> list[dict[str, Any]]:
     ]
 
 
-def _us(seconds: float) -> float:
-    """Convert seconds to microseconds."""
+def _microseconds(seconds: float) -> float:
+    """Convert seconds to microseconds, rounded to nanoseconds."""
     return round(seconds * 1e6, 3)
 
 
@@ -301,12 +312,12 @@ class PassChanges:
 
     def __init__(self, module: ModuleOp):
         self.passes: list[dict[str, Any]] = []
-        self._lines, self._ops = _text(module), _counts(module)
+        self._lines, self._ops = _count_lines(module), _count_ops(module)
 
     def add(self, name: str, current: Callable[[], ModuleOp]) -> None:
-        """Add the changes of a pass."""
+        """Add the changes of the pass `name` since the previous call. `current` returns the module after the pass."""
         module = current()
-        lines, ops = _text(module), _counts(module)
+        lines, ops = _count_lines(module), _count_ops(module)
         removed, added = list((self._lines - lines).elements()), list((lines - self._lines).elements())
         kinds = [[kind, self._ops[kind], ops[kind]] for kind in self._ops | ops if self._ops[kind] != ops[kind]]
         self.passes.append({
@@ -319,11 +330,11 @@ class PassChanges:
         self._lines, self._ops = lines, ops
 
 
-def _text(module: ModuleOp) -> Counter[str]:
+def _count_lines(module: ModuleOp) -> Counter[str]:
     """Return line of the printed program → number of its occurrences."""
     return Counter(line.strip() for line in ir.print_ir(module).splitlines())
 
 
-def _counts(module: ModuleOp) -> Counter[str]:
+def _count_ops(module: ModuleOp) -> Counter[str]:
     """Return name of an op → number of such ops."""
     return Counter(op.name for function in ir.functions(module) for op in function.body.block.ops)

@@ -36,15 +36,15 @@ def page_of(data: dict[str, Any], title: str) -> str:
     """Return the page with `data` as JSON. `<` is escaped, so no text of the program can close the script element."""
     parts = {
         "title": escape(title),
-        "style": _file("page.css"),
-        "script": "".join(_file(f"page_{name}.js") for name in SCRIPTS),
+        "style": _read_file("page.css"),
+        "script": "".join(_read_file(f"page_{name}.js") for name in SCRIPTS),
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c"),
     }
-    # Split before inserting, because the data may contain placeholders too.
-    pieces = _file("page.html").replace("}", "{").split("{")
+    # Pieces with odd indices are names of parts, such as `{title}`. Inserted text is not scanned for placeholders.
+    pieces = _read_file("page.html").replace("}", "{").split("{")
     return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     """Return the text of a file of this package."""
     return (Path(__file__).parent / name).read_text(encoding="utf-8")

@@ -65,14 +65,17 @@ def svg_text(tiling: Tiling) -> str:
 
 
 def _offsets(pieces: Sequence[Range], room: int) -> list[float]:
-    """Return the offset of each piece and the end of the last one, in pixels, in proportion to their lengths."""
+    """Return the offset of each piece and the end of the last one, in pixels.
+
+    The sizes of pieces are in proportion to their lengths, and at least `MIN_SIDE`. So the end may exceed `room`.
+    """
     total = sum(end - start for start, end in pieces) or 1
     sizes = [max(MIN_SIDE, (end - start) / total * room) for start, end in pieces]
     return list(itertools.accumulate(sizes, initial=0.0))
 
 
 def _positions(pieces: Sequence[Range], places: Sequence[tuple[float, float]], anchor: str) -> list[str]:
-    """Return text elements with the start positions of the pieces; those without room are left out."""
+    """Return text elements with the start positions of the pieces. In a row, labels that would overlap are left out."""
     elements, next_free = [], -1.0
     for (start, _), (x, y) in zip(pieces, places, strict=False):
         if anchor == "end" or x >= next_free:

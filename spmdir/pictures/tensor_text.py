@@ -76,7 +76,7 @@ def _widths(tiling: Tiling, labels: Sequence[str]) -> list[int]:
 
 
 def _spread(pieces: Sequence[Range], needed: Sequence[int], room: int) -> list[int]:
-    """Return a size for each piece: its part of the `room` by its length, but at least the size that it needs."""
+    """Return a size for each piece: its part of `room` in proportion to its length, but at least the `needed` size."""
     total = sum(end - start for start, end in pieces) or 1
     sizes = []
     for (start, end), minimum in zip(pieces, needed, strict=True):
@@ -95,7 +95,14 @@ def _heading(columns: Sequence[Range], rights: Sequence[int]) -> str:
 def _cell(
     owner: dict[tuple[int, int], int], text: dict[tuple[int, int], str], row: int, column: int
 ) -> tuple[str, int | None]:
-    """Return the character of a cell, and its tile; None on lines."""
+    """Return the character of a cell of the picture, and the tile that it belongs to; None on a line.
+
+    A cell between two cells of the same tile is blank: the line there would separate nothing.
+
+    Args:
+        owner: (row, column) → the tile, for cells inside tiles.
+        text: (row, column) → the character, for cells of labels.
+    """
     if (row, column) in owner:
         return text.get((row, column), " "), owner[row, column]
     above, below = owner.get((row - 1, column)), owner.get((row + 1, column))

@@ -55,7 +55,7 @@ class Tiling:
         position: dimension → the position of the slice, for all other dimensions.
         rows, columns: the (start, end) positions of the pieces of the two dimensions.
         tiles: the rectangles, without overlaps. No rank holds the positions outside of them.
-        holders: [holder of a tile], its ranks.
+        holders: for each `Tile.holder`, its ranks.
         mixed: (axes, placement) of the placements whose local tensors do not contain elements of the tensor.
         cropped: descriptions of the pieces that are left out.
     """
@@ -83,7 +83,7 @@ class Tiling:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """[holder], its ranks as text; with `*` if `mixed` is not empty."""
+        """For each entry of `holders`, its ranks as text, with `*` if `mixed` is not empty."""
         mark = "*" if self.mixed else ""
         return tuple(f"{ranks_text(ranks)}{mark}" for ranks in self.holders)
 
@@ -139,7 +139,11 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
 def _drawn_dims(
     shape: tuple[int, ...], sharding: Sharding, slices: Mapping[int, int]
 ) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Return the drawn dimensions, and the positions of the slices of all others."""
+    """Return the drawn dimensions, and dimension → position of the slice for all others.
+
+    Raises:
+        ShardingError: a slice is out of range.
+    """
     for dim, position in slices.items():
         if not 0 <= dim < len(shape):
             raise ShardingError(
@@ -184,7 +188,7 @@ def _contains(ranges: Iterable[Range], position: int) -> bool:
 
 
 def _pieces(holdings: Iterable[RankElements], dim: int, size: int) -> tuple[Range, ...]:
-    """Return the pieces of a dimension. Each rank holds all elements of a piece, or none."""
+    """Return the pieces of a dimension, cut such that each rank holds all elements of a piece, or none."""
     ends = {0, size}
     for ranges in {rank_holding.ranges[dim] for rank_holding in holdings}:
         ends.update(itertools.chain.from_iterable(ranges))

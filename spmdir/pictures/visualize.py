@@ -93,7 +93,7 @@ def visualize(
     Example:
         >>> print(spmdir.report.visualize("8x12xf32 <dp: S(0), tp: S(1)>", spmdir.Mesh({"dp": 2, "tp": 4})))
     """
-    meta, own_sharding = _read(what)
+    meta, own_sharding = _type_and_sharding(what)
     if meta is not None:
         if not all(type(size) is int for size in meta.shape):
             raise UnsupportedError(f"{meta} has symbolic sizes; expected a type with numbers")
@@ -105,12 +105,13 @@ def visualize(
     if chosen_sharding is None:
         raise UnsupportedError('the tensor has no sharding; pass one, such as sharding="dp: S(0)"')
     checked_sharding = as_sharding(chosen_sharding, mesh, None if meta is None else meta.rank)
-    picture = TensorPicture(meta or _smallest(checked_sharding, mesh), checked_sharding, mesh, slices or {})
+    drawn_meta = meta or _smallest_evenly_sharded(checked_sharding, mesh)
+    picture = TensorPicture(drawn_meta, checked_sharding, mesh, slices or {})
     picture.tiling(1)  # raise errors here, not when the picture is shown
     return picture
 
 
-def _read(what: Any) -> tuple[TensorMeta | None, ShardingLike | None]:
+def _type_and_sharding(what: Any) -> tuple[TensorMeta | None, ShardingLike | None]:
     """Return the type and the sharding in `what`; None for each that it does not contain."""
     if isinstance(what, TensorMeta):
         return what, None
@@ -143,7 +144,7 @@ def _mesh_of(value: Any) -> Mesh:
     return ir.mesh(owner)
 
 
-def _smallest(sharding: Sharding, mesh: Mesh) -> TensorMeta:
+def _smallest_evenly_sharded(sharding: Sharding, mesh: Mesh) -> TensorMeta:
     """Return the type of the smallest tensor that a sharding with standard placements shards evenly."""
     dims = [placement.dim for _, placement in sharding.entries if placement.dim is not None]
     shape = []

@@ -91,9 +91,11 @@ class LocalPass(ModulePass):
 
 @contextmanager
 def advancing(function: FuncOp, requires: str, produces: str | None) -> Iterator[None]:
-    """Write the stage `produces` to `function` at the end of the context, if it is at the stage `requires` or later.
+    """Write the stage `produces` to `function` at the end of the context.
 
-    A later stage is kept, unless the pass adds ops that this stage does not allow, such as reshards.
+    If `produces` is None, or the function is before the stage `requires`, no stage is written. If the function is at a
+    later stage than `produces`, it keeps that stage, unless the pass adds ops that the later stage does not allow, such
+    as reshards. Then it gets the latest stage that allows its ops.
     """
     stage_before = stage_of(function) if produces else requires
     yield
@@ -155,12 +157,15 @@ def flat_functions(module: ModuleOp, with_layers: bool = False) -> list[FuncOp]:
         for op in function.body.block.ops:
             # isinstance is slow for other ops
             if type(op) is CallOp and not (with_layers and layer_named(op)):
-                raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
+                raise UnsupportedError(
+                    f"the function calls {op.callee}; expected a function without calls: run inline first",
+                    location_of(op),
+                )
     return functions
 
 
 def reject_open_sizes(module: ModuleOp, pass_name: str) -> None:
-    """Raise UnsupportedError if `module` has symbolic sizes, for a pass that requires numbers."""
+    """Raise a located UnsupportedError if `module` has symbolic sizes. The error contains example values."""
     sizes = sizes_op(module)
     if sizes is not None:
         example = " ".join(f"{name}={hint}" for name, hint in sizes.sizes.data.hints.items())

@@ -24,9 +24,10 @@ def is_outlined(module: ModuleOp) -> bool:
 class LayerRunner:
     """Runs the passes of one pipeline on a module. Inlines and outlines its layers in between.
 
-    A pass with `takes_layers = True` runs once on each outlined layer. For other passes, the layers are inlined: the
-    result may depend on several layers. After the last of several such passes, the layers are outlined again. A
-    FunctionPass with `takes_layers` between two of them runs on the inlined program.
+    A pass with `takes_layers = True` runs once on each outlined layer. For other passes, the layers are inlined,
+    because their results may depend on several layers. The layers are outlined again before the next pass that takes
+    layers, or after the last pass. A `FunctionPass` that takes layers does not need this: it changes each op
+    separately, so it runs on the inlined program if a pass that needs the inlined program follows.
     """
 
     def __init__(self, context: Context, module: ModuleOp):
@@ -64,7 +65,10 @@ def _takes_layers(pass_: ModulePass) -> bool:
 
 
 def _stays_inlined(following: Sequence[ModulePass]) -> bool:
-    """Return whether layers stay inlined: the next pass other than a FunctionPass with `takes_layers` needs that."""
+    """Return whether layers stay inlined for the `following` passes: a later pass needs that before any needs layers.
+
+    A `FunctionPass` with `takes_layers` needs neither form, and is skipped.
+    """
     other_passes = (step for step in following if not (_takes_layers(step) and isinstance(step, FunctionPass)))
     next_pass = next(other_passes, None)
     return next_pass is not None and not _takes_layers(next_pass)

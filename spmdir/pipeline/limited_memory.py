@@ -34,11 +34,16 @@ def peak_bound(function: FuncOp, mesh: Mesh) -> float:
 
 
 class _Bound:
-    """A decided function as a program with one task for each op. Each task allocates at least the memory of its op."""
+    """A decided function as a program with one task for each op. Each task allocates at least the memory of its op.
+
+    Attributes:
+        copies: value → sharding → the buffer of the value, or of its reshard to this sharding. The key None is for
+            intermediate values of reshards.
+        buffers, tasks: of the program.
+    """
 
     def __init__(self, function: FuncOp, mesh: Mesh):
         self.function, self.mesh = function, mesh
-        # value → sharding → the buffer of the value or of its reshard
         self.copies: dict[SSAValue, dict[Sharding | None, int]] = {}
         self.buffers: list[Buffer] = []
         self.tasks: list[Task] = []
@@ -81,7 +86,13 @@ class _Bound:
         self._allocates, self._reads, self._transient = [], [], 0.0
 
     def _read(self, value: SSAValue, need: Sharding | None) -> float:
-        """Record a use of a value in the sharding `need`, and return an upper bound on its bytes."""
+        """Record that the current op reads a value in the sharding `need`. A new reshard to it gets a buffer.
+
+        Args:
+            need: the sharding; None for that of the value.
+
+        Returns: an upper bound on the bytes of the operand and of its reshard.
+        """
         copies = self.copies.get(value)
         if copies is None:
             return 0.0  # a size

@@ -63,6 +63,7 @@ def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES)
     """
     kind = load_pass(name, passes)
     option_types = pass_options(kind)
+    # A pass may have one option that is a dict. It collects all options that are not fields, such as sizes by name.
     mapping_field = next((field for field, hint in option_types.items() if get_origin(hint) is dict), None)
     values: dict[str, Any] = {}
     for key, text in options.items():
@@ -134,9 +135,12 @@ def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
 
 
 def _convert(text: str, kind: Any) -> Any:
-    """Convert `text` to a value of type `kind`; raise ValueError if that is impossible."""
+    """Convert `text` to a value of type `kind`; raise ValueError if that is impossible.
+
+    For a union, the first member that accepts the text converts it.
+    """
     origin, members = get_origin(kind), get_args(kind)
-    if origin is Annotated:
+    if origin is Annotated:  # Count or Factor; a Factor checks its lower bound itself
         value = _convert(text, members[0])
         if not 0 <= value < math.inf:
             raise ValueError(text)

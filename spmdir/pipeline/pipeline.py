@@ -91,13 +91,16 @@ def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
         step = _STEP.match(body, end)
         if step is None:
             raise ParseError(f"{shown(body[end:].strip())} is not a pipeline; expected `pass,pass{{option=value}}`")
-        steps.append(Step(step[1], _options(step[2] or "", step[1])))
+        steps.append(Step(step[1], _parse_options(step[2] or "", step[1])))
         end = step.end()
     return tuple(steps)
 
 
-def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
-    """Parse the options of the pass `name`, such as `effort=10 memory="60 GB"`, to (key, value) pairs."""
+def _parse_options(text: str, name: str) -> tuple[tuple[str, str], ...]:
+    """Parse the options of the pass `name`, such as `effort=10 memory="60 GB"`, to (key, value) pairs.
+
+    An option without a value, such as `certify`, has the value "true".
+    """
     options, end = {}, 0
     while end < len(text.rstrip()):
         option = _OPTION.match(text, end)
@@ -113,12 +116,14 @@ def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
 
 
 def _paths(value: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return one path or several as a tuple of texts; raise an error for another type."""
     paths = [value] if isinstance(value, (str, os.PathLike)) else value
     _PATHS.check("rewrites", paths)
     return tuple(os.fspath(path) for path in paths)
 
 
 def _plugins(value: Sequence[str | os.PathLike[str] | Plugin]) -> PluginSet:
+    """Return the plug-ins as a set, loaded if they are names or paths. A PluginSet is returned unchanged."""
     if isinstance(value, PluginSet):
         return value
     _PLUGINS.check("plugins", value)
@@ -227,7 +232,7 @@ class Pipeline:
         return context
 
     def made(self) -> list[ModulePass]:
-        """Return the passes with their options.
+        """Return a pass object for each step, with its options.
 
         Raises:
             ParseError: a pass or an option is unknown, or has a value of the wrong type.
@@ -235,7 +240,7 @@ class Pipeline:
         return [self.resolved(make_pass(step.name, dict(step.options), self.passes)) for step in self.steps]
 
     def resolved(self, pass_: ModulePass) -> ModulePass:
-        """Return a pass with its Topology in place of its name, if this pipeline has a topology with this name."""
+        """Return `pass_`. If its option `topology` names a topology of the pipeline or a plug-in, it gets that one."""
         name = getattr(pass_, "topology", None)
         topology = _named_topologies(self.topology, self.plugins).get(name) if isinstance(name, str) else None
         return dataclasses.replace(pass_, topology=topology) if topology is not None else pass_  # type: ignore[call-arg]
@@ -278,12 +283,13 @@ def _named_topologies(topology: object, plugins: PluginSet) -> dict[str, Topolog
 
 
 def _find_topology(topology: Topology | str | None, pipeline_topology: object, plugins: PluginSet) -> Topology:
+    """Return the topology of the pipeline or of a plug-in with a name, or else the preset or the file of that name."""
     named = _named_topologies(pipeline_topology, plugins).get(topology) if isinstance(topology, str) else None
     return named or find_topology(topology)
 
 
 def _with_defaults(step: Step, defaults: Mapping[str, str], plugins: PluginSet) -> Step:
-    """Return `step` with `defaults` for its unset options."""
+    """Return `step` with `defaults` for those of its options that are unset. Other defaults are not added."""
     if not defaults:
         return step
     option_names = pass_options(type(make_pass(step.name, dict(step.options), plugins.passes)))

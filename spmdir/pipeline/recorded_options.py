@@ -39,7 +39,11 @@ Memory = Literal["auto", "least"] | Size | None
 
 
 def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool) -> None:
-    """Write the pass that decided `function` to its attribute, with the options that differ from their defaults."""
+    """Write the pass that decided `function` to its attribute, replacing any earlier one.
+
+    The text has the options that differ from their defaults: all of them if `has_open_sizes`, or else those that later
+    passes use. Without such options, there is no attribute.
+    """
     function.attributes.pop(NOTE, None)
     noted = (*MACHINE, "costs-digest", "overlap", "imbalance")
     options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in noted]
@@ -94,7 +98,10 @@ def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
 
 
 def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[str], pipeline: Pipeline) -> None:
-    """Raise ParseError for a file in `options` that `pipeline` does not name: the text of a program must open none."""
+    """Raise ParseError if an option of `decided_by` is a file that `pipeline` does not name.
+
+    Programs may be untrusted, so their text alone must not open files.
+    """
     for option in options:
         value = getattr(decided_by, option)
         if _is_file(option, value) and value not in _files(pipeline):
@@ -123,7 +130,7 @@ def _files(pipeline: Pipeline) -> set[str]:
 
 
 def memory_limit(memory: Literal["auto", "least"] | float | None, topology: Topology) -> float:
-    """Return the memory limit of a rank in bytes, for the value of an option `memory`."""
+    """Return the memory limit of a rank in bytes, for the value of an option `memory`: 0 for `least`, inf for None."""
     if memory is None:
         return math.inf
     return {"auto": topology.memory, "least": 0.0}[memory] if isinstance(memory, str) else memory
@@ -171,7 +178,10 @@ def remark_noted_costs(function: FuncOp, topology: Topology, name: str, pipeline
 
 
 def remark_other_costs(function: FuncOp, decided_by: Any, topology: Topology, name: str) -> None:
-    """Print a remark to stderr if the table of costs of `topology` is not the one of propagate, `decided_by`."""
+    """Print a remark to stderr if the table of costs of `topology` is not the table that `decided_by` recorded.
+
+    Without a recorded table, there is no remark.
+    """
     digest = topology.costs.digest if topology.costs else ""
     if decided_by.costs_digest not in ("", digest):
         prices = f"a table of costs with digest {digest}" if digest else "no table of costs"
@@ -188,7 +198,11 @@ def _remark_other(function: FuncOp, name: str, actual: str, expected: str) -> No
 
 
 def _noted_machine(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
-    """Return the machine in the attributes of `function`, or the default machine."""
+    """Return the machine in the attributes of `function`, or the default machine.
+
+    Args:
+        with_noted_costs: whether to read the table of costs that propagate used.
+    """
     decided_by: Any = _noted_pass(function, pipeline)
     topology = recorded_topology(function)
     files = (("topology",) if topology is None else ()) + (("costs",) if with_noted_costs else ())

@@ -70,7 +70,7 @@ def bind_sizes(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -
 
 
 def bind_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module`, or a copy with the example values of its symbolic sizes, as by `bind_sizes`.
+    """Return a copy of `module` with its example values for symbolic sizes; `module` itself if it has none.
 
     Raises:
         SpmdirError: the program cannot be decided.
@@ -80,7 +80,10 @@ def bind_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
 
 
 def add_reshard_passes(pipeline: Pipeline) -> Pipeline:
-    """Add insert-reshard and lower-reshard to a pipeline with propagate, if they are missing."""
+    """Return `pipeline` with insert-reshard after propagate and lower-reshard after that, where they are missing.
+
+    A pipeline without propagate and insert-reshard is returned unchanged.
+    """
     for previous, name in itertools.pairwise(("propagate", *_RESHARDING)):
         names = [step.name for step in pipeline.steps]
         if previous in names and name not in names:
@@ -108,12 +111,13 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
         produced = getattr(pass_, "produces", None)
         if produced is not None and is_at_least(stage, produced):
             start = number
-    if stage == "lowered" and recorded_stage(function) is None:
+    if stage == "lowered" and recorded_stage(function) is None:  # a hand-written program with collectives
         start = len(pipeline.before("localize").steps)
     propagate_index = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
     steps_since_decision = steps[propagate_index:start]
     repeated_names = () if is_local(function) or not has_open_results(function) else _RESHARDING
     remaining = [step for step in steps_since_decision if step.name in repeated_names]
+    # Passes of plug-ins that ran, though they are listed after `start`.
     already_run = Counter(recorded_passes(function)) - Counter(step.name for step in steps_since_decision)
     for step in steps[start:]:
         if already_run[step.name] > 0:

@@ -63,6 +63,6 @@ def inner_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology
 def _message_cost(
     name: str, kind: str, location: Location | None, terms: Terms, axes: tuple[str, ...], topology: Topology
 ) -> OpCost:
-    """Return the cost of a message with these terms."""
+    """Return the cost of one message. Its bound is "measured" if the time is from a table of measured costs."""
     share = Share(1, terms.wire_bytes, terms.seconds, (terms.measured or topology.name,))
     return OpCost(name, kind, location, share, 0.0, 0.0, MEASURED if terms.measured else "network", axes)

@@ -106,7 +106,10 @@ class CommReport(ShownAsText):
         return self.seconds + sum(share.seconds for share in self.compute.values())
 
     def _compute_lines(self) -> list[str]:
-        """Return the compute table. Shares are fractions of the total of both tables."""
+        """Return the lines of the compute table; [] without compute costs.
+
+        Kinds after the first `MAX_KINDS` share the row `others`. Shares are fractions of the total of both tables.
+        """
         if not self.compute:
             return []
         total = sum(self.compute.values(), Share())
@@ -175,6 +178,7 @@ def comm_report(
             if is_decided and not is_local(function):
                 compute += compute_costs(function, mesh, pipeline.rules, machine)
                 collectives += inner_costs(function, mesh, pipeline.rules, machine)
+                # A lower bound must hold for any routes, so it assumes a balanced router.
                 balanced = attrs.evolve(machine, imbalance=1.0)
                 bounds += [cost.share.wire_bytes for cost in inner_costs(function, mesh, pipeline.rules, balanced)]
             errors += output_errors(function, mesh, pipeline.rules)
@@ -184,20 +188,20 @@ def comm_report(
         total.wire_bytes,
         dict(sorted(shares_by(collectives, lambda op: op.kind).items())),
         _by_axis(collectives, mesh),
-        _sum(bounds),
+        _sum_or_none(bounds),
         total.seconds,
         dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,
         is_decided,
-        _sum([recorded_objective(function) for function in functions]),
+        _sum_or_none([recorded_objective(function) for function in functions]),
         tuple(errors),
         recorded_certificate(functions[0]) if len(functions) == 1 else None,
         tuple(sorted((*collectives, *compute), key=lambda op: -op.seconds)),
     )
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum of `values`; None if one is None."""
+def _sum_or_none(values: Sequence[float | None]) -> float | None:
+    """Return the sum of `values`; None if one of them is None."""
     numbers = [value for value in values if value is not None]
     return math.fsum(numbers) if len(numbers) == len(values) else None
 

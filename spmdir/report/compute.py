@@ -65,14 +65,17 @@ def _local_step_cost(op: Collective, mesh: Mesh, topology: Topology) -> OpCost |
     price = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology)
     parts = step_collectives(step, meta.shape, meta.dtype.itemsize, mesh)
     traffic = 2 * sum(traffic.copied(sizes) for traffic, sizes in parts)
-    is_memory_bound = 2 * traffic / topology.memory_bandwidth > price.seconds
+    is_memory_bound = 2 * traffic / topology.memory_bandwidth > price.seconds  # more than half of the time
     share = Share(1, 0.0, price.seconds, (topology.name,))
     name = text_name(op.results[0])
     return OpCost(name, op.name, location_of(op), share, 0.0, traffic, "memory" if is_memory_bound else "launch")
 
 
 class _Program:
-    """A function as steps of kernels. Reshards and collectives are no steps: their results are their operands.
+    """A function as steps of kernels, which the kernel model fuses and prices.
+
+    Reshards and collectives are not steps: a result has the number of its operand. Results of the function are steps,
+    because they are written to memory.
 
     Attributes:
         inputs: the arguments and constants.
@@ -92,11 +95,15 @@ class _Program:
                 self._add_torch(torch_op)
             elif not isinstance(op, (ConstantOp, AtenOp)):
                 self._add(Step(None, "", tuple(map(self._number, op.tensors)), tuple(map(self._number, op.results))))
-        for value in ir.terminator(function).operands:  # results of the function are written to memory
+        for value in ir.terminator(function).operands:
             self._add(Step(None, "", (self._number(value),), ()))
 
     def works(self, are_named: bool) -> Iterator[tuple[TorchOp, Work]]:
-        """Yield each torch op with its work."""
+        """Yield each torch op with its work.
+
+        Args:
+            are_named: whether a work lists the ops of its kernels, to look up measured times.
+        """
         for op, work in zip(self._ops, works(self._steps, self._metas, are_named), strict=True):
             if op is not None:
                 yield op, work
@@ -117,10 +124,17 @@ class _Program:
         return tuple(self._number(value, meta) for value, (meta, _) in zip(values, types, strict=True))
 
     def _number(self, value: SSAValue | None, meta: TensorMeta | None = None) -> int:
-        """Return the number of a value, a new one for None; `meta` is its type, else that of the value."""
+        """Return the number of a value. A new value gets the next number, and so does each None, an absent value.
+
+        Args:
+            meta: the type of a new value; if None, it is read from the value.
+        """
         if value is not None and value in self._numbers:
             return self._numbers[value]
-        self._metas.append(meta or (value and meta_of(value.type)) or ABSENT)
+        if meta is None and value is not None:
+            meta = meta_of(value.type)
+        self._metas.append(meta or ABSENT)
+        number = len(self._metas) - 1
         if value is not None:
-            self._numbers[value] = len(self._metas) - 1
-        return len(self._metas) - 1
+            self._numbers[value] = number
+        return number

@@ -37,17 +37,17 @@ Growth = Callable[[AtenOp, int], float]
 
 
 def _scale_by_alpha(op: AtenOp, operand: int) -> float:
-    """Return the factor of an operand of `self + alpha · other`."""
+    """Return the factor of an operand of `self + alpha · other`: |alpha| for `other`, and 1 for `self`."""
     is_other = "other" not in op.argument and operand == len(op.tensors) - 1
     return _magnitude(op.argument.get("alpha", 1)) if is_other else 1.0
 
 
 def _scale_self_by_alpha(op: AtenOp, operand: int) -> float:
-    """Return the factor `alpha` of `self`."""
+    """Return the factor of `self` in `other - alpha · self`."""
     return _magnitude(op.argument.get("alpha", 1))
 
 
-def _steepest(op: AtenOp, operand: int) -> float:
+def _largest_slope(op: AtenOp, operand: int) -> float:
     """Return the largest slope of a leaky ReLU."""
     return max(1.0, _magnitude(op.argument.get("negative_slope", 0.01)))
 
@@ -63,16 +63,16 @@ def _terms_per_result(op: AtenOp, operand: int) -> float:
     return summed.numel / max(result.numel, 1) if result is not None else math.inf
 
 
-def _factor(op: AtenOp, operand: int) -> float:
-    """Return the absolute value of the number that the op multiplies by; NaN if it is not a number."""
+def _multiplier(op: AtenOp, operand: int) -> float:
+    """Return the absolute value of the number `other`; NaN if `other` is a tensor or symbolic."""
     scale = op.argument.get("other")
     return abs(scale) if isinstance(scale, (int, float)) and len(op.tensors) == 1 else math.nan
 
 
-def _divisor(op: AtenOp, operand: int) -> float:
-    """Return the factor of a division by a number; NaN if it is not known."""
-    factor = _factor(op, operand)
-    return 1 / factor if factor else math.nan
+def _inverse_of_divisor(op: AtenOp, operand: int) -> float:
+    """Return the inverse of the absolute value of the divisor `other`; NaN if it is not a number, or 0."""
+    divisor = _multiplier(op, operand)
+    return 1 / divisor if divisor else math.nan
 
 
 _ERROR_PRESERVING = (
@@ -86,13 +86,13 @@ GROWTH: Mapping[str, Growth] = {
     "aten.add.Tensor": _scale_by_alpha,
     "aten.sub.Tensor": _scale_by_alpha,
     "aten.rsub.Scalar": _scale_self_by_alpha,
-    "aten.leaky_relu": _steepest,
+    "aten.leaky_relu": _largest_slope,
     "aten.sum": _terms_per_result,
     "aten.sum.dim_IntList": _terms_per_result,
-    "aten.mul.Tensor": _factor,
-    "aten.mul.Scalar": _factor,
-    "aten.div.Tensor": _divisor,
-    "aten.div.Scalar": _divisor,
+    "aten.mul.Tensor": _multiplier,
+    "aten.mul.Scalar": _multiplier,
+    "aten.div.Tensor": _inverse_of_divisor,
+    "aten.div.Scalar": _inverse_of_divisor,
 }
 """Op → the growth of an error, NaN if unknown. Other ops have a growth of 1 if their rules mark data movement."""
 
@@ -230,7 +230,10 @@ def _propagate(op: ValueOp, operands: list[_AccumulatedError], rules: RuleSet, l
 
 
 def _is_bounded(before: DType, after: DType) -> bool:
-    """Return whether a conversion keeps nearby values near each other. To an integer type, it may truncate or wrap."""
+    """Return whether a conversion keeps nearby values near each other.
+
+    A conversion to a narrower integer type may wrap, and one from a float to an integer truncates: neither does.
+    """
     return after.is_inexact or after == before or (not before.is_inexact and after.itemsize > before.itemsize)
 
 

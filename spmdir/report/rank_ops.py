@@ -61,7 +61,16 @@ def rank_ops(
 def _record(
     task: Task, op: Operation, execution: Execution, index: int, needed: float, mesh: Mesh, phase: str
 ) -> OpCost:
-    """Return the cost of a task; `needed` is the lower bound of the bytes that it sends."""
+    """Return the cost of a task, without its memory.
+
+    A wait has the kind and the axes of the transfer that it waits for, and counts 0 ops. The exposed time counts in the
+    record of the start.
+
+    Args:
+        op: the first op of the task.
+        index: the index of the task.
+        needed: the lower bound of the bytes that the task sends.
+    """
     start_task = task if task.waits_for is None else execution.program.tasks[task.waits_for]
     transfer = task.transfer
     exposed = execution.transfers[index].exposed if transfer else 0.0

@@ -33,7 +33,7 @@ class RankStep:
         function: the local program.
         mesh: its mesh.
         machine: the topology that times are modelled for.
-        units: [task], its ops.
+        units: for each task, its ops.
         kinds: value → its kind of memory.
         paths: op or argument → the path of its module.
         memory: the buffers of the program.

@@ -63,9 +63,10 @@ def _sharded_type(meta: TensorMeta | None, sharding: Sharding | None) -> Sharded
 
 
 def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tuple[ValueOp, TorchOp | None]]:
-    """Yield each op of a program with the torch op that it completes.
+    """Yield each op of a program with a TorchOp.
 
-    It is None for an op that is not a torch op, and for all but the last op of an expansion.
+    The last op of an expansion has the TorchOp that the expansion replaced. The TorchOp is None for all other ops of
+    the expansion, and for ops that are not torch ops.
 
     Raises:
         ShardingError: the note of an expansion is malformed; located.
@@ -114,13 +115,13 @@ def _is_complete(members: Sequence[AtenOp], note: Note) -> bool:
 
 
 def _values(members: Sequence[AtenOp], note: Note) -> tuple[tuple[SSAValue | None, ...], tuple[SSAValue | None, ...]]:
-    """Return the operands and the results of the op that `members` replace."""
+    """Return the operands and the results of the op that `members` replaced; None for values that no member has."""
     operands = tuple([value_at(members, place, "operands", EXPANSION) for place in note.places.operands])
     return operands, tuple([value_at(members, place, "results", EXPANSION) for place in note.places.results])
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
-    """Yield the users of a value, and the users of its reshards."""
+    """Yield the users of a value. A reshard, collective or wait is replaced by the users of its result."""
     for use in value.uses:
         if isinstance(use.operation, SpmdOp):
             yield from _users(use.operation.results[0])
@@ -129,7 +130,11 @@ def _users(value: SSAValue) -> Iterator[Operation]:
 
 
 def _replaced_op(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet) -> TorchOp:
-    """Return the op that `members` replace."""
+    """Return the op that `members` replaced, from the note on the first of them.
+
+    Raises:
+        ShardingError: a sharding in the note does not fit the mesh or the type.
+    """
     operands, results = _values(members, note)
     metas = [tuple(map(meta_of, types)) for types in (note.operands, note.results)]
     needed, produced = (

@@ -1,4 +1,4 @@
-"""Apply the first beneficial rewrite at an op. The replacement is found once for ops with equal neighbourhoods."""
+"""Apply the first beneficial rewrite at an op. Ops with equal neighbourhoods share one search for a replacement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Rewriting:
     def apply(self, root: ValueOp) -> list[SSAValue]:
         """Apply the first beneficial rewrite at `root`.
 
-        Returns: the values whose users changed; none if no rewrite applies.
+        If attempts are traced, equal neighbourhoods are searched again, to record all attempts.
+
+        Returns: the values whose users changed; [] if no rewrite applies.
         """
         producers = tuple([type(value.owner) for value in root.operands])
         rewrites = self._rewrites_of_classes.get((type(root), producers))
@@ -55,7 +57,7 @@ class Rewriting:
         known_neighbourhood, candidate = entry
         if candidate is None:
             return []
-        # The candidate was found for an equal neighbourhood: translate its ops and values to those of this one.
+        # The candidate may stem from another root with an equal neighbourhood: translate its ops and values.
         ops = dict(zip(known_neighbourhood.ops, neighbourhood.ops, strict=True))
         values = dict(zip(known_neighbourhood.values, neighbourhood.values, strict=True))
         replacement = translate(candidate.replacement, ops, values)

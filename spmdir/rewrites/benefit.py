@@ -25,7 +25,9 @@ from spmdir.rules import RuleSet
 
 
 class RewriteCost(NamedTuple):
-    """The cost of ops, as rewrites compare it: all fields but `seconds`, in this order. `seconds` must not grow.
+    """The cost of ops. A rewrite is beneficial if the fields before `seconds` decrease, and `seconds` do not increase.
+
+    The fields before `seconds` are compared in order: a later one counts only if all earlier ones are equal.
 
     Attributes:
         wire_bytes: bytes that a rank sends.
@@ -43,11 +45,12 @@ class RewriteCost(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Return whether a rewrite that changes the cost by this is beneficial."""
+        """Return whether a rewrite is beneficial. `self` is its change of the cost: the cost after minus before."""
         return self[:-1] < FREE[:-1] and self.seconds <= 0.0
 
 
 FREE = RewriteCost(0.0, 0, 0.0, 0, 0.0)
+"""The cost of no op."""
 
 
 @attrs.frozen

@@ -52,6 +52,7 @@ class Rejection:
 
 
 def _argument_text(argument: Any) -> str:
+    """Return the text of a sequence of shardings, of an error, or of another value, for a Rejection."""
     if isinstance(argument, tuple):
         return ", ".join(f"<{sharding}>" for sharding in argument)
     return argument.message if isinstance(argument, ShardingError) else str(argument)
@@ -107,7 +108,13 @@ class Builder:
                 self.reject("the result is <{}>; expected <{}>", sharding_at(node), target)
 
     def _build(self, term: Term, value: SSAValue | None, target: Sharding | None) -> Iterator[Node]:
-        """Yield the nodes that `term` builds from `value` or f. `target` is the required sharding, if known."""
+        """Yield the nodes that `term` builds.
+
+        Args:
+            value: the value of x; None in a rewrite with f.
+            target: the required sharding of the result, if it is known. The nodes may have another sharding, so the
+                caller checks them.
+        """
         if isinstance(term, Value):
             assert value is not None
             yield value
@@ -128,7 +135,10 @@ class Builder:
                 yield from self._forward(term, axes, value)
 
     def _to_target(self, term: Collective, value: SSAValue | None, target: Sharding | None) -> Iterator[Node]:
-        """Yield the collectives that take the operand of `term` directly to `target`."""
+        """Yield the collectives without named axes that reshard an operand of `term` to `target`.
+
+        An operand that already has this sharding is yielded itself.
+        """
         assert target is not None  # the parser rejects a right side without a target
         for operand in self._build(term.operand, value, None):
             if sharding_at(operand) == target:
@@ -152,23 +162,27 @@ class Builder:
     def _backward(
         self, term: Collective, axes: tuple[str, ...], value: SSAValue | None, target: Sharding
     ) -> Iterator[Node]:
-        """Yield the nodes that `term` builds whose result is in `target`."""
+        """Yield the collectives on `axes` with a result in `target`, on operands in the sharding that this requires."""
         function = self.match.function
-        meta = function.metas[0] if function else meta_at(value) if value else None
+        if function is not None:
+            meta = function.metas[0]
+        else:
+            meta = meta_at(value) if value is not None else None
         assert meta is not None
         for arguments in self._argument_choices(term, axes, meta.rank):
-            before = _before(collective(term.kind), target, arguments, self.mesh)
-            step = self._legal_step_or_none(term.kind, before, meta.shape, arguments)
+            source = _source_sharding(collective(term.kind), target, arguments, self.mesh)
+            step = self._legal_step_or_none(term.kind, source, meta.shape, arguments)
             if step is not None and step.target == target:
-                for operand in self._build(term.operand, value, before):
+                for operand in self._build(term.operand, value, source):
                     if sharding_at(operand) == step.source:
                         yield NewCollective(operand, step, term.is_start)
 
     def _build_functions(self, form: Term, target: Sharding | None) -> Iterator[Node]:
-        """Yield f on operands that its strategies allow. At least one operand has the form of the right side.
+        """Yield copies of f on operands that its strategies allow.
 
-        Each combination of strategies, one for each axis, requires placements of the operands. An operand is one that
-        the right side builds, or the old one.
+        Each combination of strategies, one for each axis, requires placements of the operands. The first candidate with
+        these placements is chosen for each operand: a node of the right side, or the old operand. A combination is
+        skipped if an operand has no candidate, or if all operands are the old ones.
         """
         function, rule = self.match.function, self.rule
         assert isinstance(function, AtenOp)
@@ -214,9 +228,12 @@ class Builder:
     def _operand_options(
         self, form: Term, value: SSAValue | None, old: SSAValue
     ) -> list[tuple[Node, Sequence[Placement | None]]]:
-        """Return the candidates for an operand of f, of `form` or the old one, with their placement on each axis."""
-        built = () if value is None or form.is_open else self._build(form, value, None)
-        return [(node, [sharding_at(node).along(axis, self.mesh) for axis in self.axes]) for node in (*built, old)]
+        """Return the candidates for an operand of f, with their placements on the axes: new nodes, then `old`.
+
+        There are new nodes if the operand matches `form` and the sharding of `form` follows from its operand alone.
+        """
+        new = () if value is None or form.is_open else self._build(form, value, None)
+        return [(node, [sharding_at(node).along(axis, self.mesh) for axis in self.axes]) for node in (*new, old)]
 
     def _choose_operands(
         self,
@@ -226,7 +243,13 @@ class Builder:
         placements: Sequence[Placement | None],
         target: Sharding | None,
     ) -> Iterator[Node]:
-        """Yield the candidates for an operand of f, whose result is in `target`, with these placements on the axes."""
+        """Yield the candidates for an operand of f that have `placements` on the axes.
+
+        Args:
+            options: the result of `_operand_options` for the operand.
+            value: the value of x in the operand; None if the operand does not match.
+            target: the sharding of the result of f. An open form takes the nesting order of axes from it.
+        """
         if value is not None and form.is_open and target is not None:
             sharding = self._sharding_with(value, placements, target)
             yield from self._build_to_target(form, value, sharding) if sharding is not None else ()
@@ -258,7 +281,11 @@ class Builder:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """Return the axes on which strategies of f are chosen. The type check covers all axes together."""
+        """Return the axes on which strategies of f are chosen. On other axes, f keeps its placements.
+
+        These are the axes that matched collectives without named axes change. If there are none, it is the first axis
+        that a variable of the left side binds. The type check covers all axes together.
+        """
         converted_axes = [
             axis
             for op in self.match.ops
@@ -316,8 +343,11 @@ def _legal_step(
 
 
 @lru_cache(maxsize=65536)
-def _before(spec: CollectiveSpec, target: Sharding, arguments: Arguments, mesh: Mesh) -> Sharding:
-    """Return the sharding from which a step of `spec` leads to `target`, if there is one."""
+def _source_sharding(spec: CollectiveSpec, target: Sharding, arguments: Arguments, mesh: Mesh) -> Sharding:
+    """Return the sharding from which a step of `spec` leads to `target`. If there is none, the result is meaningless.
+
+    The caller checks the step. For example, `all_gather` on [tp] dim 0 leads to <> from <tp: S(0)>.
+    """
     argument = dict(arguments)
     axes = argument["axes"]
     try:

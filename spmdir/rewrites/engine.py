@@ -80,12 +80,15 @@ class Engine:
     holds_no_more: bool = False
 
     def cheapest_replacement(self, rewrite: Rewrite, root: ValueOp) -> Candidate | None:
-        """Return the cheapest replacement of `root` by `rewrite`; None if it is not beneficial."""
+        """Return the cheapest beneficial replacement of `root` by `rewrite`; None if there is none.
+
+        The outcome is passed to `on_attempt`, if the left side matches.
+        """
         best: Candidate | None = None
         reasons: list[str] = []
         for match in find_matches(rewrite.left, root):
             for candidate in self._candidates(rewrite, match, root, reasons):
-                if best is None or (not candidate.change.pays, candidate.change) < (not best.change.pays, best.change):
+                if best is None or _is_better(candidate.change, best.change):
                     best = candidate
         is_beneficial = best is not None and best.change.pays
         if self.on_attempt is not None and (best is not None or reasons):
@@ -96,7 +99,8 @@ class Engine:
     def _candidates(self, rewrite: Rewrite, match: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
         """Return the well-typed right sides of a match, and append the reasons of rejections to `reasons`."""
         builder = Builder(self.pricing.mesh, rewrite.right, match, self.pricing.rules)
-        if failed_condition := self._find_failed_condition(rewrite, builder):
+        failed_condition = self._find_failed_condition(rewrite, builder)
+        if failed_condition is not None:
             reasons.append(failed_condition)
             return []
         candidates: list[Candidate] = []
@@ -105,7 +109,8 @@ class Engine:
             if isinstance(match.function, AtenOp) and match.function not in dying:
                 reasons.append(f"f = {match.function.name} has other users, so it would run twice")
                 continue
-            if lossy_step := self._find_changed_lossy_step(dying, replacement):
+            lossy_step = self._find_changed_lossy_step(dying, replacement)
+            if lossy_step is not None:
                 reasons.append(f"does not keep the lossy step {lossy_step}")
                 continue
             if self.holds_no_more and self._may_hold_more(root, replacement, dying):
@@ -119,10 +124,14 @@ class Engine:
         return candidates
 
     def _may_hold_more(self, root: ValueOp, replacement: Node, dying: list[ValueOp]) -> bool:
-        """Return whether the live memory may grow.
+        """Return whether the live memory of a rank may grow.
 
-        It may if the results of new ops are larger than those of removed ops. It may also if operands that the root did
-        not have, and that stay live longer, are larger than the removed values before the root.
+        It may grow in two cases. The results of new ops are larger than those of the removed ops. Or the replacement
+        has operands that `root` does not have: they stay live up to `root`, and may be larger than the removed values
+        before `root`.
+
+        Args:
+            dying: the removed ops, `root` first.
         """
 
         def size(node: Node) -> float:
@@ -136,7 +145,7 @@ class Engine:
         return new_bytes > sum(dying_bytes) or added_operand_bytes > sum(dying_bytes[1:])
 
     def _find_changed_lossy_step(self, dying: list[ValueOp], replacement: Node) -> str | None:
-        """Return a lossy step that the replacement removes or adds; None if all remain, on the same operands."""
+        """Return the text of a lossy step that the replacement removes or adds; None if there is no such step."""
         old_steps: Counter[tuple[Step, Node]] = Counter(
             (step, op.operands[0]) for op in dying if (step := self._lossy_step(op)) is not None
         )
@@ -170,6 +179,11 @@ class Engine:
             if isinstance(function, AtenOp) and rule and not self.conditions[condition.name](function, rule):
                 return f"condition 'f {condition.name}' fails for {function.name}"
         return None
+
+
+def _is_better(change: RewriteCost, best_change: RewriteCost) -> bool:
+    """Return whether a change of the cost is better: beneficial changes first, then the smaller change."""
+    return (not change.pays, change) < (not best_change.pays, best_change)
 
 
 def _step_text(step: Step) -> str:

@@ -97,9 +97,13 @@ def _match_operands(form: Term, op: ValueOp, bindings: Bindings, ops: tuple[Valu
 
 
 def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Bindings]:
-    """Yield the bindings with which the arguments of `op` are those of `term`, each an extension of `bindings`."""
+    """Yield the extensions of `bindings` with which the arguments of `op` are those of `term`.
+
+    There are none if the flags differ, if the op has a named stream, or if an axis has a placement that does not split.
+    """
     argument = op.argument
-    if {name for name, value in argument.items() if value is True} != term.flags or STREAM.argument in argument:
+    op_flags = {name for name, value in argument.items() if value is True}
+    if op_flags != term.flags or STREAM.argument in argument:
         return
     bound = dict(bindings)
     for name, variable in term.variables:
@@ -121,6 +125,10 @@ def _bind_axes(
     """Yield all bindings with which the concatenated lists of `pattern` equal `axes`.
 
     For example, the pattern `A, B?` matches [dp, tp] as A = [dp], B = [tp] and as A = [dp, tp], B = [].
+
+    Args:
+        pattern: (variable, whether it may bind no axes) for each list.
+        unordered: whether the order of `axes` has no meaning. Then a bound list may be anywhere in `axes`.
     """
     if not pattern:
         if not axes:

@@ -54,7 +54,7 @@ class Neighbourhoods:
     """The neighbourhoods of the ops of a program, for some rewrites."""
 
     def __init__(self, rewrites: Iterable[Rewrite]):
-        # kind of a root → for each distance from the root, the kinds of producers that left sides contain there
+        # Kind of a root → for each distance from the root, the kinds of producers that left sides contain there.
         self._producer_kinds: dict[str, list[set[str]]] = {}
         for rewrite in rewrites:
             kinds_by_depth = self._producer_kinds.setdefault(term_kind(rewrite.left), [])
@@ -79,7 +79,7 @@ class Neighbourhoods:
         for op in ops:
             key.append(self._op_number(op))
             key += [values.setdefault(value, len(values)) for value in (*op.results, *op.operands)]
-            # A rewrite of the root removes the ops without other users.
+            # A rewrite of the root removes the ops without users outside, so the key contains whether there are any.
             key.append(op is root or any(use.operation not in ops for value in op.results for use in value.uses))
         return Neighbourhood((*key, None, *map(self._value_number, values)), tuple(ops), tuple(values))
 

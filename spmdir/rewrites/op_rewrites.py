@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ class OpRewrite:
 
 
 def _call(statement: Statement) -> OpCall:
+    """Return the call on the right side of a statement."""
     (value,) = statement.values
     assert isinstance(value, OpCall)  # `_parse_rewrite` has checked it
     return value
@@ -118,6 +119,14 @@ def parse_op_rewrites(text: str, file: str) -> tuple[OpRewrite, ...]:
 
 
 def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite:
+    """Parse the lines of one rewrite: statements, `becomes`, statements, and conditions from the first `when` on.
+
+    Args:
+        location: the line of the name, which is the line before `lines`.
+
+    Raises:
+        ParseError: `becomes` is missing or occurs twice, or a statement is not a call of an op; located.
+    """
     words = [line.strip() for line in lines]
     if words.count(_BECOMES) != 1:
         raise ParseError(f"rewrite '{name}' has {words.count(_BECOMES)} lines `becomes`; expected one", location)
@@ -134,7 +143,9 @@ def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite
     for statement in (*pattern, *replacement):
         if len(statement.values) != 1 or not isinstance(statement.values[0], OpCall) or not statement.targets:
             raise ParseError(
-                f"rewrite '{name}': expected a call of an op, as in `y = aten.relu(x)`", statement.location
+                f"a statement of rewrite '{name}' is not an assignment of one call of an op; expected a statement such "
+                "as `y = aten.relu(x)`",
+                statement.location,
             )
     return OpRewrite(name, pattern, replacement, tuple(conditions), location)
 
@@ -156,7 +167,7 @@ def load_op_rewrites(path: Path) -> tuple[OpRewrite, ...]:
 
 
 class _Mismatch(Exception):
-    """An op does not match a pattern."""
+    """An op does not match a pattern. All methods `match_…` and `bind` of `_Match` raise it."""
 
 
 @attrs.define
@@ -176,16 +187,17 @@ class _Match:
     ops: dict[AtenOp, None] = attrs.field(factory=dict)
 
     def match_statement(self, statement: Statement, op: AtenOp) -> None:
-        """Match `statement` with `op`, and bind its targets to the results.
-
-        Raises:
-            _Mismatch: they do not match.
-        """
+        """Match the call of `statement` with `op`, and bind its targets to the results of `op`."""
         self.match_call(_call(statement), op)
         for target, result in zip(statement.targets, op.results, strict=False):
             self.bind(target, result)
 
     def match_call(self, call: OpCall, op: AtenOp) -> None:
+        """Match the operands and the literal arguments of `call` with those of `op`, and add `op` to the matched ops.
+
+        Each argument of `op` must be in `call`. So an argument that a pattern leaves out must have its default, which
+        an op does not store.
+        """
         if op.name != call.op:
             raise _Mismatch
         self.ops.setdefault(op)
@@ -199,7 +211,8 @@ class _Match:
         for name, slot in rule.binding.tensors.items():
             if slot is None:
                 continue  # absent, or a number
-            if (expression := named.pop(name, None)) is None:
+            expression = named.pop(name, None)
+            if expression is None:
                 raise _Mismatch
             self.match_operand(expression, slot, op)
         arguments = dict(op.argument)
@@ -211,6 +224,11 @@ class _Match:
             raise _Mismatch
 
     def match_operand(self, expression: Expression, slot: Any, op: AtenOp) -> None:
+        """Match an expression with an operand of `op`, or a list of expressions with a list of operands.
+
+        Args:
+            slot: the index of the operand, or a tuple of slots for a list.
+        """
         if isinstance(expression, Sequence):
             if not isinstance(slot, tuple) or len(slot) != len(expression.items):
                 raise _Mismatch
@@ -222,6 +240,11 @@ class _Match:
             self.match_value(expression, op.operands[slot])
 
     def match_value(self, expression: Expression, value: SSAValue) -> None:
+        """Match an expression with a value.
+
+        A call matches the first result of such an op. A name that a statement of the pattern assigns matches the result
+        of such an op, too. Any other name is bound to the value.
+        """
         owner = value.owner
         if isinstance(expression, OpCall):
             if not isinstance(owner, AtenOp) or value is not owner.results[0]:
@@ -244,6 +267,7 @@ class _Match:
         return next((statement for statement in self.rewrite.pattern[:-1] if name in statement.targets), None)
 
     def match_literal(self, expression: Expression, literal: Any) -> None:
+        """Match an expression with a literal argument. A name is bound to the literal, unless it names a dtype."""
         if isinstance(expression, Sequence):
             if not isinstance(literal, (tuple, list)) or len(literal) != len(expression.items):
                 raise _Mismatch
@@ -255,6 +279,7 @@ class _Match:
             raise _Mismatch
 
     def bind(self, name: str, value: Any) -> None:
+        """Let `name` stand for a value or literal. If it already stands for something else, the match fails."""
         current = self.values.setdefault(name, value)
         is_same = current is value if isinstance(value, SSAValue) else current == value
         if not is_same:
@@ -276,10 +301,12 @@ class _Match:
         return left and right if expression.operator == "and" else OPERATORS[expression.operator](left, right)
 
     def holds(self) -> bool:
+        """Return whether all conditions of the rewrite hold."""
         return all(self.evaluate(condition) for condition in self.rewrite.conditions)
 
 
 def _meta(value: SSAValue) -> TensorMeta:
+    """Return the type of a tensor; raise _Mismatch for a value that is not a tensor."""
     meta = meta_of(value.type)
     if meta is None:
         raise _Mismatch
@@ -298,13 +325,19 @@ def find_match(rewrite: OpRewrite, op: AtenOp, rules: RuleSet) -> _Match | None:
 
 @attrs.define
 class _Builder:
-    """Builds the replacement of a match before an op."""
+    """Builds the replacement of a match.
+
+    Attributes:
+        anchor: the op before which the new ops are inserted. They get its location.
+        names: the value names of the block. Updated.
+    """
 
     match: _Match
     anchor: AtenOp
     names: Names
 
     def build(self) -> None:
+        """Insert the ops of the replacement, and let the users of replaced values use the new values."""
         match, old = self.match, dict(self.match.values)
         for statement in match.rewrite.replacement:
             results = self.call(_call(statement), statement.targets)
@@ -322,19 +355,25 @@ class _Builder:
         """
         rules = self.match.rules
         parameters = rules.parameters(call.op)
-        given = {
+        value_by_parameter = {
             name or parameters[position][0]: self.argument(expression)
             for position, (name, expression) in enumerate(call.arguments)
         }
-        structure: list[int | tuple[int, ...]] = []
+        structure: list[int | tuple[int, ...]] = []  # of each tensor parameter: 1, 0 if absent, or (1, …) for a list
         operands: list[SSAValue] = []
         for name, is_tensor in parameters:
-            if is_tensor:
-                value = given.pop(name, None)
-                entries = value if isinstance(value, tuple) else () if value is None else (value,)
-                structure.append((1,) * len(entries) if isinstance(value, tuple) else len(entries))
-                operands += entries
-        arguments = {name: value for name, value in given.items() if value is not None}
+            if not is_tensor:
+                continue
+            value = value_by_parameter.pop(name, None)
+            if isinstance(value, tuple):
+                structure.append((1,) * len(value))
+                operands += value
+            elif value is not None:
+                structure.append(1)
+                operands.append(value)
+            else:
+                structure.append(0)
+        arguments = {name: value for name, value in value_by_parameter.items() if value is not None}
         shape = None if all(entry == 1 for entry in structure) else tuple(structure)
         inferred = rules.infer_call(call.op, tuple(map(_meta, operands)), arguments, shape)
         op = op_class(call.op).build_op(
@@ -347,13 +386,17 @@ class _Builder:
         return tuple(op.results)
 
     def argument(self, expression: Expression) -> Any:
+        """Return the value of an argument of a call. An inner call is built, and its first result is the value."""
         if isinstance(expression, OpCall):
             return self.call(expression)[0]
         return self.match.evaluate(expression)
 
 
 def apply_op_rewrites(block: Block, rewrites: Iterable[OpRewrite], rules: RuleSet) -> bool:
-    """Apply each rewrite wherever it matches, in their order, and return whether any did. Unused ops are erased."""
+    """Apply the rewrites in order, each at every op that it matches. Ops that are then unused are erased.
+
+    Returns: whether any rewrite was applied.
+    """
     names, has_changed = Names(block), False
     for rewrite in rewrites:
         for op in list(block.ops):
@@ -368,9 +411,9 @@ def apply_op_rewrites(block: Block, rewrites: Iterable[OpRewrite], rules: RuleSe
 
 
 def _anchor(match: _Match, block: Block) -> AtenOp | None:
-    """Return the op before which the replacement is built: the first that has a replaced result.
+    """Return the op before which the replacement is built: the first op with a replaced result.
 
-    Returns None if an operand of the replacement is defined only after that op.
+    None if a value that the match binds, and that is not replaced, is defined after that op.
     """
     position = {op: number for number, op in enumerate(block.ops)}
     replaced = [match.values[name].owner for name in match.rewrite.replaced]
@@ -385,7 +428,8 @@ def _anchor(match: _Match, block: Block) -> AtenOp | None:
     return anchor if all(position[owner] < position[anchor] for owner in owners) else None
 
 
-def _erase_unused(ops: Iterator[AtenOp] | Iterable[AtenOp]) -> None:
+def _erase_unused(ops: Iterable[AtenOp]) -> None:
+    """Erase those of `ops` that have no users, and all producers of their operands that then have none."""
     pending = list(ops)
     while pending:
         op = pending.pop()

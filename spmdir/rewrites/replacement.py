@@ -109,7 +109,11 @@ def existing_values(replacement: Node) -> Iterator[SSAValue]:
 
 
 def find_dying_ops(ops: tuple[ValueOp, ...], replacement: Node) -> list[ValueOp]:
-    """Return the ops among `ops`, outermost first, that have no users after the replacement of the first one."""
+    """Return the ops among `ops` that are unused after `replacement` replaces the first of them.
+
+    Args:
+        ops: the matched ops, outermost first.
+    """
     used_ops = {value.owner for value in existing_values(replacement)}
     dying = [ops[0]]
     for op in ops[1:]:

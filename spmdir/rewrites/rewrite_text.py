@@ -134,7 +134,10 @@ class _Builder(Transformer[Token, Any]):
 
 
 def _check_form(rewrite: Rewrite) -> str | None:
-    """Return an error unless the left side is no single value, and both sides have one f or none; else None."""
+    """Return an error if the left side is x alone, one side has f and the other has not, or f occurs twice; else None.
+
+    A condition on f without f is an error, too.
+    """
     sides = [list(subterms(side)) for side in (rewrite.left, rewrite.right)]
     left_functions, right_functions = (sum(isinstance(term, Function) for term in side) for side in sides)
     if isinstance(rewrite.left, Value):
@@ -160,26 +163,35 @@ def _check_variables(rewrite: Rewrite) -> str | None:
         dims = {name for term in right if isinstance(term, Collective) for name in term.dims}
     used = variables(rewrite.right) - dims | {name for pair in rewrite.differ for name in pair}
     unbound = sorted(used - variables(rewrite.left))
-    return f"{', '.join(unbound)} is not bound; expected it on the left side" if unbound else None
+    if not unbound:
+        return None
+    return f"{', '.join(unbound)} is not bound; expected each variable of the right side on the left side too"
 
 
 def _check_pending(rewrite: Rewrite) -> str | None:
-    """Return an error unless the result of each start is the root or the operand of a wait; else None."""
+    """Return an error unless the result of each start is the result of its side or the operand of a wait; else None."""
     outermost = [getattr(side, "is_start", False) for side in (rewrite.left, rewrite.right)]
     if outermost[0] != outermost[1]:
-        return "only one side is a start of a collective; expected both sides or none, as only wait accepts its result"
+        return (
+            "the outermost op of only one side is a start, whose result is pending; expected starts on both sides "
+            "or on none"
+        )
     for term in (*subterms(rewrite.left), *subterms(rewrite.right)):
         operand = None if isinstance(term, Value) else term.operand
         waits = isinstance(term, Collective) and term.kind == "wait"
         if waits != getattr(operand, "is_start", False):
             return (
-                "the operand of wait is not a start, or a start has another user; expected wait (all_reduce_start x …)"
+                "the operand of wait is not a start, or the user of a start is not wait; expected both together, as in "
+                "`wait (all_reduce_start x …)`"
             )
     return None
 
 
 def _check_targets(rewrite: Rewrite) -> str | None:
-    """Return an error if several ops name no axes; None if at most one takes its sharding from the result."""
+    """Return an error if several ops of the right side name no axes; else None.
+
+    One such op gets the sharding of the replaced result. The sharding between two of them would be undefined.
+    """
     ops_without_axes = [
         term.kind for term in subterms(rewrite.right) if isinstance(term, Collective) and not names_axes(term.kind)
     ]
@@ -246,8 +258,10 @@ def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
     except VisitError as error:
         raise error.orig_exc from None
     except (UnexpectedToken, UnexpectedCharacters) as error:
-        names = error.accepts or error.expected if isinstance(error, UnexpectedToken) else error.allowed
-        unexpected = error.token if isinstance(error, UnexpectedToken) else error.char
+        if isinstance(error, UnexpectedToken):
+            names, unexpected = error.accepts or error.expected, error.token
+        else:
+            names, unexpected = error.allowed, error.char
         expected = ", ".join(sorted(FRIENDLY.get(name, f"'{name.lower()}'") for name in names or ()))
         raise ParseError(
             f"found '{str(unexpected).strip() or 'the end of the line'}', expected {expected}",

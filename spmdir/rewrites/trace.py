@@ -47,6 +47,7 @@ class Attempt:
         return remark_text(f"{self.rewrite} at {self.root}: {text}", self.location)
 
     def _reasons(self) -> str:
+        """Return the first `REASONS_SHOWN` reasons, and the number of further ones."""
         hidden_count = len(self.reasons) - REASONS_SHOWN
         return "; or ".join(self.reasons[:REASONS_SHOWN]) + (f"; and {hidden_count} more" if hidden_count > 0 else "")
 
@@ -77,4 +78,4 @@ def _name(value: SSAValue) -> str:
 def _costs(before: RewriteCost, after: RewriteCost) -> str:
     """Return the text of both costs. Their fields are compared in this order."""
     sides = ((*cost[:-1], cost.seconds * 1e6) for cost in (before, after))
-    return ", ".join(f"{label} {a:g} → {b:g}" for label, a, b in zip(_LABELS, *sides, strict=True))
+    return ", ".join(f"{label} {old:g} → {new:g}" for label, old, new in zip(_LABELS, *sides, strict=True))

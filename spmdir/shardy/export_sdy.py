@@ -9,8 +9,8 @@ becomes
       sdy.sharding_rule = #sdy.op_sharding_rule<([i, j])->([i]) {i=4, j=8} reduction={j}, custom>}
       : (tensor<4x8xf32>) -> tensor<4xf32>
 
-What Shardy does not know is kept in attributes of `spmd`, which it carries along: names and kinds of arguments, lists
-and missing tensors among operands, the axes inside a node.
+Shardy's passes preserve attributes that they do not define. So the text contains in attributes of `spmd` what `sdy`
+cannot represent: names and kinds of arguments, lists and missing tensors among operands, and the axes inside a node.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Exporter:
             if is_local(function):
                 raise UnsupportedError("is the program of one rank; export a program before --lower-reshard")
             if not function.body.blocks:
-                raise UnsupportedError("has no body; inline or remove it")
+                raise UnsupportedError("the function has no body; expected a body: define the function, or remove it")
             arguments = [self._argument_attributes(function, argument) for argument in function.args]
             outputs = function.function_type.outputs.data
             results = [
@@ -183,7 +183,9 @@ class _Exporter:
                 "has no counterpart in sdy; export a program without collectives, calls and symbolic sizes"
             )
         if op.needs is not None:
-            raise UnsupportedError("needs operands in other shardings, which sdy cannot state; run --insert-reshard")
+            raise UnsupportedError(
+                "requires other shardings of its operands, which sdy cannot represent; run --insert-reshard first"
+            )
         translated = self._layout_op(op) if isinstance(op, LayoutOp) else self._custom_call(op)
         present = (result for result in op.results if meta_of(result.type) is not None)
         for result, translated_result in zip(present, translated.results, strict=True):
@@ -219,7 +221,9 @@ class _Exporter:
                 if sharding is not None:
                     decided.append((sharding, result.type))
         if len(decided) not in (0, len(results)):
-            raise UnsupportedError("only some results have shardings; sdy states those of all results or of none")
+            raise UnsupportedError(
+                "only some results have shardings; sdy requires shardings of all results or of none: add the others"
+            )
         if decided:
             translated = [self._sharding(sharding, type_) for sharding, type_ in decided]
             attributes["sdy.sharding"] = TensorShardingPerValueAttr(tuple(translated))
@@ -242,10 +246,10 @@ class _Exporter:
 
 
 def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
-    """Return the attributes that the text carries along: plain values, but not the records of passes.
+    """Return the attributes that the text contains unchanged: all except the records of passes.
 
     Raises:
-        ShardingError: an attribute contains a sharding.
+        ShardingError: an attribute is not a plain value: for example, it contains a sharding.
     """
     carried = {name: value for name, value in attributes.items() if name not in RECORDS}
     for name, value in carried.items():

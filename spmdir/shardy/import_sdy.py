@@ -50,7 +50,7 @@ from spmdir.shardy.tensor_sharding import TensorSharding, errors_of, from_tensor
 _LAYOUT_OPS = {"sdy.sharding_constraint": ConstraintOp, "sdy.reshard": ReshardOp}
 
 _IGNORED = re.compile(r"sdy\.sharding_rule|api_version|(stablehlo|mhlo|jax)\..*")
-"""Attributes of other dialects that say nothing about the program."""
+"""Attributes of other dialects that do not affect the results of the program."""
 
 _NUMBERED = re.compile(r"_[0-9]+\Z")
 
@@ -68,7 +68,7 @@ def import_sdy(text: str, filename: str = "<text>") -> ModuleOp:
         with errors_at(meshes[1] if meshes else module):
             raise UnsupportedError(f"the module declares {len(meshes)} meshes; spmdir needs one `sdy.mesh`")
     with errors_at(meshes[0]):
-        mesh = _mesh(meshes[0])
+        mesh = _read_mesh(meshes[0])
     translated: list[Operation] = [MeshOp.build(mesh)]
     translated[0].location = meshes[0].location
     for op in module.body.block.ops:
@@ -83,7 +83,7 @@ def import_sdy(text: str, filename: str = "<text>") -> ModuleOp:
     return imported
 
 
-def _mesh(op: SdyMeshOp) -> Mesh:
+def _read_mesh(op: SdyMeshOp) -> Mesh:
     """Return the mesh that an op declares, with the axes inside a node if `export_sdy` wrote them."""
     intra = op.attributes.get("spmd.intra")
     if not isinstance(intra, ArrayAttr):
@@ -107,7 +107,7 @@ class _Importer:
         types = function.function_type
         with errors_at(function):
             if not function.body.blocks:
-                raise UnsupportedError("has no body; inline or remove it")
+                raise UnsupportedError("the function has no body; expected a body: define the function, or remove it")
             arguments = [
                 self._attributes(function.arg_attrs, argument.index, argument.type, f"argument {text_name(argument)}")
                 for argument in function.args
@@ -125,15 +125,15 @@ class _Importer:
                 translated = self._op(op)
                 translated.location = op.location
                 block.add_op(translated)
-        arguments = [_name(value, entries) for value, entries in zip(block.args, arguments, strict=True)]
+        arguments = [_name_argument(value, entries) for value, entries in zip(block.args, arguments, strict=True)]
         visibility = function.sym_visibility
         imported = FuncOp(
             function.sym_name.data,
             types,
             Region(block),
             None if visibility is None or visibility.data == "public" else visibility,
-            arg_attrs=_array(arguments),
-            res_attrs=_array(results),
+            arg_attrs=_array_attr(arguments),
+            res_attrs=_array_attr(results),
         )
         imported.attributes.update(carried)
         imported.location = function.location
@@ -224,7 +224,7 @@ def _with_absent(types: Sequence[Attribute], has_result: Attribute | None) -> li
     present = iter(types)
     flags = [isinstance(flag, IntegerAttr) and bool(flag.value.data) for flag in has_result.data]
     if sum(flags) != len(types):
-        raise ParseError(f"has {len(types)} results; spmd.results lists {sum(flags)}")
+        raise ParseError(f"has {len(types)} results, but spmd.results lists {sum(flags)}; expected equal numbers")
     return [next(present) if flag else type_of(None) for flag in flags]
 
 
@@ -252,10 +252,10 @@ def _literals(attribute: Attribute, name: str) -> tuple[tuple[str, Literal], ...
 
 
 def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
-    """Return the attributes of spmd.
+    """Return the attributes of `spmd`. Known attributes of other dialects are left out.
 
     Raises:
-        UnsupportedError: another attribute changes the meaning of the program.
+        UnsupportedError: there is an unknown attribute, which may change the results of the program.
     """
     carried = {name: value for name, value in attributes.items() if not _IGNORED.fullmatch(name)}
     for name in carried:
@@ -264,8 +264,11 @@ def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
     return carried
 
 
-def _name(argument: SSAValue, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
-    """Name an argument by its attribute `spmd.name`, and remove the attribute if the name states it."""
+def _name_argument(argument: SSAValue, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+    """Name an argument by its attribute `spmd.name`, and return the attributes.
+
+    The attribute is removed if the SSA name is the same, and would not be changed by xDSL's tools.
+    """
     name = attributes.get("spmd.name")
     if isinstance(name, StringAttr):
         keep_name(argument, name.data)
@@ -274,6 +277,6 @@ def _name(argument: SSAValue, attributes: dict[str, Attribute]) -> dict[str, Att
     return attributes
 
 
-def _array(attributes: list[dict[str, Attribute]]) -> ArrayAttr[DictionaryAttr] | None:
-    """Return the attributes of all arguments or results; None if they are empty."""
+def _array_attr(attributes: list[dict[str, Attribute]]) -> ArrayAttr[DictionaryAttr] | None:
+    """Return the attributes of all arguments or results; None if no argument or result has any."""
     return ArrayAttr(map(DictionaryAttr, attributes)) if any(attributes) else None

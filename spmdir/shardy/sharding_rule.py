@@ -3,8 +3,9 @@
     spmdir  ([m, k], [k, n]) -> ([m, n]) {m = 4, k = 8, n = 6} sum {k} multilinear {self, mat2}
     Shardy  ([i, j], [j, k])->([i, k]) {i=4, j=8, k=6} reduction={j}, custom
 
-Shardy has no counterpart of `multilinear`, `linear`, `expand` and `local`: how partial values pass, and how a rank
-computes its part of a softmax. A factor that such a clause allows to shard is sharded by Shardy as any other.
+Shardy has no counterpart of the clauses `multilinear` and `linear`, by which partial values pass an op. It has none of
+`expand` and `local` either, by which a rank computes its part of an op such as softmax. Shardy treats the factors of
+these clauses as any other factor.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Writer:
         """Return the text of one dimension, the factors that it merges."""
         has_all = math.prod(self.rule.factors[factor].size for factor in factors) == size
         if not factors or not has_all or self.rule.repeated.intersection(factors):
-            # Shardy's factors have one size and occur in a tensor once, so it must not shard other dimensions.
+            # A factor of Shardy has one size and occurs once in a tensor. Other dimensions must not be sharded.
             return _symbol(self._add(size, "need_replication"))
         return "".join(_symbol(self._factor(factor)) for factor in factors)
 

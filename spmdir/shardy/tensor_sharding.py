@@ -9,8 +9,9 @@ On the mesh `<dp = 2, tp = 4>`, these are equal for a matrix:
     <dp: S(0), tp: ?>               <@mesh, [{"dp", ?}, {?}]>
     <dp: ?>                         <@mesh, [{?}, {?}], replicated={"tp"}>
 
-Shardy leaves dimensions to the compiler, spmdir leaves axes to it. Both can say that all dimensions are open, for the
-axes that no entry and no `replicated` names.
+In Shardy, dimensions are open: the compiler may add axes to them. In spmdir, axes are open: the compiler may let them
+shard any dimension. Both can represent that all dimensions are open to the same axes: those that the sharding does not
+list.
 """
 
 from __future__ import annotations
@@ -141,7 +142,10 @@ def to_tensor_sharding(sharding: Sharding, mesh: Mesh, shape: Sequence[int]) -> 
                 f"{placement} on axis '{axis}' has no counterpart in sdy; expected S, R, P(sum) or an open axis"
             )
     if sharding.open_axes and not shape:
-        raise ShardingError(f"axis '{sharding.open_axes[0]}' of a scalar is open; sdy leaves only dimensions open")
+        raise ShardingError(
+            f"axis '{sharding.open_axes[0]}' of a scalar is open, but only dimensions can be open in sdy; expected a "
+            "placement, such as R"
+        )
     refined = mesh.refine([axis for axis, _ in sharding.entries])
     placed = {part for axis, _ in sharding.entries for part in refined.parts(axis)}
     is_open = bool(sharding.open_axes)
@@ -166,7 +170,10 @@ def from_tensor_sharding(sharding: TensorSharding, mesh: Mesh, shape: Sequence[i
     if sharding.mesh != mesh.name:
         raise ShardingError(f"the sharding is on @{sharding.mesh}; expected the mesh of the module, @{mesh.name}")
     if len(sharding.dims) != len(shape):
-        raise ShardingError(f"the sharding has {len(sharding.dims)} dimensions, the tensor has {len(shape)}")
+        raise ShardingError(
+            f"the sharding has {len(sharding.dims)} dimensions, but the tensor has {len(shape)}; expected one entry "
+            "for each dimension"
+        )
     entries = [(axis, Shard(dim)) for dim, entry in enumerate(sharding.dims) for axis in entry.axes]
     entries += [(axis, Partial("sum")) for axis in sharding.unreduced]
     named = [*(axis for axis, _ in entries), *sharding.replicated]

@@ -169,9 +169,12 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def number_parser(noun: str, least: int, most: int) -> Callable[[str], int]:
-    """Return a function for argparse that parses an integer from `least` to `most`. `noun` is for its errors.
+    """Return a function for argparse that parses an integer from `least` to `most`.
 
     The function raises ArgumentTypeError for any other text.
+
+    Args:
+        noun: the counted things, such as "rows", for its errors.
     """
 
     def read(text: str) -> int:

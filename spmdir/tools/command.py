@@ -20,7 +20,13 @@ from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
 
 def in_colour(color: str, stream: TextIO | None) -> bool:
-    """Return whether to colour output, by the value of `--color` and no-color.org. `stream` is None if it is closed."""
+    """Return whether to colour output to `stream`; None is a closed stream.
+
+    `always` and `never` decide. With `auto`, output is coloured on a terminal, unless NO_COLOR is set (no-color.org).
+
+    Args:
+        color: the value of `--color`.
+    """
     is_terminal = stream is not None and stream.isatty()
     return color == "always" or (color == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
 
@@ -61,7 +67,10 @@ def run_tool(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -
         if isinstance(error, BrokenPipeError):
             _drop_output()  # the reader has closed the pipe, as in `spmd-opt … | head`
         else:
-            print(f"error: the input is nested too deeply or too large: {type(error).__name__}", file=sys.stderr)
+            print(
+                f"error: the input is nested too deeply or too large: {type(error).__name__}; expected a smaller input",
+                file=sys.stderr,
+            )
         return 1
     except SystemExit as error:
         if _print_plugin_error(error):
@@ -74,7 +83,10 @@ def run_tool(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -
             return 1
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
             _drop_output()
-            print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
+            print(
+                f"error: cannot write the output: {error.strerror}; free space, or write to another place with -o",
+                file=sys.stderr,
+            )
             return 1
         print(
             f"error: internal error, please report: {type(error).__name__}: {error} "
@@ -165,7 +177,7 @@ def write_text(path: str | None, text: str, about: str = "-") -> None:
     """
     if path is None or path == "-":
         if sys.stdout is None:
-            raise SpmdirError("cannot write the output: standard output is closed")
+            raise SpmdirError("cannot write the output: standard output is closed; open it, or write to a file with -o")
         sys.stdout.write(text)
         return
     if about != "-" and os.path.exists(path) and os.path.samefile(path, about):

@@ -64,7 +64,9 @@ def read_golden(text: str, file: str) -> Golden:
     try:
         commands = [shlex.split(part.replace("%S", os.path.dirname(file) or ".")) for part in run[2].split("|")]
     except ValueError as error:
-        raise ParseError(f"the RUN line cannot be split into arguments: {error}", start) from None
+        raise ParseError(
+            f"the RUN line cannot be split into arguments: {error}; quote arguments as in a shell", start
+        ) from None
     if any(word.startswith("--g") for word in commands[0]):
         raise ParseError("a golden file cannot run golden files; leave out --golden", start)
     commands[0] = ["-" if word == "%s" else word for word in commands[0]]

@@ -101,7 +101,11 @@ class Instrumentation:
         self._prepare(current, text)
 
     def _prepare(self, current: Callable[[], ModuleOp], text: str | None) -> None:
-        """Print and store the IR before the next pass."""
+        """Print the IR before the next pass and store its text, each only if an option requires it.
+
+        Args:
+            text: the text of the IR, if it was printed before.
+        """
         if self.finished_count < len(self.steps):
             name = self.steps[self.finished_count].name
             if self._options.print_ir_before_all or _is_listed(name, self._options.print_ir_before):

@@ -93,7 +93,7 @@ def check_roundtrip(module: ModuleOp) -> None:
         if reread != expected:
             number, before, after = _first_difference(expected, reread)
             difference = f"line {number} is '{before}' before and '{after}' after"
-            raise SpmdirError(f"the {form} form parses to another module: {difference}")
+            raise SpmdirError(f"the {form} form parses to another module: {difference}; please report this error")
 
 
 def _first_difference(before: str, after: str) -> tuple[int, str, str]:

@@ -92,7 +92,10 @@ class _Search:
         return self.accept(attrs.evolve(self.current, text=text))
 
     def delete(self, step: Callable[[ModuleOp], list[Deletion]]) -> None:
-        """Apply the deletions that `step` lists, in large chunks first."""
+        """Apply the deletions that `step` returns, first all together, then in chunks of half the size, and so on.
+
+        A chunk is kept deleted if the program still shows the failure.
+        """
         chunk_size = len(step(self.module()))
         while chunk_size:
             start = 0
@@ -132,9 +135,9 @@ class _Search:
             for step in STEPS:
                 self.delete(step)
             for number in range(len(size_replacements(self.current.text))):
-                # The text may have changed: equal sizes are one entry.
-                for texts in size_replacements(self.current.text)[number : number + 1]:
-                    any(map(self.accept_text, texts()))
+                # An accepted text may have fewer sizes than before, because equal sizes are one entry.
+                for smaller_texts in size_replacements(self.current.text)[number : number + 1]:
+                    any(map(self.accept_text, smaller_texts()))  # stops at the first accepted text
 
 
 def _text_without(module: ModuleOp, deletions: list[Deletion]) -> str:

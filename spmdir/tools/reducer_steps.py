@@ -1,4 +1,4 @@
-"""The steps of `spmd-reduce`: each lists single deletions, or smaller forms, of a program."""
+"""The steps of `spmd-reduce`: each returns the possible deletions of one kind, or smaller forms, of a program."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ Deletion = Callable[[], None]
 
 
 def call_replacements(module: ModuleOp) -> list[Deletion]:
-    """List one change that inlines all calls, if there are calls."""
+    """Return one change that inlines all calls; [] if there are no calls."""
     calls = any(calls_in(function) for function in _functions(module))
     return [partial(InlinePass().apply, Context(), module)] if calls else []
 
 
 def declarations(module: ModuleOp) -> list[Deletion]:
-    """List the functions, the mesh and the sizes."""
+    """Return a deletion for each function, for the mesh and for the sizes."""
     return [partial(Rewriter.erase_op, op) for op in module.body.block.ops]
 
 
 def results(module: ModuleOp) -> list[Deletion]:
-    """List the results of the functions, the last one first."""
+    """Return a deletion for each result of a function, the last one first."""
     indices = [(function, index) for function in _functions(module) for index in range(_result_count(function))]
     return [partial(_drop_result, function, index) for function, index in reversed(indices)]
 
 
 def ops(module: ModuleOp) -> list[Deletion]:
-    """List the ops, users first. A new argument replaces each result that is still used."""
+    """Return a deletion for each op except returns, users first. A new argument replaces each result that is used."""
     all_ops = [(function, op) for function in _functions(module) for op in function.body.block.ops]
     return [partial(_drop_op, function, op) for function, op in reversed(all_ops) if not isinstance(op, ReturnOp)]
 
 
 def arguments(module: ModuleOp) -> list[Deletion]:
-    """List the unused arguments, the last one first."""
+    """Return a deletion for each unused argument, the last one first."""
     all_arguments = [(function, value) for function in _functions(module) for value in function.args]
     unused = [(function, value.index) for function, value in all_arguments if not any(value.uses)]
     return [partial(_drop_argument, function, index) for function, index in reversed(unused)]
 
 
 def mesh_axes(module: ModuleOp) -> list[Deletion]:
-    """List the axes of the mesh. An axis is also removed from all shardings and collectives."""
+    """Return a deletion for each axis of the mesh. It also removes the axis from all shardings and collectives."""
     mesh_ops = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     return [partial(_drop_axis, module, op, axis) for op in mesh_ops for axis in op.mesh.axis_names]
 
 
 def shardings(module: ModuleOp) -> list[Deletion]:
-    """List the entries of the shardings of arguments and results, one axis each."""
+    """Return a deletion for each entry (one axis) of the shardings of arguments and results."""
     deletions: list[Deletion] = []
     for function in _functions(module):
         for attribute_name, index in _signature(function):
@@ -75,7 +75,7 @@ def shardings(module: ModuleOp) -> list[Deletion]:
 
 
 def attributes(module: ModuleOp) -> list[Deletion]:
-    """List the attributes of functions, arguments, results and ops, and the shardings and `needs` of ops."""
+    """Return a deletion for each attribute of a function, argument, result or op, including `sharding` and `needs`."""
     deletions: list[Deletion] = []
     for function in _functions(module):
         deletions += [partial(_pop, function.attributes, name) for name in function.attributes]
@@ -93,24 +93,27 @@ STEPS = (call_replacements, declarations, results, ops, arguments, mesh_axes, sh
 
 
 def size_replacements(text: str) -> list[Callable[[], Iterator[str]]]:
-    """List, for each size in `text`, a function that yields texts with smaller sizes, the smallest first."""
+    """Return for each size in `text` a function that yields texts with smaller sizes, the smallest first.
+
+    Sizes of mesh axes come first, then different sizes of tensors, the largest first.
+    """
     mesh = re.search(r"^spmd\.mesh.*$", text, re.MULTILINE)
     axes = re.compile(r"(?<== )[0-9]+").finditer(text, mesh.start(), mesh.end()) if mesh else ()
     dims = {int(dim) for shape in _SHAPE.findall(text) for dim in shape.split("x") if dim.isdecimal()}
-    replacements = [partial(_with_axis_sizes, text, *axis.span()) for axis in axes]
-    return [*replacements, *(partial(_with_sizes, text, size) for size in sorted(dims, reverse=True))]
+    replacements = [partial(_texts_with_smaller_axis, text, *axis.span()) for axis in axes]
+    return [*replacements, *(partial(_texts_with_smaller_size, text, size) for size in sorted(dims, reverse=True))]
 
 
-def _with_axis_sizes(text: str, start: int, end: int) -> Iterator[str]:
+def _texts_with_smaller_axis(text: str, start: int, end: int) -> Iterator[str]:
     """Yield the text with smaller sizes of the mesh axis whose size is between two offsets."""
     for new in _powers_of_two_below(int(text[start:end]), 2):
         yield f"{text[:start]}{new}{text[end:]}"
 
 
-def _with_sizes(text: str, size: int) -> Iterator[str]:
+def _texts_with_smaller_size(text: str, size: int) -> Iterator[str]:
     """Yield the text with smaller numbers in place of one size of tensors."""
     for new in _powers_of_two_below(size, 1):
-        yield _with_size(text, size, new)
+        yield _replace_size(text, size, new)
 
 
 _SHAPE = re.compile(r"(?<=tensor<)(?:[0-9?]+x)+")
@@ -118,11 +121,11 @@ _LITERAL = re.compile(r"(?<== )(?:\[[-0-9, ]+\]|[0-9]+)(?=[,}])")
 
 
 def _powers_of_two_below(size: int, least: int) -> list[int]:
-    """Return the powers of two below `size`."""
+    """Return the powers of two from `least` up to below `size`."""
     return [1 << bits for bits in range(size.bit_length()) if least <= 1 << bits < size]
 
 
-def _with_size(text: str, old: int, new: int) -> str:
+def _replace_size(text: str, old: int, new: int) -> str:
     """Return `text` with a size replaced in all tensor types, and in the arguments of ops."""
 
     def replace(match: re.Match[str]) -> str:
@@ -159,7 +162,7 @@ def _signature(function: FuncOp) -> Iterator[tuple[str, int]]:
 
 
 def _pop(entries: MutableMapping[str, Attribute], name: str) -> None:
-    """Delete an attribute, as a function."""
+    """Delete the attribute `name`. A deletion is a function, and `del` is a statement."""
     del entries[name]
 
 
@@ -251,7 +254,10 @@ def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
 
 
 def _drop_axis_of_op(op: ValueOp, axis: str) -> None:
-    """Delete an axis from the shardings of an op. A collective over no other axis is deleted."""
+    """Delete an axis from the shardings of an op, and from the axes of a collective.
+
+    A collective over no other axis is erased: its first operand replaces its first result.
+    """
     for name in DECIDED:
         shardings = op.properties.get(name)
         if isinstance(shardings, ShardingsAttr):

@@ -35,7 +35,7 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
         "zsh": f"_values -s , pass {' '.join(passes)}",
         "tcsh": f"({' '.join(passes)})",
     }
-    for action in _actions(parser):
+    for action in _all_arguments(parser):
         if action.metavar in _FILES or (not action.option_strings and action.dest in _INPUTS):
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
         elif passes and action.metavar in ("PASS", "PIPELINE"):
@@ -46,14 +46,14 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
     return shtab.complete(parser, shell, root_prefix=prefix, preamble=preamble)
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _all_arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield the arguments of a parser and of its subcommands."""
     for action in parser._actions:
         yield action
         choices = action.choices.values() if isinstance(action.choices, Mapping) else ()
         for subparser in choices:  # those of the argument SUBCOMMAND are parsers
             if isinstance(subparser, argparse.ArgumentParser):
-                yield from _actions(subparser)
+                yield from _all_arguments(subparser)
 
 
 def _pipeline_function(prefix: str, passes: Sequence[str]) -> str:

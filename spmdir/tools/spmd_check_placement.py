@@ -30,7 +30,13 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each placement that obeys the laws."""
+    """Print the laws, or check the placements of the files: print a line for each placement that obeys the laws.
+
+    Returns: exit status 0.
+
+    Raises:
+        SpmdirErrors: the broken laws of all placements.
+    """
     from spmdir.checking.placements import LAWS, Effort, verdicts_of
 
     if options.list_laws:

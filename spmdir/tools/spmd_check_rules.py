@@ -33,7 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     parser.add_output()
     world = "Run on these numbers of ranks (default: 2,3,4)."
-    parser.add_argument("--world", type=_counts, default=(2, 3, 4), metavar="COUNTS", help=world)
+    parser.add_argument("--world", type=_parse_counts, default=(2, 3, 4), metavar="COUNTS", help=world)
     samples = "Also use the samples of samples() in this Python file, which is executed."
     parser.add_argument("--samples", metavar="FILE", help=samples)
     repeated: Any = {"action": "append", "default": []}
@@ -52,9 +52,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the verdict of each op."""
+    """Print the verdict of each op, and return exit status 1 if a strategy is unsound."""
     if bool(options.ops) == options.all:
-        raise SpmdirError("expected names of ops, such as aten.mm, or --all")
+        problem = "found names of ops and --all" if options.all else "no op was named"
+        raise SpmdirError(f"{problem}; expected names of ops, such as aten.mm, or --all")
     from spmdir.checking.rules import check_rules
 
     report = check_rules(
@@ -67,23 +68,23 @@ def run(options: argparse.Namespace) -> int:
         missing=not options.no_missing,
         processes=options.processes,
         timeout=options.timeout,
-        progress=_show if options.progress else say,
+        progress=_print_progress if options.progress else say,
     )
     write_text(options.output, report.json() if options.json else report.table())
     return 0 if report.sound else 1
 
 
-def _show(line: str) -> None:
-    """Print a line of progress."""
+def _print_progress(line: str) -> None:
+    """Print a line of progress to stderr, without delay."""
     print(line, file=sys.stderr, flush=True)
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def _parse_counts(text: str) -> tuple[int, ...]:
     """Parse numbers of ranks such as `2,3,4`, for argparse."""
     try:
         counts = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of numbers such as 2,3,4") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of numbers; expected numbers such as 2,3,4") from None
     for count in counts:
         SIMULATED.check(count)
     return counts

@@ -36,7 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
         ("forbid", "Forbid these placements for the values of PLACE."),
     ):
         group.add_argument(
-            f"--{name}", action="append", default=[], type=_change, metavar="'PLACE = SHARDING'", help=explained
+            f"--{name}", action="append", default=[], type=_parse_change, metavar="'PLACE = SHARDING'", help=explained
         )
     dropped = "Ignore the annotation of the values of PLACE."
     group.add_argument("--drop-annotation", action="append", default=[], metavar="PLACE", help=dropped)
@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _change(text: str) -> tuple[str, str]:
-    """Return the place and the sharding in `%x = dp: S(0)`."""
+def _parse_change(text: str) -> tuple[str, str]:
+    """Return the place and the sharding in `%x = dp: S(0)`, for argparse."""
     place, equals, sharding = text.partition("=")
     if not equals or not place.strip():
         raise argparse.ArgumentTypeError(

@@ -110,7 +110,7 @@ def _run(texts: Sequence[str], plugins: Sequence[str], options: argparse.Namespa
 
 
 def _passes(plugins: Sequence[str]) -> PassTable:
-    """Return the passes of spmdir and of plug-ins."""
+    """Return the passes of spmdir and of these plug-ins, which are loaded."""
     if not plugins:
         return PASSES
     from spmdir.pipeline.pipeline import Pipeline

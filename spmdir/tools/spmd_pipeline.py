@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
     from spmdir.pipelined.rows import print_csv
 
     if options.check:
-        order = _checked(options)
-        times = _times(options, order.stage_map.stages, order.stage_map.ranks)
+        order = _read_order(options)
+        times = _stage_times(options, order.stage_map.stages, order.stage_map.ranks)
     else:
-        order, times = _made(options)
+        order, times = _make_order(options)
     if options.output and options.output != "-":
         write_text(options.output, print_csv(order, options.messages), options.check or "-")
     else:
@@ -67,16 +67,27 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(options: argparse.Namespace) -> StepOrder:
+def _read_order(options: argparse.Namespace) -> StepOrder:
+    """Return the order in the file of --check.
+
+    Raises:
+        SpmdirError: the order is invalid, or an option for making an order is set too.
+    """
     from spmdir.pipelined.rows import parse_csv
 
-    given = [f"--{name}" for name in ("kind", "ranks", "micro", "stages", "live") if getattr(options, name) is not None]
-    if given:
-        raise SpmdirError(f"--check reads the order from a file; leave out {', '.join(given)}")
+    names = ("kind", "ranks", "micro", "stages", "live")
+    conflicting = [f"--{name}" for name in names if getattr(options, name) is not None]
+    if conflicting:
+        raise SpmdirError(f"--check reads the order from a file; leave out {', '.join(conflicting)}")
     return parse_csv(read_text_file(options.check, "order"), options.check)
 
 
-def _made(options: argparse.Namespace) -> tuple[StepOrder, StageTimes]:
+def _make_order(options: argparse.Namespace) -> tuple[StepOrder, StageTimes]:
+    """Return the order of the kind of the options, and the times of its stages.
+
+    Defaults are the kind 1f1b, 4 ranks, two micro-batches for each rank, and one stage for each rank; two stages if the
+    kind folds the model, as zbv does.
+    """
     from spmdir.pipelined.kinds import KINDS, make_order
 
     kind, ranks = options.kind or "1f1b", options.ranks or 4
@@ -84,11 +95,16 @@ def _made(options: argparse.Namespace) -> tuple[StepOrder, StageTimes]:
         raise SpmdirError(f"--live is for --kind search; the kind '{kind}' determines the activations")
     is_folded = kind in KINDS and KINDS[kind].shape == "folded"
     stages = options.stages or ranks * (2 if is_folded else 1)
-    times = _times(options, stages, ranks)
+    times = _stage_times(options, stages, ranks)
     return make_order(kind, ranks, options.micro or 2 * ranks, times, options.live), times
 
 
-def _times(options: argparse.Namespace, stages: int, ranks: int) -> StageTimes:
+def _stage_times(options: argparse.Namespace, stages: int, ranks: int) -> StageTimes:
+    """Return equal times for all stages: --times are those of the stages of one rank together.
+
+    Raises:
+        SpmdirError: --times or --message is not a valid time.
+    """
     from spmdir.pipelined.times import equal_stages
 
     try:

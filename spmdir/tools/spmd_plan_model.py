@@ -41,7 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
     sequence = "Tokens of a sample of a language model (default: as many as it supports, at most 4096)."
     parser.add_argument("--sequence", type=number_parser("tokens", 1, 2**24), metavar="N", help=sequence)
     memory = "Memory that a rank may use, as in 72GiB (default: as the topology)."
-    parser.add_argument("--memory", type=_size, metavar="SIZE", help=memory)
+    parser.add_argument("--memory", type=_parse_size, metavar="SIZE", help=memory)
     topology = "The machine, a preset or a .toml file (default: h100x8)."
     parser.add_argument("--topology", metavar="NAME", help=topology)
     recipes = "Compare these recipes, a list with commas (default: all but auto and fsdp*ep)."
@@ -56,7 +56,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the table."""
+    """Price the settings, and write the table, and the plan of the fastest setting if it is requested.
+
+    Returns: exit status 0; 1 if no setting fits the memory.
+    """
     from spmdir.sweep.candidate import DEFAULT_RECIPES
     from spmdir.sweep.sweep import SweepRequest, sweep
     from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
@@ -89,7 +92,7 @@ def _workload(options: argparse.Namespace) -> Workload:
     raise SpmdirError(f"cannot plan {shown(options.model)}; expected a config.json, or FILE.py:FUNCTION")
 
 
-def _size(text: str) -> float:
+def _parse_size(text: str) -> float:
     """Parse a size of memory such as `72GiB`, for argparse."""
     try:
         return Bytes(text)

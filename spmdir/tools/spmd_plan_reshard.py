@@ -44,9 +44,9 @@ def add_options(parser: ArgumentParser) -> None:
     mesh = "The mesh: sizes, as in 2x8, or names and sizes, as in dp=2,tp=8."
     parser.add_argument("--mesh", required=True, type=parse_mesh_axes, metavar="AXES", help=mesh)
     intra = "The axes whose ranks are inside one node, separated by commas (default: all)."
-    parser.add_argument("--intra", type=_names, metavar="AXES", help=intra)
+    parser.add_argument("--intra", type=_parse_axis_names, metavar="AXES", help=intra)
     shape = "The global shape of the tensor, as in 4096x4096."
-    parser.add_argument("--shape", required=True, type=_shape, metavar="SIZES", help=shape)
+    parser.add_argument("--shape", required=True, type=_parse_shape, metavar="SIZES", help=shape)
     dtype = "The element type of the tensor (default: f32)."
     parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help=dtype)
     presets = f"{', '.join(TOPOLOGIES)}, a topology of a plug-in, or a .toml file (default: {DEFAULT.name})."
@@ -57,17 +57,17 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plans."""
+    """Print the plan of spmdir and the lower bound, and the plans of DTensor if torch is installed."""
     pipeline = Pipeline("", plugins=options.load_plugin)
     mesh = Mesh(options.mesh, intra_node=options.intra)
-    source, target = (_sharding(text, mesh) for text in (options.source, options.target))
+    source, target = (_parse_sharding(text, mesh) for text in (options.source, options.target))
     topology = pipeline.find_topology(options.topology)
     plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology, collectives=pipeline.collectives)
     itemsize = DTYPES[options.dtype].itemsize
     lines = [
         f"<{source}> -> <{target}>",
         f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n",
-        *_lines("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound),
+        *_plan_lines("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound),
         f"lower bound  {bound_text(plan.lower_bound)}",
     ]
     lines += [f"error  {error}" for step in plan.steps for error in step_errors(step, options.shape, mesh)]
@@ -78,12 +78,12 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(steps, str):
                 lines += ["", f"{name}: {steps}"]
             else:
-                lines += ["", *_lines(name, steps, options.shape, itemsize, mesh, topology, plan.lower_bound)]
+                lines += ["", *_plan_lines(name, steps, options.shape, itemsize, mesh, topology, plan.lower_bound)]
     print_with_axes("\n".join(lines), mesh.axis_names, options.color)
     return 0
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _parse_shape(text: str) -> tuple[int, ...]:
     """Parse a shape such as `4096x4096`, for argparse; an empty text is a scalar."""
     sizes = text.split("x") if text else []
     if not all(size.isdecimal() and len(size) <= 18 for size in sizes):
@@ -93,13 +93,17 @@ def _shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_axis_names(text: str) -> tuple[str, ...]:
     """Parse names of axes such as `dp,tp`, for argparse."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _sharding(text: str, mesh: Mesh) -> Sharding:
-    """Parse a sharding, or one placement for each axis of the mesh."""
+def _parse_sharding(text: str, mesh: Mesh) -> Sharding:
+    """Parse a sharding such as `dp: S(0)`, or one placement for each axis of the mesh, such as `S(0), R`.
+
+    Raises:
+        SpmdirError: the text is malformed, or has another number of placements than the mesh has axes.
+    """
     parts = list(split_entries(text))
     if not text.strip() or ":" in text:
         return as_sharding(text, mesh)
@@ -111,7 +115,7 @@ def _sharding(text: str, mesh: Mesh) -> Sharding:
     return as_sharding(", ".join(entries), mesh)
 
 
-def _lines(
+def _plan_lines(
     name: str,
     steps: Sequence[Step],
     shape: tuple[int, ...],

@@ -42,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    """Reduce the input, print how far, and write the smaller program."""
+    """Reduce the input, print the number of ops that are left, and write the smaller program."""
     options = argument_parser().parse(argv)
     load_plugins(options.load_plugin)
     text, file = read_text(options.input)
-    _check(options)
+    _check_options(options)
     from spmdir.dialects import ir
     from spmdir.tools.reducer import TrialProgram, reduce
     from spmdir.tools.reducer_steps import count_ops
@@ -90,7 +90,7 @@ def argument_parser() -> ArgumentParser:
     explained = "Run this shell command on each program; exit status 0 means that the failure shows."
     parser.add_argument("--test", metavar="COMMAND", help=explained)
     explained = "Stop after this many seconds, and print the smallest program so far."
-    parser.add_argument("--timeout", type=_seconds, default=math.inf, metavar="SECONDS", help=explained)
+    parser.add_argument("--timeout", type=_parse_seconds, default=math.inf, metavar="SECONDS", help=explained)
     parser.add_output()
     return parser
 
@@ -100,7 +100,7 @@ def _run_arguments(command: str) -> tuple[str, ...]:
     try:
         arguments = tuple(shlex.split(command))
     except ValueError as error:
-        raise SpmdirError(f"--run cannot be split into arguments: {error}") from None
+        raise SpmdirError(f"--run cannot be split into arguments: {error}; quote arguments as in a shell") from None
     if not arguments:
         raise SpmdirError("--run is empty; expected a command such as 'spmd-opt --propagate'")
     tool = arguments[0]
@@ -116,8 +116,8 @@ def _run_arguments(command: str) -> tuple[str, ...]:
     return arguments
 
 
-def _seconds(text: str) -> float:
-    """Parse a time in seconds, for argparse."""
+def _parse_seconds(text: str) -> float:
+    """Parse a positive time in seconds, for argparse."""
     try:
         seconds = real(text)
     except ValueError:
@@ -127,18 +127,22 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
     """Raise SpmdirError for options that contradict each other, and for an invalid regular expression."""
     if (options.test is None) == (options.run is None):
-        raise SpmdirError("expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
+        found = "neither --test nor --run" if options.run is None else "both --test and --run"
+        raise SpmdirError(f"found {found}; expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
     expected = [regex for regex in (options.expect_error, options.expect_output) if regex is not None]
     if len(expected) != int(options.run is not None):
-        raise SpmdirError("--run requires one of --expect-error REGEX and --expect-output REGEX, --test none")
+        raise SpmdirError(
+            f"found {len(expected)} of --expect-error and --expect-output; expected exactly one of them with --run, "
+            "and none with --test"
+        )
     for text in expected:
         try:
             re.compile(text)
         except re.error as error:
-            raise SpmdirError(f"'{text}' is not a regular expression: {error}") from None
+            raise SpmdirError(f"'{text}' is not a regular expression: {error}; expected the syntax of Python") from None
 
 
 InterestTest = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
@@ -146,7 +150,12 @@ InterestTest = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
 
 
 def _run_test(error: str | None, output: str | None) -> InterestTest:
-    """Return a test that runs a tool in this process: it fails with this error, or succeeds with this output."""
+    """Return a test that runs a tool in this process.
+
+    Args:
+        error: a regular expression. If it is not None, the failure shows if the tool fails and stderr matches.
+        output: otherwise, the failure shows if the tool succeeds and stdout matches this regular expression.
+    """
 
     def test(text: str, arguments: Sequence[str]) -> tuple[bool, list[str]]:
         try:

@@ -41,13 +41,13 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options of the subcommand."""
     parser.add_input(is_optional=True)
     views = f"Print these views, a list with commas of {', '.join(_VIEWS)} (default: table)."
-    parser.add_argument("--view", type=_views, default=("table",), metavar="VIEWS", help=views)
+    parser.add_argument("--view", type=_parse_views, default=("table",), metavar="VIEWS", help=views)
     keys = "Group the rows of the table by op, line, module, layer, kind, axis, phase or memory, or by several of them "
     parser.add_argument("--by", default="module", metavar="KEYS", help=f"{keys}with commas (default: module).")
     columns = "Sort the rows by time, exposed, sent, held, flops, traffic, count, waste or misfit, the largest first "
     parser.add_argument("--sort", default="time", metavar="COLUMN", help=f"{columns}(default: time).")
     rows = "Print the first N rows of the table, or all (default: 20)."
-    parser.add_argument("--rows", type=_rows, default=20, metavar="N", help=rows)
+    parser.add_argument("--rows", type=_parse_rows, default=20, metavar="N", help=rows)
     parser.add_argument("--no-fold", action="store_true", help="Print a separate row for each of several equal layers.")
     formats = "Write this format (default: chosen by the extension of the output file)."
     parser.add_argument("--format", choices=_FORMATS, help=formats)
@@ -65,7 +65,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the report."""
     format = options.format or format_of(options.output or "")
-    _check(options, format)
+    _check_options(options, format)
     text, file = read_text(options.input)
     from spmdir.dialects import ir
 
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace, format: str) -> None:
+def _check_options(options: argparse.Namespace, format: str) -> None:
     """Raise SpmdirError for options that contradict each other."""
     if options.view != ("table",) and format != "text":
         views = ",".join(options.view)
@@ -213,7 +213,7 @@ def format_of(output: str) -> str:
     return format or "text"
 
 
-def _views(text: str) -> tuple[str, ...]:
+def _parse_views(text: str) -> tuple[str, ...]:
     """Parse views such as `schedule,timeline`, for argparse."""
     views = tuple(text.split(","))
     for view in views:
@@ -223,6 +223,6 @@ def _views(text: str) -> tuple[str, ...]:
     return views
 
 
-def _rows(text: str) -> int | None:
-    """Parse a number of rows, or `all`, for argparse."""
+def _parse_rows(text: str) -> int | None:
+    """Parse a number of rows for argparse. None stands for `all`."""
     return None if text == "all" else number_parser("rows", 1, 10**9)(text)

@@ -90,7 +90,7 @@ def argument_parser() -> ArgumentParser:
     parser.add_pipeline()
     parser.add_argument("--check", action="store_true", help="Compare the outputs with those of one device.")
     seed = "Seed the random inputs and random ops with N (default: 0)."
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help=seed)
+    parser.add_argument("--seed", type=_parse_seed, default=0, metavar="N", help=seed)
     orders = "Run N more times, in random orders of the ranks with collectives in flight; all runs must agree exactly."
     parser.add_argument("--interleavings", type=number_parser("orders", 0, 10**9), default=0, metavar="N", help=orders)
     dtype = "Use this element type for floating-point inputs (default: that of the program)."
@@ -98,11 +98,11 @@ def argument_parser() -> ArgumentParser:
     sizes = "Use these numbers for symbolic sizes, as in s0=8,s1=5."
     parser.add_argument("--sizes", type=parse_sizes, default={}, metavar="SIZES", help=sizes)
     tolerance = "Accept errors up to X (default: by element type)."
-    parser.add_argument("--tolerance", type=_tolerance, metavar="X", help=tolerance)
+    parser.add_argument("--tolerance", type=_parse_tolerance, metavar="X", help=tolerance)
     return parser
 
 
-def _seed(text: str) -> int:
+def _parse_seed(text: str) -> int:
     """Parse a seed, for argparse."""
     try:
         seed = integer(text)
@@ -113,7 +113,7 @@ def _seed(text: str) -> int:
     return seed
 
 
-def _tolerance(text: str) -> float:
+def _parse_tolerance(text: str) -> float:
     """Parse a tolerance, for argparse."""
     try:
         tolerance = real(text)

@@ -56,7 +56,7 @@ def _main(argv: Sequence[str]) -> int:
     parser = argument_parser()
     options = parser.parse(argv)
     if options.import_pt2 is not None and options.mesh is None:
-        parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
+        parser.error("--import-pt2 requires --mesh, as in --mesh dp=2,tp=4")
     pipeline = pipeline_of(options)
     source = options.import_pt2 or options.emit_fx or options.export_sdy or options.import_sdy
     if options.import_pt2 is not None:
@@ -117,14 +117,14 @@ def argument_parser() -> ArgumentParser:
 
     group = parser.add_argument_group("with --emit-fx")
     explained = "Print the program of rank N (default: 0)."
-    group.add_argument("--rank", type=_rank, default=0, metavar="N", help=explained)
+    group.add_argument("--rank", type=_parse_rank, default=0, metavar="N", help=explained)
     explained = "Use these numbers for symbolic sizes, as in s0=8,s1=5."
     group.add_argument("--sizes", type=parse_sizes, default={}, metavar="SIZES", help=explained)
     parser.add_pipeline()
     return parser
 
 
-def _rank(text: str) -> int:
+def _parse_rank(text: str) -> int:
     """Parse a rank, for argparse."""
     try:
         return integer(text)
@@ -157,15 +157,15 @@ def import_pt2(
     from spmdir.importer.pt2_archive import load_pt2
 
     program = load_pt2(path, trust)
-    shardings = _plan(plan, program, mesh) if plan else ShardingPlan()
+    shardings = _resolve_plan(plan, program, mesh) if plan else ShardingPlan()
     module, comparisons = import_compared(program, mesh, shardings, missing_rule=missing_rule, check=check)
     for comparison in comparisons:
         print(comparison, file=sys.stderr)
     return ir.print_ir(module, debuginfo=debuginfo)
 
 
-def _plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> ShardingPlan:
-    """Return the plan of a recipe or of the plan file `text`.
+def _resolve_plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> ShardingPlan:
+    """Return the plan of a recipe or of a plan file. The name of an existing file is not read as a recipe.
 
     Raises:
         SpmdirError: the file cannot be read or is not a plan, or the recipe does not fit the program.

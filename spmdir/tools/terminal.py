@@ -68,7 +68,7 @@ def ir_in_colour(text: str) -> str:
 
 
 def _part_in_colour(text: str) -> str:
-    """Return the text of one mesh and its functions with coloured axes."""
+    """Return a part of the IR with coloured axes, if it begins with the declaration of a mesh; else the same text."""
     mesh = _MESH.match(text)
     return axes_in_colour(text, re.findall(r"(\w+) *=", mesh[1]) if mesh else [])
 

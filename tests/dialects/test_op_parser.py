@@ -73,7 +73,7 @@ def test_a_tail_reads_as_types_and_properties(text: str, types: list[str], prope
         (": tensor<4xf32> <dp: Q>", "dp: Q", "'Q'"),
         (": none needs (<dp: S(0)>", "(", "`needs (` is not closed"),
         (": none of [4", "[4", "expected global shapes after 'of'"),
-        (": none, none again", " again", "found 'again' after the result types"),
+        (": none, none again", " again", "found 'again' after the result types; expected the end of the op"),
     ],
 )
 def test_a_malformed_tail_is_an_error_at_its_place(text: str, at: str, message: str) -> None:

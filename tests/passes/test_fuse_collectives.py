@@ -273,14 +273,20 @@ def test_equal_parts_of_a_program_are_rewritten_as_each_is_by_itself(text: str) 
     [
         ("ab: slicee x on A dim d => x", "1:5: error: unknown collective 'slicee'; expected one of slice, partition,"),
         ("ab: slice x on A => x", "1:5: error: slice has the clauses on; expected on, dim"),
-        ("ab: slice x on A dim d => slice x on A dim e", "1:1: error: e is not bound; expected it on the left side"),
-        ("ab: slice x on A dim d => slice x on B dim d", "1:1: error: B is not bound; expected it on the left side"),
+        (
+            "ab: slice x on A dim d => slice x on A dim e",
+            "1:1: error: e is not bound; expected each variable of the right side on the left side too",
+        ),
+        (
+            "ab: slice x on A dim d => slice x on B dim d",
+            "1:1: error: B is not bound; expected each variable of the right side on the left side too",
+        ),
         ("ab: x => x", "1:1: error: the left side matches every tensor"),
         ("ab: slice f(x, ...) on A dim d => x", "1:1: error: f occurs 1 times on the left and 0 on the right"),
         ("ab: permute x on A => x", "1:5: error: permute has the clauses on; expected none"),
         ("ab: wait x => x", "1:1: error: the operand of wait is not a start"),
         ("ab: slice (all_gather_start x on A dim d) on A dim d => x", "1:1: error: the operand of wait is not a start"),
-        ("ab: all_gather_start x on A dim d => x", "1:1: error: only one side is a start of a collective"),
+        ("ab: all_gather_start x on A dim d => x", "1:1: error: the outermost op of only one side is a start"),
         (
             "ab: permute x => exchange (permute x)",
             "1:1: error: the sharding of the result of permute is undefined",

@@ -103,7 +103,7 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             CALL + '@aten.relu(%x) {backend_config = "", spmd.results = [true, true]} : ' + ONE,
-            "p.mlir:3:3: error: 'stablehlo.custom_call': has 1 results; spmd.results lists 2",
+            "p.mlir:3:3: error: 'stablehlo.custom_call': has 1 results, but spmd.results lists 2",
         ),
         (
             CALL + '@aten.relu(%x) {backend_config = "", has_side_effect = true} : ' + ONE,
@@ -123,7 +123,7 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             HEAD + ') {\n  %0 = sdy.reshard %x <@mesh, [{"dp"}]> : tensor<16x8xf32>\n  return\n}',
-            "p.mlir:3:3: error: 'sdy.reshard': the sharding has 1 dimensions, the tensor has 2",
+            "p.mlir:3:3: error: 'sdy.reshard': the sharding has 1 dimensions, but the tensor has 2",
         ),
     ],
 )

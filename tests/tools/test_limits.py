@@ -184,7 +184,10 @@ def test_a_full_device_is_an_error_in_one_line() -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             text=True,
         )
-    assert (done.returncode, done.stderr) == (1, "error: cannot write the output: No space left on device\n")
+    expected = (
+        "error: cannot write the output: No space left on device; free space, or write to another place with -o\n"
+    )
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_a_wait_for_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,9 +167,9 @@ def test_a_program_that_is_not_of_interest_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "error: expected one of --test COMMAND and --run COMMAND"),
-        (("--test", "true", "--run", "spmd-opt"), "error: expected one of --test COMMAND and --run COMMAND"),
-        (("--run", "spmd-opt"), "error: --run requires one of --expect-error REGEX and --expect-output REGEX"),
+        ((), "error: found neither --test nor --run; expected one of --test COMMAND and --run COMMAND"),
+        (("--test", "true", "--run", "spmd-opt"), "error: found both --test and --run; expected one of --test COMMAND"),
+        (("--run", "spmd-opt"), "error: found 0 of --expect-error and --expect-output; expected exactly one"),
         (("--run", "spmd-opt", "--expect-error", "("), "error: '(' is not a regular expression"),
         (("--run", "spmd-ran", "--expect-error", "x"), "did you mean 'spmd-run'?"),
         (("--test", "true", "--timeout", "soon"), "'soon' is not a time; expected seconds, as in 60"),

@@ -191,7 +191,7 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
     [
         ([], "error: one of the arguments --import-pt2 --emit-fx --export-sdy --import-sdy is required"),
         (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
-        (["--import-pt2", "MODEL"], "error: --import-pt2 needs --mesh"),
+        (["--import-pt2", "MODEL"], "error: --import-pt2 requires --mesh"),
         (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected name=size, as in dp=2"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: cannot load '{__file__}': "),

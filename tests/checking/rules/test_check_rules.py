@@ -117,14 +117,14 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: expected names of ops, such as aten.mm, or --all"),
-        (["aten.mm", "--all"], "error: expected names of ops, such as aten.mm, or --all"),
+        ([], "error: no op was named; expected names of ops, such as aten.mm, or --all"),
+        (["aten.mm", "--all"], "error: found names of ops and --all; expected names of ops, such as aten.mm, or --all"),
         (
             ["mine.softcap"],
             "error: no rule for mine.softcap; load the plug-in with its rule, for example with --load-plugin",
         ),
         (["aten.mmm"], "error: no rule for aten.mmm; did you mean 'aten.mm'?"),
-        (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is not a list of numbers such as 2,3,4"),
+        (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is not a list of numbers; expected numbers"),
         (["aten.mm", "--world", "1"], "error: world_sizes is [1]; expected numbers of ranks, at least 2"),
         (["aten.mm", "--load-plugin", "absent.rules"], "error: cannot read rules from 'absent.rules': No such file"),
         (["aten.mm", "--al"], "error: unknown option '--al'; did you mean '--all'?"),

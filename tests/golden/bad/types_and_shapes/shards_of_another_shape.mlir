@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{the shards of tensor<7x8xf32> <tp: S(0)> are tensor<?x8xf32>, found tensor<4x8xf32>}}
+  // expected-error@+1 {{the local type is tensor<4x8xf32>; expected tensor<?x8xf32>, the type of the shards of tensor<7x8xf32> <tp: S(0)>}}
   %0 = my.op(%x) : tensor<4x8xf32> <tp: S(0)> of [7, 8]
   return %x : tensor<8x8xf32>
 }
@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{the shards of tensor<8x8xf32> <tp: S(0)> are tensor<4x8xf32>, found tensor<?x8xf32>}}
+  // expected-error@+1 {{the local type is tensor<?x8xf32>; expected tensor<4x8xf32>, the type of the shards of tensor<8x8xf32> <tp: S(0)>}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [8, 8]
   return %x : tensor<8x8xf32>
 }
@@ -79,7 +79,7 @@ func.func @f(%x: tensor<?x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-// expected-error@+1 {{argument 0: the shards of tensor<9x8xf32> <tp: S(0)> are tensor<?x8xf32>, found tensor<5x8xf32>}}
+// expected-error@+1 {{argument 0: the local type is tensor<5x8xf32>; expected tensor<?x8xf32>, the type of the shards of tensor<9x8xf32> <tp: S(0)>}}
 func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[9, 8]]}>}) -> tensor<5x8xf32> {
   return %x : tensor<5x8xf32>
 }
