@@ -134,27 +134,31 @@ def _merge_comments(source: Scan, printed: Scan) -> str:
     if not source.comments:
         return printed.text
     lines = printed.text.split("\n")
-    above: dict[int, list[str]] = {}
-    after: dict[int, list[str]] = {}
-    places = {key: printed.line(offset) for key, offset in _anchors(printed)}
-    anchors = [(offset, places[key]) for key, offset in _anchors(source) if key in places]
+    # Line of `printed` → the comments above it, with a line break at the end if a blank line follows.
+    comments_above: dict[int, list[str]] = {}
+    comments_after: dict[int, list[str]] = {}  # line of `printed` → the comments at its end
+    line_of_anchor = {key: printed.line(offset) for key, offset in _anchors(printed)}
+    # (offset in `source`, line of `printed`) of each anchor that both texts have, in order
+    anchors = [(offset, line_of_anchor[key]) for key, offset in _anchors(source) if key in line_of_anchor]
     for comment in source.comments:
         text = source.text[comment.start : comment.end].rstrip()
         line = source.line_span(source.line(comment.start))
         is_alone = not source.text[line.start : comment.start].strip()
-        index = bisect_left(anchors, (comment.start, -1))
-        if not is_alone and index:
-            after.setdefault(anchors[index - 1][1], []).append(text)
+        next_anchor = bisect_left(anchors, (comment.start, -1))
+        if not is_alone and next_anchor:
+            comments_after.setdefault(anchors[next_anchor - 1][1], []).append(text)
         else:
-            blank = is_alone and _is_blank(source, source.line(comment.end) + 1)
-            target = anchors[index][1] if index < len(anchors) else len(lines) - 1
-            above.setdefault(target, []).append(text + "\n" * blank)
+            has_blank_after = is_alone and _is_blank(source, source.line(comment.end) + 1)
+            target = anchors[next_anchor][1] if next_anchor < len(anchors) else len(lines) - 1
+            comments_above.setdefault(target, []).append(text + "\n" * has_blank_after)
     merged_lines: list[str] = []
     for number, line in enumerate(lines):
         margin = line[: len(line) - len(line.lstrip())]
-        for text in above.get(number, ()):
-            merged_lines += [f"{margin}{text.rstrip()}", *([""] if text.endswith("\n") else [])]
-        merged_lines.append("  ".join([line, *after.get(number, ())]))
+        for text in comments_above.get(number, ()):
+            merged_lines.append(f"{margin}{text.rstrip()}")
+            if text.endswith("\n"):
+                merged_lines.append("")
+        merged_lines.append("  ".join([line, *comments_after.get(number, ())]))
     merged = "\n".join(merged_lines)
     if sorted(_comment_texts(source)) != sorted(_comment_texts(scan(merged))):
         raise SpmdirError("the comments of the text cannot be kept; put each on a separate line or after an op")

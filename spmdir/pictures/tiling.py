@@ -114,26 +114,36 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
     held_by_rank = _elements_by_rank(sharding, meta.shape, mesh, position)
     rows = _pieces(held_by_rank.values(), dims[0], meta.shape[dims[0]]) if len(dims) == 2 else ((0, 1),)
     columns = _pieces(held_by_rank.values(), dims[-1], meta.shape[dims[-1]]) if dims else ((0, 1),)
-    ranks: dict[tuple[int, int], list[int]] = {}
-    for rank, rank_holding in held_by_rank.items():
-        down = _held_pieces(rows[:max_pieces], rank_holding, dims[0]) if len(dims) == 2 else (0,)
-        right = _held_pieces(columns[:max_pieces], rank_holding, dims[-1]) if dims else (0,)
-        for cell in itertools.product(down, right):
-            ranks.setdefault(cell, []).append(rank)
-    shown = rows[:max_pieces], columns[:max_pieces]
-    holders: dict[tuple[int, ...], int] = {}
-    grid: list[list[int | None]] = []
-    for row in range(len(shown[0])):
+    drawn_rows, drawn_columns = rows[:max_pieces], columns[:max_pieces]
+    ranks_of_cell: dict[tuple[int, int], list[int]] = {}
+    for rank, elements in held_by_rank.items():
+        held_rows = _held_pieces(drawn_rows, elements, dims[0]) if len(dims) == 2 else (0,)
+        held_columns = _held_pieces(drawn_columns, elements, dims[-1]) if dims else (0,)
+        for cell in itertools.product(held_rows, held_columns):
+            ranks_of_cell.setdefault(cell, []).append(rank)
+    holders: dict[tuple[int, ...], int] = {}  # ranks of a cell → their index
+    grid: list[list[int | None]] = []  # for each row and column, the index of the ranks; None if no rank holds the cell
+    for row in range(len(drawn_rows)):
         grid.append([])
-        for column in range(len(shown[1])):
-            holder = tuple(ranks.get((row, column), ()))
-            grid[-1].append(holders.setdefault(holder, len(holders)) if holder else None)
+        for column in range(len(drawn_columns)):
+            ranks = tuple(ranks_of_cell.get((row, column), ()))
+            grid[-1].append(holders.setdefault(ranks, len(holders)) if ranks else None)
     mixed: dict[tuple[tuple[str, ...], Placement], None] = {}
-    for rank_holding in held_by_rank.values():
-        mixed |= dict.fromkeys(rank_holding.other_placements)
-    cropped = tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], max_pieces))
-    tiles = tuple(_merge_cells(grid))
-    return Tiling(meta, sharding, mesh, dims, position, *shown, tiles, tuple(holders), tuple(mixed), cropped)
+    for elements in held_by_rank.values():
+        mixed |= dict.fromkeys(elements.other_placements)
+    return Tiling(
+        meta=meta,
+        sharding=sharding,
+        mesh=mesh,
+        dims=dims,
+        position=position,
+        rows=drawn_rows,
+        columns=drawn_columns,
+        tiles=tuple(_merge_cells(grid)),
+        holders=tuple(holders),
+        mixed=tuple(mixed),
+        cropped=tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], max_pieces)),
+    )
 
 
 def _drawn_dims(
@@ -187,20 +197,20 @@ def _contains(ranges: Iterable[Range], position: int) -> bool:
     return any(start <= position < end for start, end in ranges)
 
 
-def _pieces(holdings: Iterable[RankElements], dim: int, size: int) -> tuple[Range, ...]:
+def _pieces(elements_of_ranks: Iterable[RankElements], dim: int, size: int) -> tuple[Range, ...]:
     """Return the pieces of a dimension, cut such that each rank holds all elements of a piece, or none."""
     ends = {0, size}
-    for ranges in {rank_holding.ranges[dim] for rank_holding in holdings}:
+    for ranges in {elements.ranges[dim] for elements in elements_of_ranks}:
         ends.update(itertools.chain.from_iterable(ranges))
     return tuple(itertools.pairwise(sorted(ends))) if size else ((0, 0),)
 
 
-def _held_pieces(pieces: Sequence[Range], rank_holding: RankElements, dim: int) -> list[int]:
-    """Return the indices of the drawn pieces that a rank holds."""
+def _held_pieces(pieces: Sequence[Range], elements: RankElements, dim: int) -> list[int]:
+    """Return the indices of those `pieces` of dimension `dim` that are inside the elements of a rank."""
     return [
-        place
-        for place, (start, end) in enumerate(pieces)
-        if any(range_start <= start < end <= range_end for range_start, range_end in rank_holding.ranges[dim])
+        index
+        for index, (start, end) in enumerate(pieces)
+        if any(range_start <= start < end <= range_end for range_start, range_end in elements.ranges[dim])
     ]
 
 

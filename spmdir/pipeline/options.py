@@ -119,19 +119,22 @@ def _text(value: Any) -> str:
 
 
 def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
-    """Return the first line of a pass's docstring, and a list of its stages and options.
+    """Return the first line of a pass's docstring, and lines with its stages and options.
 
-    An option has the form `option: type = default`.
+    The line of an option has the form `option: type = default`. A pass that declares no stages has no line for them.
     """
     kind = load_pass(name, passes)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    options = [
-        f"{_dashed(option)}: {_type_text(hint)} = {defaults[option]}" if get_origin(hint) is not dict else "NAME: int"
-        for option, hint in pass_options(kind).items()
-    ]
+    lines: list[str] = []
     requires, produces = (getattr(kind, attribute, None) for attribute in ("requires", "produces"))
-    stages = [f"stage {requires} → {produces}" if produces else f"from stage {requires} on"] if requires else []
-    return (kind.__doc__ or "").strip().partition("\n")[0], [*stages, *options]
+    if requires:
+        lines.append(f"stage {requires} → {produces}" if produces else f"from stage {requires} on")
+    for option, hint in pass_options(kind).items():
+        if get_origin(hint) is dict:  # its keys are names, such as those of sizes
+            lines.append("NAME: int")
+        else:
+            lines.append(f"{_dashed(option)}: {_type_text(hint)} = {defaults[option]}")
+    return (kind.__doc__ or "").strip().partition("\n")[0], lines
 
 
 def _convert(text: str, kind: Any) -> Any:

@@ -183,20 +183,21 @@ def comm_report(
                 bounds += [cost.share.wire_bytes for cost in inner_costs(function, mesh, pipeline.rules, balanced)]
             errors += output_errors(function, mesh, pipeline.rules)
     total = sum((op.share for op in collectives), Share())
+    compute_by_kind = shares_by(compute, lambda op: op.kind)
     return CommReport(
-        total.count,
-        total.wire_bytes,
-        dict(sorted(shares_by(collectives, lambda op: op.kind).items())),
-        _by_axis(collectives, mesh),
-        _sum_or_none(bounds),
-        total.seconds,
-        dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
-        lowered,
-        is_decided,
-        _sum_or_none([recorded_objective(function) for function in functions]),
-        tuple(errors),
-        recorded_certificate(functions[0]) if len(functions) == 1 else None,
-        tuple(sorted((*collectives, *compute), key=lambda op: -op.seconds)),
+        count=total.count,
+        wire_bytes=total.wire_bytes,
+        by_kind=dict(sorted(shares_by(collectives, lambda op: op.kind).items())),
+        by_axis=_by_axis(collectives, mesh),
+        lower_bound=_sum_or_none(bounds),
+        seconds=total.seconds,
+        compute=dict(sorted(compute_by_kind.items(), key=lambda entry: -entry[1].seconds)),
+        lowered=lowered,
+        decided=is_decided,
+        minimised=_sum_or_none([recorded_objective(function) for function in functions]),
+        errors=tuple(errors),
+        certificate=recorded_certificate(functions[0]) if len(functions) == 1 else None,
+        ops=tuple(sorted((*collectives, *compute), key=lambda op: -op.seconds)),
     )
 
 

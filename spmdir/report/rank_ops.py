@@ -75,21 +75,21 @@ def _record(
     transfer = task.transfer
     exposed = execution.transfers[index].exposed if transfer else 0.0
     share = Share(int(task.waits_for is None), transfer.wire_bytes if transfer else 0.0, task.seconds + exposed)
-    sending = 0.0 if transfer is None else _minimum_seconds(transfer, needed)
+    least_transfer_seconds = 0.0 if transfer is None else _minimum_seconds(transfer, needed)
     return OpCost(
-        task.name,
-        kind_of(start_task),
-        location_of(op),
-        share,
-        task.kernel_cost.flops,
-        task.kernel_cost.traffic,
-        "network" if start_task.transfer and not task.kernel_cost.flops else task.kernel_cost.bound,
-        _root_axes(start_task.transfer.axes, mesh) if start_task.transfer else (),
-        task.path,
-        phase,
-        exposed,
-        transfer.seconds if transfer else 0.0,
-        task.kernel_cost.ideal_seconds + sending,
+        name=task.name,
+        kind=kind_of(start_task),
+        location=location_of(op),
+        share=share,
+        flops=task.kernel_cost.flops,
+        traffic=task.kernel_cost.traffic,
+        bound="network" if start_task.transfer and not task.kernel_cost.flops else task.kernel_cost.bound,
+        axes=_root_axes(start_task.transfer.axes, mesh) if start_task.transfer else (),
+        module=task.path,
+        phase=phase,
+        exposed=exposed,
+        transfer=transfer.seconds if transfer else 0.0,
+        least=task.kernel_cost.ideal_seconds + least_transfer_seconds,
     )
 
 

@@ -161,20 +161,20 @@ def report_of_step(step: RankStep) -> ScheduleReport:
     from spmdir.dialects.collectives import Collective
 
     execution, program = step.execution, step.execution.program
-    members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in step.units]
+    member_counts = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in step.units]
     peak_bytes, peak_index, live_buffers = find_peak(program)
     holders = (program.buffers[buffer] for buffer in sorted(live_buffers))
     return ScheduleReport(
-        execution.seconds,
-        execution.compute_seconds,
-        execution.exposed_seconds,
-        tuple(_collectives(execution)),
-        tuple(_buckets(program.tasks, members)),
-        peak_bytes,
-        "" if peak_index is None else program.tasks[peak_index].name,
-        tuple(sorted((buffer for buffer in holders if buffer.bytes), key=lambda buffer: -buffer.bytes)),
-        step.memory.host_bytes,
-        execution,
+        seconds=execution.seconds,
+        compute_seconds=execution.compute_seconds,
+        exposed_seconds=execution.exposed_seconds,
+        collectives=tuple(_collectives(execution)),
+        buckets=tuple(_buckets(program.tasks, member_counts)),
+        peak_bytes=peak_bytes,
+        peak_value="" if peak_index is None else program.tasks[peak_index].name,
+        holders=tuple(sorted((buffer for buffer in holders if buffer.bytes), key=lambda buffer: -buffer.bytes)),
+        host_bytes=step.memory.host_bytes,
+        execution=execution,
     )
 
 
@@ -196,7 +196,7 @@ def _collectives(execution: Execution) -> list[CollectiveShare]:
 
 
 def _share(execution: Execution, kind: str, axes: tuple[str, ...], members: Sequence[int]) -> CollectiveShare:
-    """Return the totals of the transfers `members`, and which ops hide them."""
+    """Return the totals of the transfers of the tasks `members`, and the ops that hide them."""
     hidden: dict[str, float] = {}
     for index in members:
         for hiding_task, seconds in execution.hidden_by(index):
@@ -205,21 +205,25 @@ def _share(execution: Execution, kind: str, axes: tuple[str, ...], members: Sequ
     transfers_or_none = [execution.program.tasks[index].transfer for index in members]
     transfers = [transfer for transfer in transfers_or_none if transfer is not None]
     return CollectiveShare(
-        kind,
-        axes,
-        len(members),
-        sum(transfer.wire_bytes for transfer in transfers),
-        sum(transfer.seconds for transfer in transfers),
-        sum(execution.transfers[index].exposed for index in members),
-        dict(sorted(hidden.items(), key=lambda entry: -entry[1])),
+        kind=kind,
+        axes=axes,
+        count=len(members),
+        wire_bytes=sum(transfer.wire_bytes for transfer in transfers),
+        seconds=sum(transfer.seconds for transfer in transfers),
+        exposed=sum(execution.transfers[index].exposed for index in members),
+        hidden_by=dict(sorted(hidden.items(), key=lambda entry: -entry[1])),
     )
 
 
-def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
-    """Return the collectives that send several values, the largest first."""
+def _buckets(tasks: Iterable[Task], member_counts: Sequence[int]) -> list[Bucket]:
+    """Return the collectives that send several tensors, the largest first.
+
+    Args:
+        member_counts: for each task, the number of tensors that it sends; 1 for other tasks.
+    """
     buckets = [
         Bucket(task.name, kind_of(task), task.transfer.axes, count, task.transfer.wire_bytes)
-        for task, count in zip(tasks, members, strict=True)
+        for task, count in zip(tasks, member_counts, strict=True)
         if task.transfer is not None and count > 1
     ]
     return sorted(buckets, key=lambda bucket: -bucket.wire_bytes)

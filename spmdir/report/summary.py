@@ -100,15 +100,16 @@ def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
     report = comm_report(whole, pipeline=pipeline)
     sent = (op for op in report.ops if op.axes)
     collectives = shares_by(sent, lambda op: (layer_of_value.get(op.name, ""), op.kind, f"[{', '.join(op.axes)}]"))
+    result_indices = range(len(function.function_type.outputs))
     return Summary(
-        ", ".join(f"{axis} = {size}" for axis, size in ir.mesh(whole).axes),
-        Counter(signature_kind(function, "arg_attrs", index) for index in range(len(function.args))),
-        Counter(signature_kind(function, "res_attrs", index) for index in range(len(function.function_type.outputs))),
-        dict(Counter(op.name.partition(".")[2] for op in ops).most_common()),
-        {group.name: (len(group.segments), len(group.segments[0].ops)) for group in groups},
-        Counter(_patterns(function)),
-        collectives,
-        report,
+        mesh=", ".join(f"{axis} = {size}" for axis, size in ir.mesh(whole).axes),
+        arguments=Counter(signature_kind(function, "arg_attrs", index) for index in range(len(function.args))),
+        results=Counter(signature_kind(function, "res_attrs", index) for index in result_indices),
+        ops=dict(Counter(op.name.partition(".")[2] for op in ops).most_common()),
+        layers={group.name: (len(group.segments), len(group.segments[0].ops)) for group in groups},
+        patterns=Counter(_patterns(function)),
+        collectives=collectives,
+        report=report,
     )
 
 

@@ -84,7 +84,7 @@ def update_golden(text: str, file: str, run: Run) -> str:
     tool = golden.commands[0][0]
     written, has_failed, messages = "", False, ""
     for index, (source, expected) in enumerate(golden.parts):
-        # Blank lines before the part keep its line numbers.
+        # Blank lines in place of the earlier parts keep the line numbers of this part in errors.
         ir = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source)
         status, transcript, errors = _transcript(golden, ir, run, start)
         if "--verify-diagnostics" in golden.commands[0]:

@@ -89,7 +89,9 @@ def keep_own_values(module: ModuleOp, axes: Sequence[str], sizes: BatchSizes, re
 
 
 class _OwnValues:
-    """Change a function in one walk.
+    """The state of the walk that changes a function.
+
+    In the example of the module, `own` contains the first %n, which each rank now computes from its batch, and %loss.
 
     Attributes:
         of_batch: values that depend on the inputs sharded along the axes, or on the size of the batch. Other values are
@@ -122,14 +124,19 @@ class _OwnValues:
         """Update `own` for an op on values of the batch, and change a collective along the axes.
 
         - An all-reduce becomes a reduction of the rank's own values, if an op uses the result.
-        - A partition of an own value is scaled, such that the reduction of equal values would be this value.
-        - A slice of an own value is kept if it selects rows of the batch. If only the function returns it, the value is
-          averaged before.
+        - A partition of an own value becomes a product with a number, such that the reduction of equal values of all
+          ranks would be this value.
+        - A slice of an own value is kept if it selects rows of the batch. If only the function returns the slice, the
+          value is averaged before the slice.
+
+        Raises:
+            UnsupportedError: another collective along the axes has an own value as operand; located.
         """
         if not isinstance(op, Collective):
             if not self.own.isdisjoint(op.operands):
-                # If an operand is sharded along the axes, the op is sharded by rows of the batch.
-                if not any(self._sharded_dims(operand) for operand in op.operands if operand in self.of_batch):
+                batch_operands = [operand for operand in op.operands if operand in self.of_batch]
+                # If one of them is sharded along the axes, the op is sharded by rows of the batch.
+                if not any(map(self._sharded_dims, batch_operands)):
                     self._check_rows(op, (*op.operands, *op.results))
                 self.own.update(filter(self._is_whole, op.results))
             return

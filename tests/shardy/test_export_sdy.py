@@ -73,8 +73,8 @@ HEAD = "spmd.mesh @mesh <dp = 2, tp = 4>\nfunc.func @f(%x: tensor<16x8xf32>"
         ),
         (
             HEAD + ") {\n  %0 = aten.relu(%x) : tensor<16x8xf32> <dp: S(0)> needs (<dp: S(0)>)\n  return\n}",
-            "p.mlir:3:3: error: 'aten.relu': needs operands in other shardings, which sdy cannot state; "
-            "run --insert-reshard",
+            "p.mlir:3:3: error: 'aten.relu': requires other shardings of its operands, which sdy cannot represent; "
+            "run --insert-reshard first",
         ),
         (
             HEAD + " {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {\n"
