@@ -1,4 +1,4 @@
-"""Execute the functional collectives that spmdir emits, given the calls of all ranks of a group."""
+"""Execute functional collectives in one process, given the calls of all ranks of a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from spmdir.core.errors import PluginError
+from spmdir.core.errors import DivergenceError, PluginError
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.lowering.site import functional
 from spmdir.reshard.collective_spec import CollectiveSpec
@@ -40,23 +40,28 @@ def _torch_op(spec: CollectiveSpec, name: str) -> Any:
 
 
 def _operands(calls: Sequence[Issued]) -> list[Tensor]:
-    """Return the operands of a group; raises if shapes, types or arguments differ between ranks."""
+    """Return the operand of each rank; raise DivergenceError if types, shapes or arguments differ between ranks."""
     tensors = [call.arguments[0] for call in calls]
     for call, tensor in zip(calls, tensors, strict=True):
         has_equal_type = tensor.dtype == tensors[0].dtype and tensor.shape == tensors[0].shape
         if not has_equal_type or call.arguments[1:] != calls[0].arguments[1:]:
-            raise calls[0].error(f"has ranks of a group that disagree: {calls[0]} against {call}")
+            raise _difference_error(calls[0], call)
     return tensors
+
+
+def _difference_error(first: Issued, other: Issued) -> DivergenceError:
+    """Return the error for two calls of a group that do not fit together."""
+    return first.error(f"differs between ranks of a group: {first} and {other}; expected equal types and arguments")
 
 
 def _check_group_size(calls: Sequence[Issued], size: int) -> None:
     """Raise DivergenceError unless the argument `size` of a collective is the number of its ranks."""
     if size != len(calls):
-        raise calls[0].error(f"has a group size of {size}, but its group has {len(calls)} ranks")
+        raise calls[0].error(f"has the group size {size}; expected {len(calls)}, the number of ranks of its group")
 
 
 def _reduce(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
-    """Return the reduction of the tensors by `op`, in rank order."""
+    """Return the reduction of the tensors by `op`, in rank order; raise DivergenceError if torch cannot reduce them."""
     if op not in REDUCTIONS or (op == "avg" and not (tensors[0].is_floating_point() or tensors[0].is_complex())):
         raise calls[0].error(f"cannot reduce {tensors[0].dtype} by {op}")
     if tensors[0].is_complex() and op in ("sum", "avg"):
@@ -80,7 +85,7 @@ def _all_gather(calls: Sequence[Issued]) -> list[Tensor]:
     tensors = _operands(calls)
     _check_group_size(calls, calls[0].arguments[1])
     if not tensors[0].dim():
-        raise calls[0].error("gathers a tensor without dimensions")
+        raise calls[0].error("gathers a 0-d tensor; expected at least one dimension")
     gathered = torch.cat(tensors)
     return [gathered.clone() for _ in calls]
 
@@ -97,13 +102,13 @@ def _reduce_scatter(calls: Sequence[Issued]) -> list[Tensor]:
 
 
 def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
-    """Send each rank its block of every rank; blocks are cut along dimension 0 by the lengths in the calls."""
+    """Send each rank one block of every rank. The lengths in the calls cut each operand into blocks of dimension 0."""
     receives, sends = [list(call.arguments[1]) for call in calls], [list(call.arguments[2]) for call in calls]
     blocks = []
     for source, call in enumerate(calls):
         tensor = call.arguments[0]
         if tensor.dtype != calls[0].arguments[0].dtype or tensor.shape[1:] != calls[0].arguments[0].shape[1:]:
-            raise calls[0].error(f"has ranks of a group that disagree: {calls[0]} against {call}")
+            raise _difference_error(calls[0], call)
         expected = [receives[target][source] for target in range(len(calls)) if source < len(receives[target])]
         if sends[source] != expected or sum(sends[source]) != tensor.shape[0]:
             raise calls[0].error(
@@ -118,7 +123,9 @@ def _broadcast(calls: Sequence[Issued]) -> list[Tensor]:
     """Give each rank the tensor of one rank of the group."""
     tensors, root = _operands(calls), calls[0].arguments[1]
     if not 0 <= root < len(calls):
-        raise calls[0].error(f"is from rank {root} of a group of {len(calls)}; expected one from 0 to {len(calls) - 1}")
+        raise calls[0].error(
+            f"sends from rank {root} of a group of {len(calls)} ranks; expected a rank from 0 to {len(calls) - 1}"
+        )
     return [tensors[root].clone() for _ in calls]
 
 

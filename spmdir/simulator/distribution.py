@@ -29,11 +29,12 @@ _MAX_RANKS = 64
 
 
 def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a source of noise for `Placement.distribute`, with the type and device of the data.
+    """Return a source of noise for `Placement.distribute`: tensor → noise of its shape, element type and device.
 
-    The noise of an element has the size of the element, so sums with noise have its rounding errors. They stay finite
-    over up to `_MAX_RANKS` ranks. For zeros, infinities and NaN, the size is that of the smallest other element. Noise
-    for booleans is around zero, and its sign decides.
+    The noise of an element has about the magnitude of the element, so sums with noise have the rounding errors of the
+    data. Such sums stay finite over up to `_MAX_RANKS` ranks. For zeros, infinities and NaN, the magnitude is that of
+    the smallest other element. For booleans, the noise is f64 around zero, and a placement uses its sign. For integers,
+    it is from 0 to 3.
     """
 
     def noise(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,9 +86,9 @@ def distribute(
 
 
 def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
-    """Return the local tensor of one rank; a view if all placements shard or replicate.
+    """Return the local tensor of one rank; a view of `tensor` if all placements shard or replicate.
 
-    Partial values have no noise, so each rank can compute its local tensor without the others.
+    Partial values have zeros as noise, so each rank can compute its local tensor without the other ranks.
     """
     mesh = refinement(mesh, sharding)
     for axes, placement in _layers(sharding, mesh):
@@ -167,7 +168,10 @@ def _layer_indices(layers: Layers, mesh: Mesh, rank: int) -> tuple[int, ...]:
 
 
 def _outer_types(meta: TensorMeta, layers: Layers, mesh: Mesh) -> dict[tuple[int, ...], TensorMeta]:
-    """Return indices along the outer layers → the type that the next layer distributes."""
+    """Return indices along the outer layers → the type of the local tensor there, which the next layer distributes.
+
+    `()` is the key of the global tensor.
+    """
     types: dict[tuple[int, ...], TensorMeta] = {(): meta}
     outer: list[tuple[int, ...]] = [()]
     for axes, placement in layers:
@@ -213,14 +217,14 @@ def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement
     if placement.trait != "replicated":
         return
     for copy in group[1:]:
-        if copy.shape != group[0].shape or copy.dtype != group[0].dtype or not _same(group[0], copy):
+        if copy.shape != group[0].shape or copy.dtype != group[0].dtype or not _is_close(group[0], copy):
             raise SpmdirError(
                 f"ranks disagree along axis '{axis}' on a value that is replicated there: "
                 f"{_summary(group[0])} against {_summary(copy)}; the program is wrong, or an op is not deterministic"
             )
 
 
-def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+def _is_close(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether two tensors of one type are equal up to rounding, relative to the largest element."""
     if torch.equal(first, second) or not first.numel():
         return True

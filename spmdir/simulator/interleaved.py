@@ -44,7 +44,8 @@ class _Rank:
 
     Attributes:
         number: the rank.
-        steps: the execution, which yields at each collective, and at each wait for one that has not ended.
+        steps: the generator that executes the program. It yields at each collective, and at each wait for a collective
+            that has not ended.
         queue: the issued collectives that have not ended, in order.
         awaited: the collective that the rank waits for.
         output: the returned value, in a list of one; empty while the rank runs.
@@ -62,7 +63,11 @@ class _Rank:
         return not self.output and (self.awaited is None or self.awaited.result is not None)
 
     def head(self, communicator: _Communicator, one_at_a_time: bool) -> _Queued | None:
-        """Return the next collective of the rank on a communicator; None if it has none, or another must run first."""
+        """Return the next collective of the rank on a communicator.
+
+        Returns None if the rank has issued none there. With `one_at_a_time`, also if the rank must run a collective on
+        another communicator first.
+        """
         candidates = self.queue[:1] if one_at_a_time else self.queue
         return next((queued for queued in candidates if queued.communicator == communicator), None)
 
@@ -73,8 +78,10 @@ class _Rank:
         except StopIteration as end:
             self.output.append(end.value)
             return
-        self.awaited = in_flight if any(in_flight is queued.in_flight for queued in self.queue) else None
-        if self.awaited is None:
+        # The generator yields a collective a second time if the rank waits for it.
+        is_wait = any(in_flight is queued.in_flight for queued in self.queue)
+        self.awaited = in_flight if is_wait else None
+        if not is_wait:
             in_flight.issued.check(mesh)
             ranks = tuple(sorted(mesh.group(self.number, in_flight.issued.axes)))
             self.queue.append(_Queued(_Communicator(in_flight.issued.arguments[-1], ranks), in_flight))
@@ -160,14 +167,18 @@ def _run_collective(communicator: _Communicator, ranks: Sequence[_Rank], steps: 
     for number, call in zip(communicator.ranks, calls, strict=True):
         if call.node.target != calls[0].node.target:
             raise calls[0].error(
-                f"is what rank {communicator.ranks[0]} does in {communicator.name} while rank {number} does {call}"
+                f"is issued by rank {communicator.ranks[0]} in {communicator.name} while rank {number} issues {call}"
             )
     for started, result in zip(in_flight, steps[calls[0].node.target](calls), strict=True):
         started.result = result
 
 
 def _stuck_error(ranks: Sequence[_Rank], one_at_a_time: bool) -> DivergenceError:
-    """Return the error for a deadlock of all ranks."""
+    """Return the error for a deadlock of all ranks.
+
+    The error names a collective that cannot run, preferably one that a rank waits for. For each rank of its group that
+    has not reached the collective, the error has the reason.
+    """
     rank = min((rank for rank in ranks if rank.queue), key=lambda rank: rank.awaited is None)
     awaited = next((queued.communicator for queued in rank.queue if queued.in_flight is rank.awaited), None)
     blocked = rank.queue[0] if one_at_a_time or awaited is None else rank.head(awaited, one_at_a_time)

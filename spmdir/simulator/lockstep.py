@@ -57,7 +57,7 @@ def run_lockstep(
             return [outputs[rank] for rank in range(len(runs))]
         if outputs:
             raise in_flight[0].issued.error(f"is never reached by rank {min(outputs)}, which has ended")
-        results = _exchange([started.issued for started in in_flight], mesh, steps)
+        results = _run_collective([started.issued for started in in_flight], mesh, steps)
         for started, result in zip(in_flight, results, strict=True):
             started.result = result
 
@@ -71,8 +71,15 @@ def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) 
     return run_lockstep([program], [inputs], Mesh({}), seed)[0]
 
 
-def _exchange(issued: Sequence[Issued], mesh: Mesh, steps: Steps) -> list[Tensor]:
-    """Run one collective in all groups, and return its result on each rank."""
+def _run_collective(issued: Sequence[Issued], mesh: Mesh, steps: Steps) -> list[Tensor]:
+    """Run one collective in all groups, and return its result on each rank.
+
+    Args:
+        issued: [rank], the collective that the rank has issued.
+
+    Raises:
+        DivergenceError: ranks issue different collectives, or the mesh lacks an axis.
+    """
     reference = issued[0]
     for rank, collective in enumerate(issued):
         if (collective.node.target, collective.axes) != (reference.node.target, reference.axes):

@@ -1,6 +1,7 @@
 """Measure the errors of lossy steps: compare the result of each step with that of an exact step.
 
-The program continues with the exact values. So its other ops can be compared with one device up to rounding.
+The program continues with the exact values. So the errors of lossy steps do not accumulate, and the results of other
+ops equal those of one device up to rounding.
 """
 
 from __future__ import annotations
@@ -90,10 +91,13 @@ class Measuring:
     used: set[Placement] = attrs.field(factory=set)
 
     def step(self, calls: Sequence[Issued]) -> list[Tensor]:
-        """Measure a step, and return the results of an exact step.
+        """Measure a step, and return the local tensor of each rank after an exact step.
+
+        A step that is not lossy is not measured: its results are returned unchanged. The same holds for a step into a
+        lossy placement that rounds nothing here.
 
         Args:
-            calls: [rank], the call with the local tensor before and after the step.
+            calls: [rank], the call of `measured_step`, with the local tensor before and after the step.
         """
         number, member = calls[0].arguments[2:4]
         op, mesh = self.ops[number], self.mesh

@@ -68,7 +68,11 @@ class InFlight:
 
 
 class Random:
-    """The random numbers of one rank. All ranks draw the same stream, in any order of execution."""
+    """The random numbers of one rank.
+
+    Each rank has its own generator state from the same seed. So all ranks draw equal numbers, in whatever order the
+    simulator runs them.
+    """
 
     def __init__(self, seed: int):
         self._seed = seed
@@ -99,7 +103,10 @@ def run(
 ) -> Generator[InFlight, None, Any]:
     """Interpret the graph of one rank. Values are freed after their last use.
 
-    Yields: each collective when it is issued, and again at its wait if it has not ended.
+    Yields: each collective when it is issued, and again at its wait if it has not ended. Before the caller resumes
+    after a wait, it sets the result of the collective.
+
+    Returns: the results of the graph.
 
     Args:
         program: the graph.

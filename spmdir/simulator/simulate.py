@@ -203,7 +203,9 @@ def bind_symbolic_sizes(
     sizes: Mapping[str, int] | None,
     pipeline: Pipeline,
 ) -> ModuleOp:
-    """Bind the symbolic sizes of a module to the sizes of its inputs.
+    """Return the module with numbers in place of its symbolic sizes; the module itself if it has none.
+
+    The numbers are `sizes`, and those that follow from the shapes of the inputs.
 
     Raises:
         SpmdirError: sizes contradict each other, are unknown, or are outside the ranges of the traced program.
@@ -228,18 +230,18 @@ def solve_shapes(bound_sizes: dict[str, int], named_shapes: Sequence[tuple[str, 
     """Add to `bound_sizes` the sizes that follow from (name, symbolic shape, tensor) triples.
 
     Raises:
-        SpmdirError: sizes contradict each other.
+        SpmdirError: sizes contradict each other, or a tensor has another number of dimensions.
     """
     symbolic = [(name, shape, tensor) for name, shape, tensor in named_shapes if any(map(is_symbolic, shape))]
     for _ in range(2):  # a size follows from a product if its other factors are known
         for name, shape, tensor in symbolic:
             if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
-                raise SpmdirError(f"'{name}' is {_kind(tensor)}; expected a tensor of {len(shape)} dimensions")
+                raise SpmdirError(f"'{name}' is {_describe_rank(tensor)}; expected a tensor of {len(shape)} dimensions")
             solve(bound_sizes, shape, tuple(tensor.shape), f"'{name}'")
 
 
-def _kind(value: Any) -> str:
-    """Return the number of dimensions of a tensor, or the type of another value, for errors."""
+def _describe_rank(value: Any) -> str:
+    """Return the number of dimensions of a tensor, or the name of the type of another value, for errors."""
     return f"of {value.dim()} dimensions" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
@@ -352,7 +354,10 @@ def match_inputs(
 
 
 def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:
-    """Return the flat outputs of the program from the results of its function: mutations last, without states."""
+    """Return the flat outputs of the program from the results of its function: mutations last, without edge states.
+
+    Outputs that are not tensors are the literals of the attribute `spmd.outputs`.
+    """
     kinds = [signature_kind(function, "res_attrs", index) for index in range(len(results))]
     spec = function.attributes.get("spmd.outputs")
     mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
@@ -405,7 +410,7 @@ def _collect_result(shards: Sequence[Any], value: SSAValue, mesh: Mesh) -> Any:
 
 
 def _move_constants(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
-    """Move the constants of a program to the device of its inputs."""
+    """Move the constants of a program to the device of its first input; do nothing without inputs."""
     devices = [tensor.device for group in tensors for tensor in group]
     if devices:
         program.to(devices[0])
@@ -423,6 +428,8 @@ def _location(value: SSAValue) -> Any:
 
 
 def _listed(names: Any) -> str:
-    """Return the first eight names, or `nothing` if there are none."""
+    """Return the first eight names, with `…` if there are more; `nothing` if there are none."""
     names = list(names)
-    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "nothing"
+    if not names:
+        return "nothing"
+    return ", ".join([*names[:8], *(["…"] if len(names) > 8 else [])])

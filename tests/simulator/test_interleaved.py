@@ -109,7 +109,7 @@ def test_starts_in_another_order_hang_where_a_rank_does_one_collective_at_a_time
 def test_a_group_whose_ranks_do_different_collectives_is_found_in_every_order() -> None:
     programs = [program((what, "a"), ("wait", "a")) for what in ("tp", "tp", "tp", "broadcast")]
     for order in range(6):
-        with pytest.raises(DivergenceError, match=r"is what rank 2 does in mesh:tp while rank 3 does .*broadcast"):
+        with pytest.raises(DivergenceError, match=r"is issued by rank 2 in mesh:tp while rank 3 issues .*broadcast"):
             run_interleaved(programs, INPUTS, MESH, order=order)
 
 

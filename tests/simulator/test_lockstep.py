@@ -76,7 +76,7 @@ def test_a_rank_that_ends_while_others_wait_for_it_diverges():
 )
 def test_ranks_of_a_group_that_disagree_diverge(other, x):
     programs = [program(reduce_over("tp"))] * 3 + [program(other)]
-    with pytest.raises(DivergenceError, match="ranks of a group that disagree"):
+    with pytest.raises(DivergenceError, match="differs between ranks of a group"):
         run(programs, [[torch.zeros(4)]] * 3 + [[x]])
 
 
@@ -88,12 +88,12 @@ def test_all_to_all_splits_that_do_not_meet_diverge():
 
 
 def test_a_wrong_group_size_diverges():
-    with pytest.raises(DivergenceError, match="has a group size of 4, but its group has 2 ranks"):
+    with pytest.raises(DivergenceError, match="has the group size 4; expected 2, the number of ranks of its group"):
         run([program((functional.all_gather_into_tensor.default, 4, "mesh:tp"))] * 4)
 
 
 def test_a_broadcast_from_a_rank_that_its_group_lacks_diverges():
-    with pytest.raises(DivergenceError, match="is from rank 2 of a group of 2; expected one from 0 to 1"):
+    with pytest.raises(DivergenceError, match="sends from rank 2 of a group of 2 ranks; expected a rank from 0 to 1"):
         run([program((functional.broadcast.default, 2, "mesh:tp"))] * 4)
 
 
