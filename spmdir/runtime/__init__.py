@@ -1,4 +1,6 @@
-"""Front doors to real process groups: shard_module, parallelize, training_step and checkpoints; agreement of ranks.
+"""The entry points for real process groups: shard_module, parallelize, training_step and checkpoints.
+
+Ranks compare their settings, programs and inputs before they run collectives; see agreement.py.
 
 May import: core, reshard, dialects, analysis, transforms, pipeline, passes, torch_interop, lowering, simulator,
 importer, plans.

@@ -21,10 +21,16 @@ from spmdir.core.progress import shown_on_terminal
 from spmdir.torch_interop.group_registry import default_store, default_timeout
 
 LINGER = 60.0
-"""Longest wait, in seconds, until all ranks have read an error. The store may end with the process of a rank."""
+"""The longest time, in seconds, that a rank stays alive until the other ranks have read an error.
+
+The process of the rank may host the store. If it ended earlier, the other ranks could not read the error.
+"""
 
 PASS_SAME = "pass the same value on all ranks"
+"""The advice for options that differ between ranks."""
+
 SAME = "use the same model, shapes and shardings on all ranks"
+"""The advice for programs that differ between ranks."""
 
 COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "torch": lambda a, b, ranks: f"{ranks} run torch {a} and {b}; install the same version on all ranks",
@@ -117,8 +123,11 @@ class RankGroup:
         count = store.add(f"groups of {own_rank}", 1)
         return cls(members, members.index(own_rank), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
-    def part(self, numbers: Sequence[int]) -> RankGroup:
-        """Return the group of the members with these numbers. Each of them calls this, in the same order of calls."""
+    def make_subgroup(self, numbers: Sequence[int]) -> RankGroup:
+        """Return the group of the members with these numbers, which are those of `numbers`.
+
+        Each of these members calls this, in the same order of calls.
+        """
         group = RankGroup.join([self.members[self.numbers.index(number)] for number in numbers])
         group.numbers, group.timeout = tuple(numbers), self.timeout
         return group
@@ -127,7 +136,10 @@ class RankGroup:
     def check_agreement(self, operation: str) -> Iterator[dict[str, Any]]:
         """Run the body on each rank, then compare the fields that the ranks put into the status; all ranks must enter.
 
-        The first rank shows progress on its terminal, if it has one, and alone issues the warnings of the body.
+        If the body raises on a rank, all ranks raise. Only the first rank issues the warnings of the body, and shows
+        progress on its terminal if it has one.
+
+        Yields: the status, a dict for fields of COMPARED and SHARED with JSON values.
 
         Args:
             operation: the name of the step that the ranks run, for errors.
@@ -149,7 +161,7 @@ class RankGroup:
         if verdict:
             raise _decode_error(verdict)
 
-    def from_first(
+    def broadcast_text(
         self, operation: str, produce_text: Callable[[], str], meanwhile: Callable[[], None] = lambda: None
     ) -> str:
         """Return on every rank the text that `produce_text` returns on the first rank; all ranks must call this.
@@ -173,7 +185,11 @@ class RankGroup:
 
     @contextmanager
     def report_errors(self) -> Iterator[None]:
-        """Report an error of the body, without waiting: other ranks read it when they wait in vain for this rank."""
+        """Write an error of the body to the store, without waiting for other ranks, and raise it.
+
+        A rank whose collective fails reads the errors with `reported_errors`. After a body without an error, an earlier
+        report of this rank is deleted.
+        """
         try:
             yield
         except Exception as error:
@@ -185,13 +201,17 @@ class RankGroup:
                 self._store.delete_key(f"error of {self.index}")
 
     def report_error(self, error: Exception) -> None:
-        """Write `error` to the store, where other ranks read it."""
+        """Write `error` to the store for `reported_errors`. If the store cannot be reached, do nothing."""
         self._reported = True
         with suppress(RuntimeError):
             self._store.set(f"error of {self.index}", json.dumps(_encode_error(error)))
 
     def reported_errors(self) -> str:
-        """Return the errors that ranks reported and the operations that they reached, such as `rank 1: MESSAGE; `."""
+        """Return the errors that ranks reported, as the start of a message: `rank 1: MESSAGE; `.
+
+        For a rank without an error that waits at its next operation, the text has the operation. It is empty if no rank
+        has an error or waits, or if the store cannot be reached.
+        """
         texts = []
         with suppress(RuntimeError):
             for index, number in enumerate(self.numbers):
@@ -233,7 +253,7 @@ class RankGroup:
 
     @contextmanager
     def _reaching_store(self, operation: str) -> Iterator[None]:
-        """Turn an error of the store in the body into a SpmdirError with the name of `operation`."""
+        """Turn an error of the store in the body into an SpmdirError with the name of `operation`."""
         try:
             yield
         except RuntimeError as error:
@@ -258,11 +278,14 @@ class RankGroup:
             return {"message": f"the ranks cannot be compared at {operation}: {_encode_error(error)['message']}"}
 
     def _verdict(self, statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the error or difference in the statuses of the members; empty if there is none."""
-        return verdict_of(statuses, self.numbers)
+        """Return the error for the first error or difference in the statuses of the members; empty without one."""
+        return compare_statuses(statuses, self.numbers)
 
     def _missing_verdict(self, store: Any, operation: str) -> dict[str, Any]:
-        """Return the error that some ranks have not written a status within the timeout."""
+        """Return the error for ranks that have not written a status within the timeout.
+
+        If all have, the first rank has not written the verdict in time, so the error names the first rank.
+        """
         missing_indices = [index for index in range(len(self.members)) if not store.check([str(index)])] or [0]
         missing_numbers = [str(self.numbers[index]) for index in missing_indices]
         message = (
@@ -289,15 +312,21 @@ class RankGroup:
         return True
 
     def _forget(self, round: int) -> None:
-        """Delete the entries of a round. All ranks have left it once all have entered the next one."""
-        for key in [*map(str, range(len(self.members))), "verdict", "seen", "text"] if round else []:
+        """Delete the entries of a round, of which round 1 is the first; nothing for round 0.
+
+        This is safe once all ranks have entered the next round, because each has then left this round.
+        """
+        if not round:
+            return
+        for key in (*map(str, range(len(self.members))), "verdict", "seen", "text"):
             self._store.delete_key(f"{round}/{key}")
 
 
-def verdict_of(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the first error in the statuses, else the first difference between them; empty if there is none.
+def compare_statuses(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return the first error in the statuses, else the error for the first difference; empty if there is none.
 
     Args:
+        statuses: the status of each rank.
         numbers: the numbers that errors print for the ranks of the statuses.
     """
     for number, status in zip(numbers, statuses, strict=False):
@@ -329,7 +358,7 @@ def _encode_error(error: Exception) -> dict[str, Any]:
 
 
 def _decode_error(encoded: Mapping[str, Any]) -> SpmdirError:
-    """Return the error with these fields; a SpmdirError if its class is not in CLASSES."""
+    """Return the error with the fields that `_encode_error` returned; an SpmdirError if its class is not in CLASSES."""
     rank, location = encoded.get("rank"), encoded.get("location")
     message = encoded["message"] if rank is None else f"rank {rank}: {encoded['message']}"
     return CLASSES.get(encoded.get("class", ""), SpmdirError)(message, Location(*location) if location else None)

@@ -12,9 +12,10 @@ from torch.distributed.tensor.experimental import register_sharding
 
 @cache
 def support_anomaly_detection() -> None:
-    """Register a sharding rule of `_is_any_true` with DTensor; autograd uses this op to look for NaN.
+    """Register a sharding rule of `_is_any_true` with DTensor, once for the process.
 
-    Each rank checks its own shard, as in FSDP2.
+    In anomaly detection, autograd uses this op to find NaN in gradients, and DTensor has no rule for it. Each rank
+    checks its own shard, as in FSDP2.
     """
 
     def shardings(x: Any) -> Any:

@@ -94,6 +94,14 @@ class Partitioned:
     _programs: dict[tuple[Any, ...], Parallel] = attrs.field(factory=dict)
 
     def __call__(self, *args: Any) -> Sequence[Tensor]:
+        """Return the outputs of the graph, as global tensors; all ranks must call this.
+
+        The first call with new shapes, element types or numbers partitions the graph.
+
+        Raises:
+            UnsupportedError: an input requires a gradient, and gradients are enabled.
+            SpmdirError: as `parallelize`.
+        """
         if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
             raise UnsupportedError(
                 "the backend has no gradients; call the model under torch.no_grad(), or train it with "

@@ -35,7 +35,7 @@ def check_and_locate(decided: ModuleOp, imported: ModuleOp) -> None:
     values: dict[SSAValue, SSAValue] = dict(zip(function.args, model.args, strict=True))
     for op, expected in zip_longest(_computing_ops(function, values), model.body.block.ops):
         if op is None or expected is None or _computation(op) != _computation(expected):
-            raise _difference(op, expected, function)
+            raise _difference_error(op, expected, function)
         if [values[operand] for operand in op.operands] != list(expected.operands):
             raise SpmdirError(f"'{op.name}' takes other operands than in the model", location_of(op))
         for result, expected_result in zip(op.results, expected.results, strict=True):
@@ -49,10 +49,12 @@ def check_and_locate(decided: ModuleOp, imported: ModuleOp) -> None:
 
 
 def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
-    """Yield the ops that compute or constrain. Skip reshards: map their results in `values` to what they reshard.
+    """Yield the ops that compute or constrain, and skip reshards.
+
+    The results of a reshard correspond to the value that its operand corresponds to, and are added to `values`.
 
     Args:
-        values: value of the decided program → value of the imported one.
+        values: value of the decided program → value of the imported program.
     """
     for op in function.body.block.ops:
         if isinstance(op, SpmdOp) and not isinstance(op, ConstraintOp):
@@ -62,17 +64,25 @@ def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
 
 
 def _computation(op: Operation) -> tuple[Any, ...]:
-    """Return the properties that two ops with equal operands must share. Types of sizes depend on the decision."""
+    """Return the properties that corresponding ops of the decided and the imported program must share.
+
+    The shardings that a decision adds are left out. So are the types of sizes, which depend on the decision.
+    """
     properties = {name: value for name, value in op.properties.items() if name not in DECIDED}
     return op.name, properties, [] if isinstance(op, SizeOp) else list(op.result_types)
 
 
-def _difference(op: Operation | None, expected: Operation | None, function: FuncOp) -> SpmdirError:
-    """Return the error for an op of the decided program that differs from the model's; None is the end of either."""
-    return SpmdirError(f"found {_text(op)} where the model has {_text(expected)}", location_of(op or function))
+def _difference_error(op: Operation | None, expected: Operation | None, function: FuncOp) -> SpmdirError:
+    """Return the error for an op of the decided program that differs from that of the model.
+
+    Args:
+        op, expected: the op of the decided program and that of the model; None if the program has no further op.
+        function: the function of the decided program.
+    """
+    return SpmdirError(f"found {_op_text(op)} where the model has {_op_text(expected)}", location_of(op or function))
 
 
-def _text(op: Operation | None) -> str:
+def _op_text(op: Operation | None) -> str:
     """Return an op as text, in backquotes; `the end` for None."""
     if op is None:
         return "the end"
@@ -131,11 +141,15 @@ def _check_attributes(subject: str, function: FuncOp, model: FuncOp, attrs_name:
 
 
 def _restore_error(subject: str, location: Any) -> SpmdirError:
+    """Return the error of an argument or result that was edited."""
     return SpmdirError(f"{subject} differs in name or kind from the model; restore it", location)
 
 
 def _check_sharding(subject: str, decided: Sharding | None, required: Sharding | None, location: Any) -> None:
-    """Raise ShardingError if the annotation has no open axis and the sharding differs from it."""
+    """Raise ShardingError if the sharding `decided` differs from the annotation `required`.
+
+    Nothing is checked without an annotation, or if the annotation has open axes.
+    """
     if required is not None and not required.open_axes and decided != required:
         raise ShardingError(
             f"{subject} has the sharding <{decided or ''}>; expected <{required}>, its annotation", location

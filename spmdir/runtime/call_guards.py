@@ -29,9 +29,18 @@ class CallGuards:
 
     @classmethod
     def of(cls, dry_run: DryRun, traced: Any, device: torch.device) -> CallGuards:
-        """Return the guards for the present state of a model, a step of `training_step` or another function."""
+        """Return the guards for the present state of a model, a step of `training_step` or another function.
+
+        Args:
+            dry_run: the dry run of `traced`.
+            traced: the model or step.
+            device: the device whose settings are guarded.
+
+        Raises:
+            UnsupportedError: a value of the state differs at each read.
+        """
         is_step = isinstance(traced, TrainingStep)
-        roots = {"model": traced.model, "loss": traced.loss} if is_step else {_name(traced): traced}
+        roots = {"model": traced.model, "loss": traced.loss} if is_step else {_root_name(traced): traced}
         fixed = (GRAD_MODE,) if is_step else ()  # a step enables gradients itself
         weak_roots = tuple(
             (name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items()
@@ -41,7 +50,8 @@ class CallGuards:
 
     def check(self) -> None:
         """Raise UnsupportedError if state that the trace read has changed."""
-        change = self._guards.change(*(root() if isinstance(root, weakref.ref) else root for _, root in self._roots))
+        roots = [root() if isinstance(root, weakref.ref) else root for _, root in self._roots]
+        change = self._guards.find_change(*roots)
         if change is None:
             return
         raise UnsupportedError(
@@ -50,5 +60,6 @@ class CallGuards:
         )
 
 
-def _name(traced: Any) -> str:
+def _root_name(traced: Any) -> str:
+    """Return the name of a traced object in errors: `model` or `step`."""
     return "model" if isinstance(traced, nn.Module) else "step"

@@ -116,7 +116,9 @@ class Capture:
     dry_run: DryRun | None = None
 
     def result_shardings(self, out_shardings: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
-        """Return `out_shardings` for `import_fx`: unannotated outputs are replicated, and a new state is like the old.
+        """Return `out_shardings` for `import_fx`: the entries for outputs, then for the new state of a step.
+
+        A tensor whose entry is None is replicated. Each tensor of the new state has the sharding of the old.
 
         Raises:
             ShardingError: `out_shardings` does not have one entry for each output.
@@ -141,7 +143,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     Raises:
         UnsupportedError: torch.export rejects the model, or the forward changes state that is not in its buffers.
     """
-    traced, arguments = off_meta_device(model, _distinct(example_inputs))
+    traced, arguments = replace_meta_tensors(model, _copy_repeated_tensors(example_inputs))
     dry_run = dry_run_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
@@ -154,7 +156,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     leaves, in_spec = pytree.tree_flatten(example_inputs)
     convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
     tensors: dict[str, Any] = {**program.constants, **program.state_dict}
-    # Fake tensors stand for meta tensors during the trace; two names of one tensor must give one meta tensor.
+    # Fake tensors replaced meta tensors for the trace. Two names of one tensor must get one meta tensor.
     meta_tensors: dict[int, Any] = {
         id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)
     }
@@ -162,8 +164,11 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     return Capture(program, convention, [], tensors, outputs, dry_run)
 
 
-def _distinct(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the inputs with a copy for each repetition of a tensor, which torch.export would take for one argument."""
+def _copy_repeated_tensors(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the inputs, with a copy in place of each repetition of a tensor.
+
+    torch.export would treat two arguments with the same tensor as one.
+    """
     earlier_ids: set[int] = set()
 
     def copy_repetition(leaf: Any) -> Any:
@@ -175,10 +180,11 @@ def _distinct(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return pytree.tree_map(copy_repetition, example_inputs)
 
 
-def off_meta_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Return the model and arguments to trace: if the model has tensors on the meta device, copies with fake tensors.
+def replace_meta_tensors(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return (model, arguments) to trace: copies with fake tensors if the model has tensors on the meta device.
 
-    The fake tensors are on the device of the arguments, or on the CPU if all arguments are on the meta device.
+    The fake tensors are on the device of the arguments, or on the CPU if all arguments are on the meta device. A model
+    without meta tensors, and its arguments, are returned unchanged.
     """
     state = [*model.parameters(), *model.buffers()]
     if not any(tensor.is_meta for tensor in state):
@@ -250,7 +256,7 @@ def _empty_on(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _graph_outputs(graph: fx.Graph) -> Any:
-    """Return what a graph returns: a tree of nodes and numbers."""
+    """Return the outputs of a graph: a tree of nodes and numbers."""
     return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
 
 
@@ -270,5 +276,5 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 def _constant_or_mark(leaf: Any) -> Any:
-    """Return a number, which is a constant of the program, unchanged; `_TENSOR` for each tensor."""
+    """Return `_TENSOR` for a tensor, and any other leaf unchanged: it is a constant of the program."""
     return _TENSOR if _is_tensor(leaf) else leaf

@@ -116,7 +116,7 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
     """
     directory = Path(directory)
     rank = own_rank()
-    with check_agreement("checkpoint.save") as status, _fresh_optimizers(state) as unstepped:
+    with check_agreement("checkpoint.save") as status, _track_unstepped_optimizers(state) as unstepped:
         _STEP.check("step", step)
         _KEEP.check("keep", keep)
         status |= {"step": step, "keep": keep, "directory": str(directory)}
@@ -184,7 +184,7 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         place = find_checkpoint(Path(directory), step) if rank == 0 else None
     place = broadcast_from_first(place)
     with ExitStack() as loading:
-        with check_agreement("the checks of a checkpoint"), _fresh_optimizers(state):
+        with check_agreement("the checks of a checkpoint"), _track_unstepped_optimizers(state):
             check_files(place, rank, world)
             metadata = read_metadata(place)
             for entry in state.values():
@@ -224,7 +224,10 @@ def _trees(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
-    """Return the tensors and plain values of one entry of the state, as a tree of dicts and lists."""
+    """Return the tensors and plain values of one entry of the state, as a tree of dicts and lists.
+
+    A value that is neither a Parallel, a module, an optimizer nor an object with a `state_dict` is its own tree.
+    """
     if isinstance(value, Parallel):
         return dict(value.state)
     if isinstance(value, nn.Module):
@@ -237,7 +240,10 @@ def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
 
 
 def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None:
-    """Pass the loaded tree to an object that does not share memory with it."""
+    """Pass the loaded tree to the object `value` if it does not share the memory of the tree.
+
+    Tensors of a Parallel and of a module share it. They were loaded in place.
+    """
     if isinstance(value, Parallel):
         value.note_values(tree)
         return
@@ -310,7 +316,11 @@ def _key_in(container: Any, key: Any) -> Any:
 
 
 def _digest(name: str, value: Any) -> str:
-    """Return the digest by which ranks compare a value that only one of them saves."""
+    """Return the digest by which ranks compare a value that only one of them saves.
+
+    Raises:
+        UnsupportedError: the value cannot be saved.
+    """
     try:
         return value_digest(value)
     except TypeError as error:
@@ -318,7 +328,7 @@ def _digest(name: str, value: Any) -> str:
 
 
 def _generator_states() -> dict[str, Tensor]:
-    """Return device type → the state of its random generator."""
+    """Return device type → state of its random generator, for the CPU and the accelerator if there is one."""
     states = {"cpu": torch.get_rng_state()}
     if torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator()
@@ -339,6 +349,7 @@ def _saved_generators(metadata: Metadata, rank: int) -> dict[str, Tensor]:
 
 
 def _set_generator(device_type: str, state: Tensor) -> None:
+    """Set the random generator of a type of device to a saved state."""
     (torch if device_type == "cpu" else torch.get_device_module(device_type)).set_rng_state(state)
 
 
@@ -350,18 +361,16 @@ def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, st
     saved = metadata.state_dict_metadata
     key_of_name = {name: path[0] for name, path in (metadata.planner_data or {}).items()}
     saved_keys = {key_of_name.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}
-    differences = [f"'{name}' is not in it" for name in values if name not in saved]
+    differences = [f"'{name}' is not in the checkpoint" for name in values if name not in saved]
     if values and not saved_keys & state.keys():
-        differences = [
-            f"it has {', '.join(map(repr, sorted(saved_keys)))} and nothing of {', '.join(map(repr, state))}"
-        ]
+        differences = [f"it contains {', '.join(map(repr, sorted(saved_keys)))}, but not {', '.join(map(repr, state))}"]
     for name in saved:
         if name not in values and key_of_name.get(name, name) in state:
-            differences.append(f"'{name}' is in it alone")
+            differences.append(f"'{name}' is only in the checkpoint")
     for name in values.keys() & saved.keys():
         saved_type, expected_type = _describe(saved[name]), _describe(values[name])
         if saved_type != expected_type:
-            differences.append(f"'{name}' is {saved_type} in it and {expected_type} here")
+            differences.append(f"'{name}' is {saved_type} in the checkpoint and {expected_type} here")
     if differences:
         shown_differences = "; ".join(sorted(differences)[:SHOWN])
         remainder = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
@@ -379,10 +388,11 @@ def _describe(value: Any) -> str:
 
 
 @contextmanager
-def _fresh_optimizers(state: Mapping[str, Any]) -> Iterator[list[str]]:
+def _track_unstepped_optimizers(state: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield the names of optimizers that have taken no step, and clear their state if the body raises.
 
-    `get_optimizer_state_dict` of torch initialises the moments of such an optimizer by a step without gradients.
+    In the body, `get_optimizer_state_dict` of torch initialises the moments of such an optimizer, by a step without
+    gradients. An error must not leave these moments behind.
     """
     _NAMED.check("state", state)
     unstepped = [

@@ -30,7 +30,15 @@ def list_complete(directory: Path) -> dict[int, Path]:
 
 
 def prepare_directory(directory: Path, step: int | None) -> tuple[Path, Path]:
-    """Return the final path of a checkpoint, and an empty directory to write it into; remove unfinished checkpoints."""
+    """Return (final path of a checkpoint, new empty directory to write it into). Remove unfinished checkpoints.
+
+    Args:
+        directory: the directory of all checkpoints; it is created if needed.
+        step: the number of the checkpoint; if None, one more than the last.
+
+    Raises:
+        SpmdirError: there is a checkpoint of this number, or the directory cannot be made.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -68,7 +76,13 @@ def _sync(folder: Path) -> None:
 
 
 def find_checkpoint(directory: Path, step: int | None) -> Path:
-    """Return the path of the checkpoint to load; `directory` itself if torch wrote it and `step` is None."""
+    """Return the path of the checkpoint with the number `step`, or of the last if `step` is None.
+
+    If `step` is None and torch wrote the directory, it is itself the checkpoint.
+
+    Raises:
+        SpmdirError: there is no such checkpoint.
+    """
     if step is None and (directory / METADATA).exists():
         return directory
     checkpoints = list_complete(directory)
@@ -82,7 +96,10 @@ def find_checkpoint(directory: Path, step: int | None) -> Path:
 
 
 def check_files(place: Path, rank: int, world: int) -> None:
-    """Raise SpmdirError unless the files of a checkpoint match their digests. Each rank checks some of the files."""
+    """Raise SpmdirError unless the files of a checkpoint match their digests.
+
+    Rank `rank` of `world` ranks checks every `world`-th file. A checkpoint that torch wrote has no digests, and passes.
+    """
     try:
         digests = json.loads((place / DIGESTS).read_text()) if (place / DIGESTS).exists() else {}
     except ValueError as error:
@@ -102,6 +119,7 @@ def check_files(place: Path, rank: int, world: int) -> None:
 
 
 def _is_digest(name: str, digest: Any) -> bool:
+    """Return whether `name` is a file name without folders, and `digest` has the form that `file_digest` returns."""
     return Path(name).name == name and isinstance(digest, dict) and digest.keys() == {"bytes", "sha256"}
 
 
@@ -121,6 +139,7 @@ def _damaged_error(place: Path, name: str, problem: str) -> SpmdirError:
 
 
 def file_digest(file: Path) -> dict[str, Any]:
+    """Return the length of a file in `bytes`, and its `sha256` digest."""
     say("the digest of {}", file.name)
     with open(file, "rb") as stream:
         return {"bytes": os.fstat(stream.fileno()).st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
@@ -130,7 +149,7 @@ def read_metadata(place: Path) -> Metadata:
     """Return the metadata of a checkpoint, after a check that its files have at least the expected lengths."""
     try:
         metadata = FileSystemReader(place).read_metadata()
-    except Exception as error:  # a pickle that is damaged raises anything
+    except Exception as error:  # unpickling a damaged file may raise anything
         raise _damaged_error(place, METADATA, f"cannot be read: {type(error).__name__}: {error}") from error
     ends: dict[str, int] = {}
     for stored in (metadata.storage_data or {}).values():

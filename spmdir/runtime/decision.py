@@ -29,7 +29,7 @@ def decide_once(
     def decide_on_first() -> str:
         return ir.print_ir(decide(imported, pipeline, cache, name), debuginfo=True)
 
-    text = ranks.from_first("the decision of the first rank", decide_on_first)
+    text = ranks.broadcast_text("the decision of the first rank", decide_on_first)
     return ir.read_printed(text)
 
 

@@ -13,7 +13,7 @@ from spmdir.core.progress import shown_on_terminal
 from spmdir.runtime.agreement import RankGroup
 
 _JOINED: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
-"""Process group → its RankGroup, joined once: each round deletes the entries of the previous one."""
+"""Process group → its RankGroup. It is joined once, because a new RankGroup would leave entries in the store."""
 
 
 def own_rank() -> int:
@@ -32,6 +32,8 @@ def shown_by_first() -> Iterator[None]:
 def check_agreement(operation: str) -> Iterator[dict[str, Any]]:
     """Run the body on each rank, and raise on all ranks if one of them raises; see `RankGroup.check_agreement`.
 
+    Without a process group, only run the body.
+
     Raises:
         SpmdirError: on all ranks, if one of them raised, does not arrive, or differs in a field of the status.
     """
@@ -46,7 +48,7 @@ def check_agreement(operation: str) -> Iterator[dict[str, Any]]:
 
 
 def broadcast_from_first(value: Any) -> Any:
-    """Return the value of the first rank. It must support pickling."""
+    """Return the value of the first rank on all ranks; `value` without a group. The value must support pickling."""
     if not dist.is_initialized():
         return value
     values = [value]
@@ -55,7 +57,7 @@ def broadcast_from_first(value: Any) -> Any:
 
 
 def gather_from_all(value: Any) -> list[Any]:
-    """Return the values of all ranks. They must support pickling."""
+    """Return the values of all ranks, in rank order; [value] without a group. The values must support pickling."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()

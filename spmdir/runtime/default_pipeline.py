@@ -24,4 +24,5 @@ def running_pipeline(pipeline: Pipeline | str | None, device_type: str | None) -
 
 @functools.cache
 def _default_pipeline(topology: str | None) -> Pipeline:
+    """Return the standard pipeline with `schedule`, for a topology; None is the default topology of pipelines."""
     return Pipeline(SCHEDULED, topology=topology)

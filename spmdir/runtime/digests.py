@@ -90,8 +90,8 @@ def tensor_digest(tensor: Tensor) -> str:
 def quick_digest(tensor: Tensor) -> int:
     """Return a hash of the shape, element type and bits of a tensor, computed on its device.
 
-    Only the hash is copied from the device. It is equal for equal tensors on devices of one type. It is not
-    cryptographic: tensors may be constructed that have equal hashes.
+    Only the hash is copied from the device. Equal tensors on devices of one type have equal hashes. The hash is not
+    cryptographic: different tensors with equal hashes can be constructed.
     """
     bits = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
     bits = bits.resolve_neg().contiguous().reshape(-1).view(_BITS[bits.element_size()])
@@ -113,7 +113,8 @@ def hash_bits(bits: Tensor, start: int) -> int:
 def value_digest(value: Any) -> str:
     """Return a digest of a value that pickle supports; equal values have equal digests in all processes.
 
-    A pickle depends on which parts are the same object, and `repr` may contain addresses, so neither is used.
+    The pickle itself is not used, because it depends on which parts are the same object. `repr` is not used, because it
+    may contain addresses.
 
     Raises:
         TypeError: the value cannot be pickled.

@@ -97,7 +97,7 @@ def perform_dry_run(
         while not is_complete:
             earlier_ops, was_earlier_finished = ops, is_finished
             ops, is_finished = _run(run, data(), code)
-            change = guards.change(*roots.values())
+            change = guards.find_change(*roots.values())
             if change is not None:
                 raise _state_change_error(change)
             if is_finished and was_earlier_finished and ops != earlier_ops:
@@ -256,7 +256,7 @@ def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _state_change_error(change: str) -> UnsupportedError:
-    """Return the error of a forward that changes Python state; `change` is a text of `Guards.change`."""
+    """Return the error of a forward that changes Python state; `change` is a text of `Guards.find_change`."""
     path, _, values = change.partition(" was ")
     name = path.rpartition(".")[2]
     if values.startswith("a tensor"):

@@ -1,7 +1,7 @@
-"""The dimensions that `dynamic_shapes` leaves open, with their names in errors.
+"""The dynamic dimensions of calls: those that `dynamic_shapes` declares, with their names in errors.
 
-torch traces an dynamic dimension as if its size were neither 0 nor 1: the trace has no branch for these sizes and no
-broadcasting. So if an dynamic dimension has size 0 or 1 in a call, this call gets a separate program. It is traced with
+torch traces a dynamic dimension as if its size were neither 0 nor 1: the trace has no branch for these sizes and no
+broadcasting. So if a dynamic dimension has size 0 or 1 in a call, this call gets a separate program. It is traced with
 the size as a number:
 
     dynamic_shapes={"x": {0: Dim("batch"), 1: Dim("length")}}
@@ -27,7 +27,7 @@ Fixed = tuple[tuple[str, int, int], ...]
 
 @attrs.frozen
 class DynamicDim:
-    """An dynamic dimension in one call.
+    """A dynamic dimension in one call.
 
     Attributes:
         argument: the name of the tensor: the argument of the forward, and the keys inside it.
@@ -148,7 +148,9 @@ def _iterate_dynamic_dims(sizes: Any, value: Any, name: str) -> Iterator[Dynamic
 
 
 def fixed_dims(dims: Iterable[DynamicDim]) -> Fixed:
-    """Return the dynamic dimensions that are numbers in the program of a call: those of a Dim whose size is 0 or 1.
+    """Return the dynamic dimensions that are numbers in the program of a call: all of a Dim whose size is 0 or 1.
+
+    For `2*batch` with the size 2, batch is 1. So all dimensions with `batch` in their spec are numbers.
 
     Raises:
         ShardingError: a size is out of its range, or dimensions of one Dim have different sizes, one of them 0 or 1.

@@ -1,4 +1,4 @@
-"""Warn about optimizers that were made before a module was sharded: they update only the old parameters."""
+"""Warn about optimizers that were made before a module was sharded. They would update only the old parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def warn_about_earlier_optimizers(model: nn.Module) -> None:
     the process takes 0.1 s for a million of them.
     """
     parameters = {id(parameter) for parameter in model.parameters()}
-    # `isinstance` reads `__class__`, which runs arbitrary code in proxies, so use the type.
+    # `isinstance` reads `__class__`, which runs arbitrary code of proxy objects. `type` does not.
     optimizers = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), Optimizer)]
     for optimizer in optimizers:
         groups = getattr(optimizer, "param_groups", ())

@@ -20,10 +20,10 @@ import attrs
 import torch
 
 _LIBRARIES = ("torch", "numpy", "sympy", "spmdir", "xdsl", "triton", "functorch", "torchgen", "attr", "attrs")
-"""Packages whose objects and globals do not affect programs. Python itself is another one."""
+"""Packages whose objects and globals do not affect programs. Python's standard library counts as a library too."""
 
 _LIBRARY_FILES = ("typing_extensions",)
-"""Modules of one file that count as libraries: torch 2.11 executes it when it imports a part of itself."""
+"""Modules of one file that count as libraries. torch 2.11 executes `typing_extensions` during a lazy import."""
 
 _STDLIB_FOLDERS = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
 _TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
@@ -44,8 +44,10 @@ ACCESSORS = (*_ACCESSORS.values(), vars, dir, operator.attrgetter, object.__geta
 """Functions that read attributes whose names are values."""
 
 _READS_ALL = frozenset({"__dict__", "vars", "dir", "attrgetter", "__getattribute__", "__getstate__", "__reduce_ex__"})
+"""Names of functions and attributes by which code may read any attribute of an object."""
 _BUILTIN, _FROZEN = importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter
 _LOOKUPS = frozenset({"__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__setstate__"})
+"""Methods that read `__dict__` only by the name of the attribute that their caller accesses."""
 
 
 @lru_cache(maxsize=1)
@@ -70,11 +72,16 @@ def is_library_file(file: str) -> bool:
 
 
 def is_library_module(name: str) -> bool:
-    """Return whether a Python module belongs to Python, torch or spmdir, by the file that it was read from."""
+    """Return whether a Python module belongs to Python or a library, by the file that it was read from.
+
+    A module without a file belongs to Python if it is built in or frozen.
+    """
+    file = _file_of_module(name)
+    if file:
+        return is_library_file(file)
     module = sys.modules.get(name)
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    file = _file_of_module(name)
-    return is_library_file(file) if file else loader in (_BUILTIN, _FROZEN) and module is not None
+    return loader in (_BUILTIN, _FROZEN)
 
 
 def is_installed(name: str) -> bool:
@@ -83,11 +90,12 @@ def is_installed(name: str) -> bool:
 
 
 def _is_in_packages(path: str) -> bool:
+    """Return whether a path is in the folder of installed packages."""
     return "site-packages" in path or "dist-packages" in path
 
 
 def _file_of_module(name: str) -> str:
-    """Return the file of a Python module; for a part of an extension, the file of the package around it."""
+    """Return the file of a Python module; for a part of an extension, that of the package around it; "" without one."""
     while name:
         file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str) and os.path.isabs(file):
@@ -252,7 +260,10 @@ def record_again(before: Any) -> Iterator[None]:
 
 
 def _record_names(function: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
-    """Return an accessor such as `getattr` that adds the names that it is called with to `names`."""
+    """Return a replacement of `function`, an accessor such as `getattr`, that adds the names it gets to `names`.
+
+    For names such as `__dict__`, by which code may read any attribute, it also adds `EVERY`.
+    """
 
     @functools.wraps(function)
     def access(value: Any, name: str, *default: Any) -> Any:

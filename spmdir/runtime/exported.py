@@ -50,6 +50,9 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
 
     Returns: a program with the inputs and outputs of `source`, local shards in its state dict, and its small
         constants lifted to inputs of the graph.
+
+    Raises:
+        UnsupportedError: the program keeps edge states between steps.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
     for value in function.args:
@@ -83,7 +86,7 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
 def _local_state(
     source: ExportedProgram, shardings: Mapping[str, Sharding], mesh: Mesh, rank: int
 ) -> dict[str, Tensor]:
-    """Return the state dict of `rank`; tied entries stay tied."""
+    """Return the state dict of `rank`; tied entries stay tied. A replicated parameter is the original, not a copy."""
     global_state: dict[str, Any] = source.state_dict
     sharding_of_tensor = {
         id(global_state[name]): sharding for name, sharding in shardings.items() if name in global_state
@@ -180,6 +183,7 @@ class _RankGraph:
         return self._add_placeholder(spec, self._fake(value), node)
 
     def _fake(self, tensor: Tensor) -> Tensor:
+        """Return a fake tensor with the shape, strides, element type and device of `tensor`."""
         with self.fake:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
@@ -187,7 +191,14 @@ class _RankGraph:
 def _outputs(
     signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
 ) -> list[tuple[OutputSpec, Any]]:
-    """Return (spec, value) of each output, in the order of the source."""
+    """Return (spec, value) of each output, in the order of the source. An output that repeats a node is a clone.
+
+    Args:
+        signature: the signature of the source.
+        function: the function of the local program.
+        graph: the graph, to which clones are added.
+        results: the nodes of the results of the function.
+    """
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes instead of tensors
     count = len(user_outputs(signature))
     mutated_names = [

@@ -48,7 +48,11 @@ def _sent_value(node: fx.Node) -> fx.Node:
 
 
 def _node_with_location(node: fx.Node) -> fx.Node:
-    """Return a node with the source location of the collective `node`: the value that it sends, or a user of it."""
+    """Return a node with a source location for the collective `node`.
+
+    This is the node of the value that the collective sends, else the first user of the collective with a location.
+    Without a location, it is the last node of the chain of first users.
+    """
     value = _sent_value(node)
     if "location" in value.meta:
         return value

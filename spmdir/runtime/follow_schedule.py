@@ -3,9 +3,9 @@
 All ranks must run their collectives in the same order. A schedule depends on times, and times depend on sizes. So ranks
 with different sizes cannot schedule their programs separately: all follow the schedule for one choice of sizes.
 
-    reference    %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)     16 rows
-    followed     %x = mm(%x0, %a) with 6 rows; %a = all_gather %v; %b = all_gather %w
-    becomes      %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)     6 rows
+    reference, 16 rows    %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)
+    before, 6 rows        %a = all_gather %v; %x = mm(%x0, %a); %b = all_gather %w
+    after, 6 rows         %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class RankMessage:
 
 
 def _is_returned(op: Operation) -> bool:
-    """Return whether the program only returns the results of `op`, if it is a start after its wait."""
+    """Return whether the program only returns the results of `op`. The results of a start are those of its wait."""
     users = [use.operation for result in op.results for use in result.uses]
     return all(isinstance(user, ReturnOp) or (isinstance(user, WaitOp) and _is_returned(user)) for user in users)
 

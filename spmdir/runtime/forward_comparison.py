@@ -59,9 +59,9 @@ class ForwardFacts:
         caches = tuple(dry_run.caches.dicts)
         facts = {
             **{name: str(value) for name, value in options.items()},
-            **_tensors(model),
-            **_arguments(call),
-            **_plan_lines(str(plan)),
+            **_tensor_facts(model),
+            **_argument_facts(call),
+            **_plan_facts(str(plan)),
             **{path: text for path, text in dry_run.facts.items() if not (caches and path.startswith(caches))},
             **setting_facts(dry_run.code, device),
             **{_op_subject(number): line for number, line in enumerate(ops.lines)},
@@ -98,10 +98,11 @@ class ForwardFacts:
 
 
 def _op_subject(number: int) -> str:
+    """Return the subject of the fact about an op of the forward."""
     return f"op {number} of the forward"
 
 
-def _tensors(model: nn.Module) -> dict[str, str]:
+def _tensor_facts(model: nn.Module) -> dict[str, str]:
     """Return name of a parameter or buffer → its type, or the name of the tensor that it is tied to."""
     first_names: dict[int, str] = {}
     facts = {}
@@ -114,14 +115,14 @@ def _tensors(model: nn.Module) -> dict[str, str]:
     return facts
 
 
-def _arguments(call: tuple[Any, Any]) -> dict[str, str]:
+def _argument_facts(call: tuple[Any, Any]) -> dict[str, str]:
     """Return the structure of the arguments of a call and each leaf as facts: subject → text."""
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
     texts = [type_text(leaf) if isinstance(leaf, Tensor) else text_of(leaf) for leaf in leaves]
     return {"the arguments": str(spec), **{f"argument {index}": text for index, text in enumerate(texts)}}
 
 
-def _plan_lines(plan: str) -> dict[str, str]:
+def _plan_facts(plan: str) -> dict[str, str]:
     """Return subject → sharding of each line of a plan.
 
     The line `x = dp: S(0)` below `[inputs]` gives {"x in the [inputs] of the plan": "dp: S(0)"}.

@@ -60,6 +60,7 @@ _SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[torch.device], Any]]] = 
 """Setting of the process → (names of the functions and attributes that read it, function that returns it)."""
 
 _VALUE = re.compile(r"\bx\b")
+"""The present value in `Guard.fails`."""
 
 _READERS = {id(getattr(torch, name)): name for names, _ in _SETTINGS.values() for name in names if hasattr(torch, name)}
 
@@ -81,6 +82,7 @@ def _settings(code: ExecutedCode, device: torch.device) -> dict[str, Any]:
 
 
 def _variable_change(name: str, before: Any, value_now: Any) -> str:
+    """Return a text for the change of an environment variable, or of the environment if `name` is EVERY."""
     return f"os.environ[{name!r}] was {before!r} and is {value_now!r}" if name != EVERY else "os.environ has changed"
 
 
@@ -161,11 +163,15 @@ class Guards:
         except Exception:  # a value is missing
             return False
 
-    def change(self, *roots: Any) -> str | None:
-        """Return a text for the first value that has changed, such as `model.config.k was 1.0 and is 2.0`."""
+    def find_change(self, *roots: Any) -> str | None:
+        """Return a text for the first value that has changed, such as `model.config.k was 1.0 and is 2.0`.
+
+        Returns None if no value has changed. If the first root is None, only globals and settings are checked.
+        """
         try:
             failure = self._check(*roots)
         except Exception as error:
+            # The frame below this one is that of the generated function.
             line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 2
             guard = self.guards[self._guard_at(line)]
             return f"{guard.path} was {guard.text} and is missing"
@@ -185,7 +191,7 @@ class Guards:
         Raises:
             UnsupportedError: a guard fails, because the value of its state differs at each read.
         """
-        change = self.change(*roots)
+        change = self.find_change(*roots)
         if change is None:
             return self
         raise UnsupportedError(

@@ -34,7 +34,7 @@ class InitialState:
     shards: dict[str, Tensor]
     buffer: Tensor | None
 
-    def take_first(self, ranks: Ranks) -> None:
+    def copy_from_first_rank(self, ranks: Ranks) -> None:
         """Overwrite the shards with those of the first rank's values if there is a buffer; all ranks must call this."""
         if self.buffer is None:
             return

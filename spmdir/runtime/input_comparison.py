@@ -37,9 +37,11 @@ class InputComparison:
 
     @contextmanager
     def check_call(self, arguments: Sequence[Argument], tensors: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
-        """Run the checks of a call, and compare its inputs with those of the other ranks if that is due.
+        """Run the body, the checks of a call. If a comparison is due, then compare the inputs with other ranks.
 
         With global inputs, all ranks must pass equal inputs. With local inputs, ranks with the same shards must.
+
+        Yields: a status, to which the body may add fields for the comparison.
 
         Args:
             arguments: the arguments that the call passes.
@@ -54,7 +56,7 @@ class InputComparison:
             if not _is_due(self.calls):
                 yield {}
                 return
-            self.peers = self.peers or _peers(self.ranks, arguments)
+            self.peers = self.peers or _find_peers(self.ranks, arguments)
             if len(self.peers.members) == 1:
                 yield {}
                 return
@@ -75,7 +77,7 @@ def _is_due(call: int) -> bool:
     return call % INTERVAL == 0 or (call < INTERVAL and call & (call - 1) == 0)
 
 
-def _peers(ranks: Ranks, arguments: Sequence[Argument]) -> RankGroup:
+def _find_peers(ranks: Ranks, arguments: Sequence[Argument]) -> RankGroup:
     """Return the ranks that must pass equal inputs: all, or with local inputs the ranks with the same shards."""
     if not ranks.local_inputs:
         return ranks.group

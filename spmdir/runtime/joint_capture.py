@@ -57,6 +57,7 @@ def call_convention(call: tuple[Any, Any], output: Any) -> Convention:
 
 
 def _leaf_constants(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the examples of a `Convention`: numbers, with a mark for each tensor."""
     return tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 
@@ -66,16 +67,16 @@ def bound_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     Raises:
         TypeError: the arguments do not fit the forward.
     """
-    bound = _bound(model, args, kwargs)
+    bound = _bind(model, args, kwargs)
     return bound.args[1:], bound.kwargs
 
 
 def arguments_by_name(model: nn.Module, call: tuple[Any, Any]) -> Mapping[str, Any]:
     """Return parameter name of the forward of `model` → argument of a call."""
-    return dict(list(_bound(model, *call).arguments.items())[1:])
+    return dict(list(_bind(model, *call).arguments.items())[1:])
 
 
-def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+def _bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
     """Return the arguments of the forward of the class of `model`, the model first."""
     return inspect.signature(type(model).forward).bind(model, *args, **kwargs)
 
@@ -133,7 +134,8 @@ def capture_joint(
         _name_parameters(traced, graph)
         _return_constants(graph, fakes)
         stack.enter_context(_trace_in_fake_mode(graph))
-        # The graph does not read these numbers, but AOTAutograd would turn integers into symbolic sizes.
+        # AOTAutograd would turn integers into symbolic sizes. The graph has their values as constants, so any number
+        # of another type may replace them.
         fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
         say("tracing forward and backward of {}", type(model).__name__)
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
@@ -219,7 +221,7 @@ def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
     `forward(x, masks={"left": m})` gives ["x", "masks_left"].
     """
-    bound = _bound(model, args, kwargs)
+    bound = _bind(model, args, kwargs)
     argument_of_parameter: dict[str, Any] = {}
     for name, value in list(bound.arguments.items())[1:]:
         kind = bound.signature.parameters[name].kind

@@ -1,4 +1,4 @@
-"""A lowered module with its gradients. The first rank makes it, and every rank reads its program from the text."""
+"""A lowered module with its gradients. The first rank lowers it, and the other ranks read its text."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ class JointParts:
             return cls(*parts, saved=data["saved"])
 
     def _modules(self) -> Mapping[str, ModuleOp]:
+        """Return field → module."""
         return {"outline": self.outline, "forward": self.forward, "backward": self.backward}
 
 

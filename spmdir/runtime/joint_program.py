@@ -56,8 +56,8 @@ class JointProgram:
     Attributes:
         forward: takes all arguments except gradients of outputs. Returns the tensors among the outputs, the new values
             of buffers, and the saved tensors.
-        backward: takes the saved tensors, the gradients of outputs, and buffers that it writes to. Returns gradients,
-            and the new values of these buffers.
+        backward: takes the saved tensors, the gradients of outputs, and the buffers that the backward writes to.
+            Returns gradients, and the new values of these buffers.
         saved: the number of saved tensors.
         signature: the signature of both halves together. Its outputs are those of the module, then the gradients.
         convention: the calling convention of the module.
@@ -122,7 +122,7 @@ class JointProgram:
         return tuple(dict.fromkeys(axis for argument in inputs for axis, _ in argument.sharding.entries))
 
     @cached_property
-    def agrees_on_outputs(self) -> bool:
+    def must_agree_on_outputs(self) -> bool:
         """Whether ranks must compare the sets of outputs that their losses use.
 
         They must if gradients have different sources and outputs are sharded: then each rank has a separate loss.
@@ -133,8 +133,8 @@ class JointProgram:
     def results_to_compute(self, outputs: Set[int]) -> frozenset[int]:
         """Return the indices of the results of the backward to compute if losses use `outputs`.
 
-        As in eager mode, a parameter without effect on a used output has no gradient. A gradient without sources is a
-        constant. It is always computed.
+        As in eager mode, a parameter without effect on a used output has no gradient. A gradient that depends on the
+        gradient of no output is a constant, and is always computed.
         """
         return frozenset(index for index, source in enumerate(self.sources) if not source or source & outputs)
 
@@ -151,6 +151,7 @@ class JointProgram:
 
     @cached_property
     def _parts(self) -> dict[Set[int], fx.GraphModule]:
+        """Indices of results → the part of the backward that computes only these results."""
         return {}
 
     @property
@@ -255,6 +256,7 @@ def joint_program(parts: JointParts, call: JointCall, rank: int, device: torch.d
 
 
 def _out_shardings(joint: JointCapture, shardings: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
+    """Return the sharding of each output of the module for the importer, as `Capture.result_shardings`."""
     outputs = attrs.evolve(joint.capture, outputs=joint.capture.outputs[: joint.call.outputs])
     return outputs.result_shardings(shardings)
 

@@ -1,4 +1,4 @@
-"""Initialise a model that was compiled on the meta device, one module at a time; ranks keep their shards."""
+"""Initialise a model that was partitioned on the meta device, one module at a time; ranks keep their shards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def materialize(
     """
     generator_state = broadcast_from_first(torch.get_rng_state())
     with ExitStack() as stack, check_agreement("materialize"):
-        unset = stack.enter_context(_unset(sharded))
+        unset = stack.enter_context(_tensors_without_values(sharded))
         torch.set_rng_state(generator_state)
         blocks_and_shards = {name: blocks_and_shard(name, tensor) for name, tensor in unset.items()}
         state_names = _state_names(sharded, model, blocks_and_shards)
@@ -79,7 +79,7 @@ def materialize(
 
 
 @contextmanager
-def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | LocalShard]]:
+def _tensors_without_values(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | LocalShard]]:
     """Yield name → allocated tensor of the tensors without values; after the body, they count as initialised."""
     if isinstance(sharded, Parallel):
         yield {name: tensor for name, tensor in sharded.state.items() if name in sharded.unset}
@@ -123,7 +123,13 @@ def _set_to_zeros(name: str, shard: Tensor) -> None:
 def _initialise_modules(
     model: nn.Module, init: str | Init, device: torch.device, missing: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, whole tensor) for modules with a tensor in `missing`; each is freed before the next module."""
+    """Yield (name, whole tensor) of each parameter and buffer of the modules that have a tensor in `missing`.
+
+    The tensors of one module are freed before those of the next are allocated. `model` itself does not change.
+
+    Args:
+        missing: the names of the tensors without values.
+    """
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
         entries = [(table, name) for table in own_tables(module) for name in table]
@@ -171,11 +177,15 @@ def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
 
 
 def _describe_module(path: str) -> str:
+    """Return the path of a module in quotes, for errors; `the model itself` for the root."""
     return f"'{path}'" if path else "the model itself"
 
 
 class _OwnTensors(TorchDispatchMode):
-    """Raises if the initialisation of a module writes to tensors of other modules, which are on the meta device."""
+    """Raises UnsupportedError if the initialisation of a module writes to tensors of other modules.
+
+    Tensors of other modules are recognised by the meta device.
+    """
 
     def __init__(self, path: str):
         super().__init__()

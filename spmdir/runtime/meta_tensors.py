@@ -17,13 +17,13 @@ from spmdir.runtime.parallel import Parallel
 
 
 def tensors_on_meta(module: nn.Module) -> dict[str, DTensor]:
-    """Return name → DTensor of the parameters and buffers on the meta device; tied ones have one entry."""
+    """Return name → DTensor of the parameters and buffers on the meta device. Tied tensors have one entry."""
     named_tensors = (*module.named_parameters(), *module.named_buffers())
     return {name: tensor for name, tensor in named_tensors if isinstance(tensor, DTensor) and tensor.is_meta}
 
 
 def check_values(state: Any) -> None:
-    """Raise SpmdirError if `state` is a Parallel or a module with a tensor without values."""
+    """Raise SpmdirError if `state` is a Parallel or a module with a tensor without values. Other objects pass."""
     if isinstance(state, Parallel):
         state.check_values()
     elif isinstance(state, nn.Module) and (missing := tensors_on_meta(state)):

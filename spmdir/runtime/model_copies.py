@@ -58,13 +58,17 @@ def _copy_function(function: types.FunctionType, memo: MutableMapping[int, Any])
 
 
 def fake_copy(model: Model, mode: FakeTensorMode, device: torch.device | None = None) -> Model:
-    """Return a copy of a module with fake parameters and buffers, on `device` if it is given."""
+    """Return a copy of a module with fake parameters and buffers, on `device` or, if it is None, on their devices."""
     originals = (*model.parameters(), *model.buffers())
     return copy_model(model, {id(tensor): fake(tensor, mode, device) for tensor in originals})
 
 
 def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None = None) -> Tensor:
-    """Return a fake tensor like another one, a parameter for a parameter."""
+    """Return a fake tensor like `tensor`, a parameter for a parameter. It is contiguous.
+
+    Args:
+        device: the device of the fake tensor; None for that of `tensor`.
+    """
     meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     # Quicker than `torch.empty` in the mode, by a factor of four.
     fake_tensor = FakeTensor(mode, meta, torch.device(device or tensor.device))

@@ -54,6 +54,7 @@ def check_traceable(model: nn.Module) -> None:
 
 
 def _hook_name(hook: Any) -> str:
+    """Return the qualified name of a hook function, or of the class of a callable object."""
     return getattr(hook, "__qualname__", type(hook).__qualname__)
 
 

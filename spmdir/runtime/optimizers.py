@@ -117,7 +117,10 @@ class Updates:
             group["lr"] = rate
 
     def initial(self, parameters: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the learning rates and the state of the optimizer: its present state, or that of its first update.
+        """Return the learning rates and the state of the optimizer: its present state, or that before its first update.
+
+        Args:
+            parameters: FQN → tensor.
 
         Raises:
             UnsupportedError: the initial state of the optimizer is unknown, or has values that are not tensors.
@@ -141,7 +144,18 @@ class Updates:
         return initial_state
 
     def _initial_entries(self, value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensors:
-        """Return the entries of one parameter before the next update."""
+        """Return the entries of one parameter before the next update.
+
+        SGD creates its momentum buffer only in its first update. Here it is zeros, which gives the same first update.
+
+        Args:
+            value: the tensor of the parameter in the step.
+            parameter: the parameter of the optimizer.
+            group: its group.
+
+        Raises:
+            UnsupportedError: an entry is not a tensor, or SGD has dampening and no state.
+        """
         entries = self.optimizer.state.get(parameter) or self._entries_of_first_update(value, group)
         for key, entry in entries.items():
             if entry is not None and not isinstance(entry, Tensor):
@@ -160,7 +174,13 @@ class Updates:
         return tensors
 
     def _entries_of_first_update(self, value: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entries that `_init_group` of the optimizer creates for a parameter with this value."""
+        """Return the entries that `_init_group` of the optimizer creates for a parameter with this value.
+
+        The step of a replica runs until it has called `_init_group`. The optimizer itself does not change.
+
+        Raises:
+            UnsupportedError: the optimizer has no `_init_group`, or creates its state elsewhere.
+        """
         init_group = getattr(type(self.optimizer), INIT_GROUP, None)
         if init_group is None:
             raise UnsupportedError(
@@ -196,7 +216,7 @@ class Updates:
     def __call__(
         self, parameters: Tensors, gradients: Mapping[str, Tensor], state: OptimizerState
     ) -> tuple[Tensors, OptimizerState]:
-        """Return the new values of parameters and state; parameters without a gradient do not change."""
+        """Return (new parameters, new state) for these gradients; parameters without a gradient do not change."""
         return dispatch_functionalize(self._update)(parameters, dict(gradients), state)
 
     def _update(self, parameters: Tensors, gradients: Tensors, state: OptimizerState) -> tuple[Tensors, OptimizerState]:
@@ -238,7 +258,7 @@ class _NumbersAreTensors(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is Tensor.item:
             return args[0]
-        if func is Tensor.square_:  # functionalize has no form of it
+        if func is Tensor.square_:  # functionalize does not support it
             return args[0].mul_(args[0])
         factor = next((key for key in ("alpha", "value") if isinstance(kwargs.get(key), Tensor)), None)
         if factor:
@@ -347,4 +367,5 @@ def _device(value: Tensor) -> torch.device:
 
 
 def _class_name(optimizer: Optimizer) -> str:
+    """Return the name of the class of an optimizer, for errors."""
     return type(optimizer).__name__

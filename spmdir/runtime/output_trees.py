@@ -75,7 +75,7 @@ def _register_dataclasses(output: Any) -> None:
 
 
 def _unknown_entries(output: Any) -> dict[Any, str]:
-    """Return key, field or index of an entry → class of its object that is not a pytree.
+    """Return key, field or index of an entry → name of the class of its object, for objects that are not pytrees.
 
     Raises:
         UnsupportedError: such an object is not an entry of the output itself.

@@ -146,14 +146,18 @@ class Parallel:
     def _run_once(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
         """Run the program once, update the state, and return the outputs.
 
+        The steps: select the trace and the program for the arguments; take the local shards; run the graph; copy
+        results that share memory with the state; write the new state, inputs and edge states; arrange the outputs.
+
         Args:
+            records_gradients: whether the caller has gradients enabled, which a trace may depend on.
             is_last: whether this is the last micro-batch. Otherwise only the accumulated part of the state is updated.
         """
         with self._ranks.group.report_errors():
             self.check_values()
-            fixed = self._traces.fixed(args)
+            fixed = self._traces.find_fixed_dims(args)
         with torch.set_grad_enabled(records_gradients):  # a trace depends on the mode of the caller
-            trace = self._traces.of(fixed, args)
+            trace = self._traces.trace_for(fixed, args)
             if trace is not self._traces.first:  # `__call__` has checked the guards of the first trace
                 with self._ranks.group.report_errors():
                     trace.guards.check()
@@ -163,7 +167,7 @@ class Parallel:
             tensors = trace.convention.tensors(args)
             inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
             check_memory(inputs, (argument.name for argument, _ in signature.updates if not argument.is_state))
-        sizes = programs.sizes(tensors)
+        sizes = programs.find_sizes(tensors)
         with self._ranks.group.report_errors():
             shards = []
             for argument in signature.arguments:
@@ -172,7 +176,7 @@ class Parallel:
                 else:
                     tensor, is_local = inputs[argument.name], self._ranks.local_inputs
                     shards.append(input_shard(argument, tensor, self._ranks, sizes=sizes, is_local=is_local))
-        program = programs.of(sizes, tensors)
+        program = programs.program_for(sizes, tensors)
         graph = program.graph
         updates = signature.updates
         if not is_last and self._step is not None:

@@ -109,7 +109,7 @@ def parallelize(
     with setup.group.report_errors():
         ranks = setup.connect_ranks()
         first = decided.connect(signature, program, ranks, traceable)
-        initial.take_first(ranks)
+        initial.copy_from_first_rank(ranks)
     return Parallel(
         ranks=ranks,
         traces=_traces(tracing, traceable, fixed, first, ranks),
@@ -120,7 +120,9 @@ def parallelize(
 
 
 def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced, ranks: Ranks) -> Traces:
-    """Return the traces of a program.
+    """Return the traces of a program: the trace `first`, and a function that traces it again for other sizes.
+
+    Without dynamic shapes, and with local inputs, there is only the first trace.
 
     Args:
         fixed: the dynamic dimensions that are numbers in the trace `first`, which is that of the examples.
@@ -158,13 +160,14 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
             initial = initial_state(constants, originals, tracing.setup, status)
         with tracing.setup.group.report_errors():
             traced = decided.connect(signature, program, ranks, traced_again, initial.shards)
-            initial.take_first(ranks)
+            initial.copy_from_first_rank(ranks)
         return traced
 
     return Traces(first, lambda args: tracing.find_fixed_dims(copy_traceable(), args), trace, {fixed: first})
 
 
 def _unexpected_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+    """Raise AssertionError: a program with one trace is never traced again."""
     raise AssertionError("the sizes of a program without dynamic dimensions do not change")
 
 
@@ -174,7 +177,10 @@ def _describe_sizes(fixed: Fixed) -> str:
 
 
 def _shared_names(traceable: Traceable, signature: Signature) -> frozenset[str]:
-    """Return the names of the tensors that all traces of a program share."""
+    """Return the names of the tensors that all traces of a program share: the state of a step or model.
+
+    Other tensors, such as a table that the code creates, are constants of one trace.
+    """
     if traceable.state is not None:
         return frozenset(leaf.name for leaf in signature.state if isinstance(leaf, Argument))
     model = traceable.program
@@ -211,6 +217,7 @@ _KINDS = {"mesh": MESH, "example_inputs": EXAMPLES}
 
 
 def _check_arguments(arguments: Mapping[str, Any], state: Any) -> None:
+    """Raise SpmdirError if an argument of `parallelize` has the wrong type, or a step has no state."""
     check_kinds(_KINDS, arguments, tuple(arguments))
     if state is None and not isinstance(arguments["model"], nn.Module):
         raise SpmdirError(

@@ -1,9 +1,13 @@
 """Programs of ranks whose local inputs have different sizes, such as a shorter last batch or a longer padding.
 
-Each rank lowers the program as if all ranks had its sizes: a rank with 3 rows of 2 ranks assumes a batch of 6 rows. So
-a mean over the batch is the mean of the means of ranks, as with FSDP2. If the shapes of messages do not depend on
-sizes, ranks need not agree on sizes. Otherwise ranks compare these messages in each call. All programs follow the
-schedule of one program, the reference.
+Each rank lowers the program as if all ranks had its sizes. For example, of two ranks, one has 3 rows and assumes a
+batch of 6, and the other has 4 and assumes a batch of 8. So a mean over the batch is the mean of the means of ranks, as
+with FSDP2.
+
+The messages of the two programs must fit together. A gradient of a weight has the same shape on both ranks. A gathered
+output does not. So the messages that depend on sizes are found, by lowering the program for other sizes. Ranks compare
+only these messages in each call. All programs follow the schedule of one program, the *reference*, whose sizes are
+those of the examples.
 """
 
 from __future__ import annotations
@@ -97,9 +101,9 @@ class PerRankSizes:
         Raises:
             UnsupportedError: the program cannot run together with programs of other sizes.
         """
-        program = self._make_separate(module)
+        program = self._localize_with_own_batch(module)
         follow_schedule(program, self.reference, self.pipeline)
-        dependent = self._dependent
+        dependent = self._size_dependent_indices
         for index, (reference_message, message) in enumerate(
             zip(messages(self.reference), messages(program), strict=False)
         ):
@@ -112,26 +116,26 @@ class PerRankSizes:
                 )
         return program
 
-    def dependent(self, program: ModuleOp) -> list[RankMessage]:
+    def size_dependent_messages(self, program: ModuleOp) -> list[RankMessage]:
         """Return the messages of a program of this rank that depend on sizes."""
         all_messages = messages(program)
-        return [all_messages[index] for index in sorted(self._dependent)]
+        return [all_messages[index] for index in sorted(self._size_dependent_indices)]
 
-    def agree(self, sent: Sequence[RankMessage], tensors: Sequence[Tensor]) -> None:
-        """Compare the messages of a call that depend on sizes with those of the ranks that take part in them.
+    def compare_messages(self, sent: Sequence[RankMessage], tensors: Sequence[Tensor]) -> None:
+        """Compare the messages of a call that depend on sizes with those of the ranks that also send these messages.
 
         Args:
-            sent: these messages; if empty, nothing is compared.
+            sent: the messages of this rank that depend on sizes; if empty, nothing is compared.
             tensors: the inputs of the call.
 
         Raises:
-            DivergenceError: on all these ranks, if the messages differ.
+            DivergenceError: on all of these ranks, if the messages differ.
         """
         if not sent:
             return
         with (
             self.ranks.group.report_errors(),
-            self._dependent_group.check_agreement("a call with local sizes") as status,
+            self._size_dependent_group.check_agreement("a call with local sizes") as status,
         ):
             mesh, index = self.ranks.mesh, self.ranks.index
             # A message has several groups along its axes: each group compares separately.
@@ -146,15 +150,18 @@ class PerRankSizes:
             }
 
     @cached_property
-    def _dependent_group(self) -> RankGroup:
+    def _size_dependent_group(self) -> RankGroup:
         """The ranks with which this rank exchanges messages that depend on sizes."""
         sent = messages(self.reference)
-        axes = {axis for index in self._dependent for axis in sent[index].axes}
+        axes = {axis for index in self._size_dependent_indices for axis in sent[index].axes}
         return self.ranks.group_along(axes)
 
     @cached_property
-    def _examples(self) -> dict[str, int]:
-        """The sizes of the example arguments, rounded up to multiples of the numbers of shards."""
+    def _rounded_examples(self) -> dict[str, int]:
+        """The sizes of the example arguments, rounded up to multiples of the numbers of shards.
+
+        If the program does not admit the rounded sizes, these are the sizes of the examples.
+        """
         declared = open_sizes(self.module)
         rounded_sizes = {}
         for name, size in declared.hints.items():
@@ -175,19 +182,19 @@ class PerRankSizes:
     @cached_property
     def reference(self) -> ModuleOp:
         """The program of a rank for the example sizes. All programs follow its schedule."""
-        module = self._make_separate(self._bind_sizes(self._examples))
+        module = self._localize_with_own_batch(self._bind_sizes(self._rounded_examples))
         return run_passes(module, remaining_passes(self.pipeline, ir.main_function(module)))
 
     @cached_property
-    def _dependent(self) -> frozenset[int]:
+    def _size_dependent_indices(self) -> frozenset[int]:
         """The positions of the messages of the reference that depend on sizes."""
 
         def like_reference(module: ModuleOp) -> ModuleOp:
-            program = self._make_separate(module)
+            program = self._localize_with_own_batch(module)
             follow_schedule(program, self.reference, self.pipeline)
             return program
 
-        return self._find_dependent(messages(self.reference), like_reference)
+        return self._find_size_dependent(messages(self.reference), like_reference)
 
     @cached_property
     def _separate_axes(self) -> tuple[str, ...]:
@@ -198,8 +205,8 @@ class PerRankSizes:
         """
         if self._batch_sizes is None:
             return ()
-        plain_messages = messages(self._local(self._bind_sizes(self._examples)))
-        dependent_indices = self._find_dependent(plain_messages, self._local)
+        plain_messages = messages(self._localize_plain(self._bind_sizes(self._rounded_examples)))
+        dependent_indices = self._find_size_dependent(plain_messages, self._localize_plain)
         shared_axes = {
             axis
             for index in dependent_indices
@@ -210,9 +217,9 @@ class PerRankSizes:
         axes = dict.fromkeys(axis for argument in sized_arguments for axis in argument.sharding.dim_axes(0))
         return tuple(axis for axis in axes if axis not in shared_axes)
 
-    def _make_separate(self, module: ModuleOp) -> ModuleOp:
+    def _localize_with_own_batch(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank, before scheduling, that computes with the values of a separate batch."""
-        program = self._local(module)
+        program = self._localize_plain(module)
         if self._separate_axes and self._batch_sizes is not None:
             keep_own_values(program, self._separate_axes, self._batch_sizes, reduces_alone=not self.is_step)
             name_values(program)
@@ -225,13 +232,13 @@ class PerRankSizes:
         names = {name for size in batch_sizes for name in symbols(size)}
         if not names:
             return BatchSizes({})
-        other_program = next(self._try_other_sizes([*names], self._local), None)
+        other_program = next(self._try_other_sizes([*names], self._localize_plain), None)
         if other_program is None:
             return None
-        program = self._local(self._bind_sizes(self._examples))
+        program = self._localize_plain(self._bind_sizes(self._rounded_examples))
         dims: dict[str, set[int]] = {}
         numbers: set[str] = set()
-        for tensor, other_tensor in zip(_tensors(program), _tensors(other_program), strict=False):
+        for tensor, other_tensor in zip(_iterate_tensors(program), _iterate_tensors(other_program), strict=False):
             (name, shape, arguments), (_, other_shape, other_arguments) = tensor, other_tensor
             sizes = enumerate(zip(shape, other_shape, strict=False))
             dims[name] = {dim for dim, (size, other_size) in sizes if size != other_size}
@@ -239,7 +246,7 @@ class PerRankSizes:
                 numbers.add(name)
         return BatchSizes(dims, numbers)
 
-    def _local(self, module: ModuleOp) -> ModuleOp:
+    def _localize_plain(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank before scheduling, for a module without symbolic sizes."""
         module = inline_layers(module).clone()
         needed = remaining_passes(self.pipeline, ir.main_function(module)).before("localize")
@@ -248,9 +255,10 @@ class PerRankSizes:
         return module
 
     def _bind_sizes(self, sizes: Mapping[str, int]) -> ModuleOp:
+        """Return the decided program with numbers in place of its symbolic sizes."""
         return bind_sizes(self.module, sizes, self.pipeline)
 
-    def _find_dependent(
+    def _find_size_dependent(
         self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]
     ) -> frozenset[int]:
         """Return the positions of the messages that change with sizes.
@@ -261,7 +269,7 @@ class PerRankSizes:
             expected: the messages of the program for the example sizes.
             localize: makes the program of a rank.
         """
-        names = list(self._examples)
+        names = list(self._rounded_examples)
         program_of_all = next(self._try_other_sizes(names, localize), None)
         # If all sizes can change together, one program shows all dependences.
         programs = (
@@ -280,10 +288,13 @@ class PerRankSizes:
         return frozenset(dependent_indices)
 
     def _try_other_sizes(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
-        """Yield programs in which the sizes of these names differ from the examples."""
+        """Yield the programs of a rank in which the sizes of these names differ from the examples.
+
+        Sizes that the program does not admit, or that cannot be lowered, are skipped.
+        """
         declared = open_sizes(self.module)
         for changed in self._other_sizes(names):
-            sizes = {**self._examples, **changed}
+            sizes = {**self._rounded_examples, **changed}
             if _are_admitted(declared, sizes):
                 with suppress(SpmdirError):
                     yield localize(self._bind_sizes(sizes))
@@ -293,7 +304,7 @@ class PerRankSizes:
 
         A batch of 6 in 2 shards is tried as 12, 18, 30, …, then as 8, 4, 10, …
         """
-        examples = {name: self._examples[name] for name in names}
+        examples = {name: self._rounded_examples[name] for name in names}
         for factor in _FACTORS:
             sizes = {name: size * factor for name, size in examples.items()}
             if all(size % self._shard_counts[name] == 0 for name, size in sizes.items()):
@@ -304,7 +315,7 @@ class PerRankSizes:
                 yield sizes
 
 
-def _tensors(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], Attribute | None]]:
+def _iterate_tensors(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], Attribute | None]]:
     """Yield (name, shape, arguments of the producer) of each tensor of a program."""
     function = ir.main_function(module)
     for value in (*function.args, *(result for op in function.body.block.ops for result in op.results)):

@@ -14,8 +14,8 @@ from spmdir.torch_interop.schemas import is_mutable, is_random
 def extract_results(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
     """Return the part of the program that computes the results with the indices `results`; other results are None.
 
-    All ranks have the same ops in the same order, so they remove the same collectives. Ops that draw random numbers are
-    kept.
+    Ops that write to memory or draw random numbers are kept. All ranks have the same ops in the same order, so they
+    remove the same collectives.
     """
     graph = fx.Graph()
     returned = graph.graph_copy(program.graph, {})

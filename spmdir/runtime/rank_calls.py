@@ -28,9 +28,10 @@ from spmdir.torch_interop.group_registry import resolve_group
 
 
 def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, draws: bool = False) -> Sequence[Tensor]:
-    """Run a program of this rank together with the other ranks; if `attach_compiled` prepared it, its compiled form.
+    """Run a program of this rank together with the other ranks, and return its results.
 
-    `torch.autocast` has no effect on it: the casts of the trace are in the program.
+    If `attach_compiled` has compiled the program, the compiled form runs. `torch.autocast` has no effect: the program
+    contains the casts of the trace.
 
     Args:
         draws: whether the program draws random numbers, from the generator of the first rank.
@@ -134,10 +135,11 @@ def copy_overwritten(
 
 
 def copy_shared(results: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[Tensor]:
-    """Return the results, with copies of those that share elements with an argument, another result or themselves.
+    """Return the results, with copies of those that share elements with an argument, an earlier result or themselves.
 
-    Each result may then be written to, as gradients are when they are summed or clipped. Results that are disjoint
-    parts of the buffer of one message are not copied.
+    A result shares elements with itself if a stride is 0, as after `expand`. Afterwards each result may be written to,
+    as gradients are when they are summed or clipped. Results that are disjoint parts of the buffer of one message are
+    not copied.
     """
     ranges_in_use: dict[int, list[tuple[float, float]]] = {
         tensor.untyped_storage().data_ptr(): [(0, math.inf)] for tensor in arguments
@@ -177,7 +179,10 @@ def draws(module: ModuleOp) -> bool:
 
 
 def _share_generator(ranks: Ranks) -> None:
-    """Set the random generator of this rank to the state of the first rank's; all ranks must call this."""
+    """Set the random generator of this rank to the state of the generator of the first rank; all ranks must call this.
+
+    Only the generator of the device of the ranks is set.
+    """
     source = torch.random if ranks.device.type == "cpu" else torch.get_device_module(ranks.device)
     state = source.get_rng_state().to(ranks.device)
     broadcast_first(state, "the state of the random generator", ranks)
@@ -185,10 +190,11 @@ def _share_generator(ranks: Ranks) -> None:
 
 
 def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
-    """Return the indices of the outputs, of `count`, that the loss of any rank uses; all ranks must call this.
+    """Return the indices of the outputs that the loss of at least one rank uses; all ranks must call this.
 
     Args:
         used: the indices of the outputs that the loss of this rank uses.
+        count: the number of outputs.
 
     Raises:
         SpmdirError: another rank does not call this; with the error that it reported.
@@ -214,7 +220,15 @@ def broadcast_first(values: Tensor, subject: str, ranks: Ranks) -> None:
 
 
 def _run_on_all_ranks(collective: Callable[[Any], Any], operation: str, ranks: Ranks) -> None:
-    """Run a collective in the group of all ranks of the mesh."""
+    """Run a collective in the group of all ranks of the mesh.
+
+    Args:
+        collective: process group → the result of the collective, which is ignored.
+        operation: the name of the collective in errors.
+
+    Raises:
+        SpmdirError: the collective fails, because another rank has ended, hangs or had an error.
+    """
     world: Any = device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names)
     try:
         collective(resolve_group(world))

@@ -113,8 +113,11 @@ class RankPrograms(Generic[Lowered]):
         """Whether programs draw random numbers."""
         return draws(self.module)
 
-    def sizes(self, tensors: Sequence[Tensor]) -> dict[str, int]:
+    def find_sizes(self, tensors: Sequence[Tensor]) -> dict[str, int]:
         """Return the symbolic sizes of a call with the inputs `tensors`. In some calls, ranks compare their inputs.
+
+        Args:
+            tensors: the inputs, in the order of `inputs`; with local inputs, the shards of this rank.
 
         Raises:
             SpmdirError: the inputs do not fit; raised on all ranks if this call compares inputs.
@@ -170,7 +173,7 @@ class RankPrograms(Generic[Lowered]):
             "of 0 and 1 separately: give this rank more, or pass global inputs"
         )
 
-    def of(self, sizes: Mapping[str, int], tensors: Sequence[Tensor]) -> Lowered:
+    def program_for(self, sizes: Mapping[str, int], tensors: Sequence[Tensor]) -> Lowered:
         """Return the program for `sizes`, the sizes of a call with `tensors`.
 
         If sizes differ from the last call, ranks compare them. With local inputs, ranks compare messages that depend on
@@ -207,10 +210,10 @@ class RankPrograms(Generic[Lowered]):
 
             with self._ranks.group.report_errors():
                 program = self._lower_for_sizes(dict(key), localize_own)
-                dependent_messages = self._per_rank_sizes.dependent(local_modules[0])
+                dependent_messages = self._per_rank_sizes.size_dependent_messages(local_modules[0])
             program.connect(self._ranks)
             self._programs[key], self._messages[key] = program, dependent_messages
-        self._per_rank_sizes.agree(self._messages[key], tensors)
+        self._per_rank_sizes.compare_messages(self._messages[key], tensors)
         return self._programs[key]
 
     def _lower_for_sizes(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
@@ -220,7 +223,7 @@ class RankPrograms(Generic[Lowered]):
 
     @cached_property
     def _per_rank_sizes(self) -> PerRankSizes:
-        """Makes programs if the local inputs of ranks have different sizes."""
+        """The programs of ranks whose local inputs have different sizes. Used only with local inputs."""
         return PerRankSizes(
             module=self.module,
             pipeline=self.pipeline,
@@ -248,6 +251,7 @@ class RankGraph:
         return agreement((self.module, self.graph))
 
     def connect(self, ranks: Ranks) -> None:
+        """Prepare the graph to run, in place; all ranks must call this, because it creates process groups."""
         ranks.connect(self.graph)
 
     def part(self, results: Set[int]) -> fx.GraphModule:
@@ -259,6 +263,7 @@ class RankGraph:
 
     @cached_property
     def _parts(self) -> dict[Set[int], fx.GraphModule]:
+        """Indices of results → the part of the graph that computes only these results."""
         return {}
 
 

@@ -55,7 +55,11 @@ class RankState:
             )
 
     def share_rates(self, step: TrainingStep) -> None:
-        """Copy learning rates that the optimizer has changed since the last call; otherwise give it the loaded ones."""
+        """Make the learning rates of the optimizer and of the state equal.
+
+        A rate that the optimizer has changed since the last call, as a scheduler does, is copied into the state.
+        Otherwise the rate in the state, which a checkpoint may have loaded, is given to the optimizer.
+        """
         for name, rate in step.rates().items():
             if rate != self.rates[name]:
                 self.shards[name].fill_(rate)

@@ -46,12 +46,13 @@ class Ranks:
     def group_along(self, axes: Set[str]) -> RankGroup:
         """Return the ranks that differ from this one only along `axes`. Sub-axes are allowed."""
         mesh, sub_axes = self._refine(axes)
-        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in sub_axes]))
+        return self.group.make_subgroup(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in sub_axes]))
 
     def group_across(self, axes: Set[str]) -> RankGroup:
         """Return the ranks with the same coordinates as this one along `axes`. Sub-axes are allowed."""
         mesh, sub_axes = self._refine(axes)
-        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in sub_axes]))
+        other_axes = [axis for axis in mesh.axis_names if axis not in sub_axes]
+        return self.group.make_subgroup(mesh.group(self.index, other_axes))
 
     def _refine(self, axes: Set[str]) -> tuple[Mesh, Set[str]]:
         """Return the mesh refined to the sub-axes in `axes`, and the axes of this refined mesh that make up `axes`."""
@@ -59,7 +60,10 @@ class Ranks:
         return mesh, {sub_axis for axis in axes for sub_axis in mesh.parts(axis)}
 
     def connect(self, graph: fx.GraphModule) -> None:
-        """Prepare a program of this rank to run; all ranks must call this, because it creates process groups."""
+        """Prepare a program of this rank to run, in place; all ranks must call this, because it creates process groups.
+
+        Groups get the names of this process. Without Inductor, all-reduces write in place where they can.
+        """
         if self.compile is None:
             reduce_in_place(graph)
         name_groups(graph, self.mesh, self.device_mesh, self.timeout)

@@ -1,4 +1,4 @@
-"""Select the names of a namespace that executed code reads, and describe changes of their values."""
+"""Select the names of a namespace that executed code reads, and describe changes of the namespace as text."""
 
 from __future__ import annotations
 
@@ -61,10 +61,17 @@ def executes(value: Any, code: Set[types.CodeType]) -> bool:
     return isinstance(value, types.FunctionType) and inspect.unwrap(value).__code__ in code
 
 
-def names_change(
+def describe_names_change(
     path: str, read: Callable[[Mapping[str, Any]], list[str]], before: list[str], table: Mapping[str, Any]
 ) -> str:
-    """Return a text for names of a namespace that were added, removed or reordered."""
+    """Return a text for the first name of a namespace that was added or removed, else for a change of their order.
+
+    Args:
+        path: the path of the object with this namespace.
+        read: namespace → the names in it that the code reads.
+        before: these names during the trace.
+        table: the present namespace.
+    """
     names_now = read(table)
     for name in names_now:
         if name not in before:
@@ -75,8 +82,14 @@ def names_change(
     return f"the order of names in {path} was {before} and is {names_now}"
 
 
-def values_change(path: str, names: list[str], before: tuple[Any, ...], values_now: tuple[Any, ...]) -> str:
-    """Return a text for the first replaced value of a namespace."""
+def describe_values_change(path: str, names: list[str], before: tuple[Any, ...], values_now: tuple[Any, ...]) -> str:
+    """Return a text for the first value of a namespace that is another object now.
+
+    Args:
+        path: the path of the object with this namespace.
+        names: the names of the values.
+        before, values_now: the values during the trace and at present.
+    """
     name, old_value, new_value = names[0], before[0], values_now[0]
     for candidate, candidate_before, candidate_now in zip(names, before, values_now, strict=True):
         if candidate_before is not candidate_now:
@@ -92,7 +105,7 @@ def is_library_class(kind: type) -> bool:
 
 
 def slots_of(kind: type) -> Iterator[str]:
-    """Yield the names of the slots of objects of a class."""
+    """Yield the names of the attributes in `__slots__` of a class and its bases, as Python stores private names."""
     for owner in kind.__mro__:
         slots = vars(owner).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

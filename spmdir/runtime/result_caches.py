@@ -26,10 +26,14 @@ class Caches:
 
     @classmethod
     def of(cls, walk: StateWalk) -> Caches:
+        """Return the caches that a walk over the state of executed code has found."""
         return cls(walk.functions, walk.dicts)
 
     def remove_fakes(self) -> None:
-        """Remove the fake tensors of a trace. Caches without fake tensors do not change."""
+        """Remove the fake tensors of a trace, and clear each cached function that holds one.
+
+        A cached function cannot drop single results. Caches without fake tensors do not change.
+        """
         for function in self.functions:
             if _holds_fakes(gc.get_referents(function), 4):
                 function.cache_clear()

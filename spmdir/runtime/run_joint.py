@@ -105,7 +105,10 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Return the gradients of the tensors of the call; None for tensors without a gradient."""
+        """Return the gradients of the tensors of the call; None for tensors without a gradient.
+
+        A second backward through these gradients is an error.
+        """
         with torch.no_grad():
             results = _gradients(ctx, gradients)
         if torch.is_grad_enabled():  # with create_graph=True
@@ -136,7 +139,17 @@ class _WithoutSecondGradient(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Tensor]:
-    """Return argument name → gradient, for the gradients of outputs."""
+    """Run the backward, and return argument name → gradient.
+
+    Buffers that the backward writes to get their new values.
+
+    Args:
+        ctx: the context of `_Run`.
+        gradients: the gradient of each tensor among the outputs; None if no loss depends on the output.
+
+    Raises:
+        SpmdirError: a tensor that the backward reads was written to after the forward, or a collective fails.
+    """
     program, ranks = ctx.program, ctx.ranks
     for name, tensor, count in ctx.versions:
         if version(tensor) != count:
@@ -146,7 +159,7 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
             )
     gradient_of_output = dict(zip(program.tensors, gradients, strict=True))
     used_outputs = {output for output, gradient in gradient_of_output.items() if gradient is not None}
-    if program.agrees_on_outputs:
+    if program.must_agree_on_outputs:
         used_outputs = used_anywhere(used_outputs, program.outputs, ranks)
     computed_results = program.results_to_compute(used_outputs)
     tangents = {}
@@ -202,7 +215,11 @@ def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argumen
 
 
 def _count_losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:
-    """Return the number of losses in the mean: the number of ranks along axes that shard both inputs and the output."""
+    """Return the number of losses whose mean the gradients belong to.
+
+    With local inputs, each rank along the axes that shard both the inputs and the output has its own loss. Otherwise,
+    there is one loss.
+    """
     if not ranks.local_inputs:
         return 1
     return math.prod(ranks.mesh.sizes[axis] for axis, _ in output.entries if axis in program.input_axes)

@@ -141,6 +141,20 @@ def shard_module(
         differentiated: Places | None = None,
         outputs: Mapping[str, ShardingLike | None] | None = None,
     ) -> _DecidedModule:
+        """Return the decided program of a call. The first rank captures and decides it, and the others read its text.
+
+        All ranks must call this. Their forwards are compared first.
+
+        Args:
+            captured: the module to trace; it does not change.
+            operation: the name of this step in errors.
+            call: the bound arguments of the call.
+            sizes: `dynamic_shapes` without the dimensions that are numbers in this program.
+            layouts: name of a parameter or buffer → its present sharding.
+            gradients: name of a parameter → sharding of its gradient, if that of the parameter does not apply.
+            differentiated: the indices of the inputs with a gradient; by default, those that require one.
+            outputs: name of a leaf of the output → its sharding; None to use those of the plan, in order.
+        """
         explicit_plan = user_plan.updated_with(ShardingPlan(layouts))
         dry_run, check_forward = _dry_run_forward(
             captured,
@@ -157,6 +171,7 @@ def shard_module(
         on_first_rank: list[_DecidedModule] = []
 
         def decide_on_first() -> str:
+            """Capture, import and decide the module; return the result as JSON for the other ranks."""
             joint = capture_joint(captured, *call, setup.device, user_plan, differentiated, sizes, dry_run)
             say("importing the program")
             plan = explicit_plan
@@ -171,7 +186,7 @@ def shard_module(
             return json.dumps(on_first_rank[0].data(call))
 
         with warnings_issued(issued=issued_warnings):
-            text = setup.group.from_first(operation, decide_on_first, check_forward)
+            text = setup.group.broadcast_text(operation, decide_on_first, check_forward)
         return on_first_rank[0] if on_first_rank else _DecidedModule.read(json.loads(text), dry_run, call, setup)
 
     first = decide_module(model, "the capture of the module", call, first_sizes)
@@ -184,7 +199,7 @@ def shard_module(
     with setup.group.report_errors():
         ranks = setup.connect_ranks()
         programs = first.make_rank_programs(program, ranks, dims)
-        initial.take_first(ranks)
+        initial.copy_from_first_rank(ranks)
         state_arguments = {argument.name: argument for argument in program.state_arguments}
         tensors = {
             name: _as_dtensor(argument, initial.shards[name], ranks) for name, argument in state_arguments.items()
@@ -205,6 +220,7 @@ def shard_module(
     def compile_variant(
         sharded: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places, call: tuple[Any, Any]
     ) -> Variant:
+        """Return the variant for a call that no earlier variant serves; all ranks must call this."""
         unreduced = {name: reduction.unreduced_sharding(name) for name in layouts} if is_unreduced else NO_SHARDINGS
         plain = unsharded_copy(sharded)
         with setup.group.report_errors():
@@ -257,7 +273,7 @@ def _dry_run_forward(
         is_first = setup.group.index == 0
         dry_run = dry_run_module(model, *call, setup.device, is_recorded=True, is_repeated=is_first)
         facts = ForwardFacts.of(model, call, plan, dry_run, setup.device, options)
-    text = setup.group.from_first(operation, lambda: json.dumps(dict(facts.texts)))
+    text = setup.group.broadcast_text(operation, lambda: json.dumps(dict(facts.texts)))
     numbers = (setup.group.numbers[0], setup.group.numbers[setup.group.index])
     return dry_run, lambda: facts.check(json.loads(text), numbers)
 
@@ -351,18 +367,22 @@ class _DecidedModule:
         )
 
     def _read_module(self) -> ModuleOp:
-        return ir.read_printed(self.text)  # even on the rank that printed it: names of values are equal on all ranks
+        """Return the decided program from its text, so names of values are equal on all ranks."""
+        return ir.read_printed(self.text)
 
     def _lower(self, module: ModuleOp, localize: Localize) -> JointProgram:
+        """Return the program of this rank for a module without symbolic sizes."""
         parts = JointParts.of(module, localize, self.call, self.setup.pipeline)
         return joint_program(parts, self.call, self.setup.rank, self.setup.device)
 
 
 def _as_tuple(shardings: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
+    """Return the shardings as a tuple; None for None."""
     return None if shardings is None else tuple(shardings)
 
 
 def _as_dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
+    """Return the shard of a parameter or buffer as a DTensor; raise UnsupportedError if no DTensor can represent it."""
     dtensor = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, ranks.mesh, ranks.device_mesh)
     if isinstance(dtensor, LocalShard):
         raise UnsupportedError(
@@ -381,6 +401,7 @@ _KINDS = {
 
 
 def _check_arguments(arguments: Mapping[str, Any], example_kwargs: Any) -> None:
+    """Raise SpmdirError if an argument of `shard_module` has the wrong type, or there are no example inputs."""
     check_kinds(_KINDS, {**arguments, "example_kwargs": example_kwargs}, tuple(arguments))
     if not arguments["example_inputs"] and not example_kwargs:
         raise SpmdirError(
@@ -390,6 +411,7 @@ def _check_arguments(arguments: Mapping[str, Any], example_kwargs: Any) -> None:
 
 
 def _check_model(model: nn.Module) -> None:
+    """Raise SpmdirError if a tensor has no shape yet, or UnsupportedError if `forward` is set on the object."""
     check_initialized(model)
     if "forward" in vars(model):
         raise UnsupportedError(

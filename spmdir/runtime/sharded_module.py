@@ -41,7 +41,7 @@ SUMS = "_spmdir_sums"
 
 
 def watch_inner_modules(module: nn.Module) -> None:
-    """Make direct calls of submodules with plain tensors errors."""
+    """Let each submodule with parameters raise an error if it is called directly with plain tensors."""
     for inner in module.modules():
         if inner is not module and any(True for _ in inner.parameters(recurse=False)):
             inner.register_forward_pre_hook(_reject_plain_tensors, with_kwargs=True)
@@ -118,12 +118,12 @@ class Runner:
                 self.variants.check_limits(module, structure, is_unreduced, leaf_names(module, *call))
             variant = self.variants.add(self.compile(module, structure, is_unreduced, differentiated, call))
         programs = variant.programs
-        sizes = programs.sizes(inputs)
-        program = programs.of(sizes, inputs)
+        sizes = programs.find_sizes(inputs)
+        program = programs.program_for(sizes, inputs)
         with without_subclasses():  # attributes of an ElementwiseDTensor take 1 us each otherwise
             module_tensors = {}
             for argument in program.state_arguments:
-                tensor, placements = attribute(module, argument.name), self.placements.get(argument.name)
+                tensor, placements = get_tensor(module, argument.name), self.placements.get(argument.name)
                 module_tensors[argument.name] = _check_tensor(tensor, argument, placements)
             frozen = {name: tensor for name, tensor in module_tensors.items() if not tensor.requires_grad}
         finish_gradients = functools.partial(self._finish_gradients, sums, is_unreduced, frozen)
@@ -132,10 +132,19 @@ class Runner:
     def _finish_gradients(
         self, sums: UnreducedGradients, is_unreduced: bool, frozen: Mapping[str, DTensor], gradients: dict[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Return the gradients of a backward after reduction, or keep unreduced ones in `sums`.
+        """Return the gradients of a backward, by name, reduced over the ranks.
 
-        If a parameter was frozen after gradients of it had been summed, the sum is added to its `grad` here, because
-        autograd does not return it.
+        Inside of `no_sync`, gradients of parameters are added to `sums` instead, and are not returned. The first
+        backward outside reduces the sums.
+
+        If a parameter was frozen after its gradients had been summed, the sum is added to its `grad` here, because
+        autograd does not return a gradient for it.
+
+        Args:
+            sums: the unreduced gradients of the module.
+            is_unreduced: whether the backward leaves the gradients of parameters unreduced.
+            frozen: name → parameter or buffer that requires no gradient.
+            gradients: the gradients of the backward. Unreduced gradients are removed from it.
         """
         if is_unreduced:
             sums.add({name: gradients.pop(name) for name in list(gradients) if name in self.placements})
@@ -230,7 +239,7 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
     Args:
         tensors: each parameter and buffer by one of its names.
     """
-    sharded = copy_model(model, {id(attribute(model, name)): tensor for name, tensor in tensors.items()})
+    sharded = copy_model(model, {id(get_tensor(model, name)): tensor for name, tensor in tensors.items()})
     base = type(model)
     forward = functools.wraps(base.forward)(lambda self, *args, **kwargs: ShardedModule.forward(self, *args, **kwargs))
     members = {"forward": forward, "__module__": base.__module__, "__doc__": base.__doc__}
@@ -257,13 +266,17 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
 
 
 def guards_of(sharded: nn.Module, dry_run: DryRun, device: torch.device) -> Guards:
-    """Return the guards of a program that was traced in the present state of a sharded module."""
+    """Return the guards of a program that was traced in the present state of a sharded module.
+
+    Raises:
+        UnsupportedError: a value of the state differs at each read.
+    """
     omitted = frozenset({RUNNER, SUMS, "forward", *HOOKS})  # hooks run around a program
     walk = StateWalk(dry_run.code, {"model": sharded}, omitted, frozenset(dry_run.caches.dicts))
     return Guards.of(walk, dry_run.code, ["model"], device).check_now(sharded)
 
 
-def attribute(module: nn.Module, name: str) -> Tensor:
+def get_tensor(module: nn.Module, name: str) -> Tensor:
     """Return the parameter or buffer of `module` with a dotted name."""
     value: Any = module
     for part in name.split("."):
@@ -281,7 +294,14 @@ def _check_transforms() -> None:
 
 
 def _check_tensor(tensor: Tensor, argument: Argument, placements: tuple[Any, ...] | None) -> DTensor:
-    """Return a parameter or buffer, after a check that the program accepts its layout and type."""
+    """Return a parameter or buffer, after a check that the program accepts its layout and type.
+
+    Args:
+        placements: the placements that it had when the module was sharded; None if it did not exist then.
+
+    Raises:
+        SpmdirError: the tensor is new, has no values, or has other placements or another element type.
+    """
     if placements is None:
         raise SpmdirError(
             f"'{argument.name}' was added after the module was sharded; expected the parameters and buffers that it "

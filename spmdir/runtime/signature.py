@@ -1,4 +1,4 @@
-"""The roles of the arguments and results of the function of a captured program."""
+"""The signature of a captured program: its state, inputs, outputs and updates, as arguments and results in the IR."""
 
 from __future__ import annotations
 
@@ -154,8 +154,14 @@ def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result
         yield argument_of_name[signature_name(function, "res_attrs", result.index)], result
 
 
-def return_whole(module: ModuleOp, capture: Capture) -> None:
-    """Annotate the new values of inputs as replicated, before shardings are decided."""
+def replicate_input_updates(module: ModuleOp, capture: Capture) -> None:
+    """Annotate the new values of inputs that the program writes to as replicated, before shardings are decided.
+
+    The caller passed global inputs, so each rank needs the whole new value.
+
+    Args:
+        capture: the trace of the module. The leaves of its state come before its inputs.
+    """
     function, replicated = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
     kinds = [signature_kind(function, "arg_attrs", value.index) for value in function.args]
     input_indices = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]

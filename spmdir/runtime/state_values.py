@@ -57,6 +57,8 @@ _CONTENTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (logging.Logger, lambda value: (value.name, value.getEffectiveLevel(), value.disabled)),
 )  # fmt: skip
 
+"""Type → a function that returns the content of its values. Other plain values have their `repr`."""
+
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -81,9 +83,12 @@ def is_simple(value: Any) -> bool:
 
 
 def reduced(value: Any) -> Any:
-    """Return the readable state of an object implemented in C: its pickle, a text of its parts, or None."""
+    """Return the state of an object implemented in C, for comparisons: its pickle, else a text of what pickle reads.
+
+    Returns None for an object that cannot be pickled.
+    """
     for read in (pickle.dumps, lambda value: repr(value.__reduce_ex__(4))):
-        with suppress(Exception):  # has no pickles
+        with suppress(Exception):
             return read(value)
     return None
 
@@ -98,7 +103,7 @@ def key_content(value: Any) -> Any:
 
 
 def is_plain(value: Any, depth: int = 4) -> bool:
-    """Return whether a value is of a type in IDENTICAL or PLAIN, or a container of such values."""
+    """Return whether a value is of a type in IDENTICAL or PLAIN, or a container of such values up to `depth` levels."""
     if type(value) is dict:
         return depth > 0 and all(is_plain(key, 0) and is_plain(item, depth - 1) for key, item in value.items())
     if type(value) in (list, tuple, set, frozenset):

@@ -37,14 +37,14 @@ from spmdir.runtime.executed_code import (
 from spmdir.runtime.read_names import (
     NamesRead,
     base_in_c,
+    describe_names_change,
+    describe_values_change,
     executes,
     has_own_lookup,
     is_fixed,
     is_library_class,
-    names_change,
     slots_of,
     table_of,
-    values_change,
 )
 from spmdir.runtime.state_values import (
     IDENTICAL,
@@ -225,7 +225,10 @@ class StateWalk:
         return variable
 
     def _bind_guard(self, value: Any, path: str, text: str, read: str, fails: str) -> str:
-        """Add the guard of a value that later guards may refer to."""
+        """Add the guard of a value, and return its variable. Later guards may refer to the value by the variable.
+
+        If the value is reachable by a second path, the guard of that path requires the same object.
+        """
         variable = self._add_guard(path, text, read, fails)
         self._visited[id(value)] = variable, path
         self._referenced.append(value)
@@ -265,7 +268,7 @@ class StateWalk:
         self._bind_guard(value, path, text, read, fails)
 
     def _visit_class(self, value: type) -> None:
-        """Visit the namespaces of a class and its bases; those in C do not change."""
+        """Visit the namespaces of a class and its bases, except classes in C, whose attributes cannot be set."""
         for owner in value.__mro__:
             if id(owner) not in self._visited and not is_fixed(owner):
                 self._visit_namespace(
@@ -273,7 +276,12 @@ class StateWalk:
                 )
 
     def _visit_namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
-        """Visit the values of a class or Python module, which exists once in the process."""
+        """Visit the values of a class or Python module, once for each owner.
+
+        Args:
+            owner: the class or module.
+            is_of_library: whether to compare its values only by identity, as for libraries.
+        """
         if id(owner) in self._visited:
             return
         self._visited[id(owner)] = self._constant_name(owner), path
@@ -287,7 +295,10 @@ class StateWalk:
             )
 
     def _guard_library(self, table: Mapping[str, Any], read: str, path: str) -> None:
-        """Compare the values of a namespace of a library by identity."""
+        """Compare the values of a namespace of a library by identity, in one guard; visit modules and plain values.
+
+        Ranks do not compare these guards, because the loaded parts of libraries may differ between processes.
+        """
         names, is_shared = sorted(table.keys() & self._names), self._is_shared
         self._is_shared = False
         for name in [name for name in names if isinstance(table[name], (types.ModuleType, *PLAIN))]:
@@ -296,14 +307,17 @@ class StateWalk:
         if names:
             values = tuple(table[name] for name in names)
             get_values = self._constant_name(lambda table: tuple(map(table.__getitem__, names)))
-            explain = functools.partial(values_change, path, names, values)
+            explain = functools.partial(describe_values_change, path, names, values)
             self._add_guard(
                 f"{path}.__dict__", str(names), f"{get_values}({read})", f"x != {self._constant_name(values)}", explain
             )
         self._is_shared = is_shared
 
     def _visit_function(self, value: types.FunctionType, read: str, path: str) -> None:
-        """Guard the code of a function; if the code is executed, visit its defaults and its closure."""
+        """Guard the code of a function; if the code is executed, visit its defaults and its closure.
+
+        Functions of libraries are compared by identity, unless they are executed and have a closure.
+        """
         if is_library_file(value.__code__.co_filename) and not (value.__closure__ and value.__code__ in self._called):
             self._guard_identity(value, read, path)
             return
@@ -399,7 +413,8 @@ class StateWalk:
         """Visit the hooks, tensors or submodules of a module."""
         if key not in HOOKS:
             names = [*tables[key]]
-            explain = functools.partial(names_change, path, list, names)  # ranks compare each member by its own path
+            # Ranks compare each member by its own path, so this guard only explains changes.
+            explain = functools.partial(describe_names_change, path, list, names)
             fails = f"[*x] != {self._constant_name(names)}"
             members = self._add_guard(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
             for name, value in tables[key].items():
@@ -464,7 +479,7 @@ class StateWalk:
         names = names_of(table)
         keys, find_names, expected = map(self._constant_name, ([*table], names_of, names))
         fails = f"[*x] != {keys} and {find_names}(x) != {expected}"
-        explain = functools.partial(names_change, path, names_of, names)
+        explain = functools.partial(describe_names_change, path, names_of, names)
         variable = self._add_guard(f"{path}.__dict__", str(names), read, fails, explain)
         is_shared = self._is_shared
         for name in names:
@@ -480,15 +495,15 @@ def _holds_fakes(value: Any) -> bool:
 
 
 def _code_position(code: types.CodeType) -> tuple[str, int, str]:
-    """Return a key that orders code objects equally on all ranks."""
+    """Return the sort key of a code object. It is equal on all ranks, so guards have the same order."""
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
 def _cell_content(cell: types.CellType) -> Any:
-    """Return the value of a variable of a closure."""
+    """Return the value of a variable of a closure; `_UNSET` if the variable is not set yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # a variable that is not set yet
+    except ValueError:
         return _UNSET
 
 

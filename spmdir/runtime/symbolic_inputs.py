@@ -41,7 +41,7 @@ class _SizeSymbols:
         self.named: dict[str, Any] = {}
 
     def open_sizes(self, value: Any, spec: Any, where: str) -> Any:
-        """Return a tree of tensors with symbolic sizes.
+        """Return `value`, a tree of tensors, with symbolic sizes. If `spec` is None, `value` is returned unchanged.
 
         Args:
             spec: the entry of `value` in `dynamic_shapes`.
@@ -74,7 +74,16 @@ class _SizeSymbols:
         )
 
     def symbol_of(self, example: int, spec: Any, where: str) -> Any:
-        """Return a symbol for the size of a dimension."""
+        """Return the symbol for the size of a dimension: that of its Dim if it has a name, else a new symbol.
+
+        Args:
+            example: the size in the example inputs.
+            spec: the entry of the dimension in `dynamic_shapes`.
+            where: the path of the entry, for errors.
+
+        Raises:
+            SpmdirError: the example is 0 or 1, is not in the range of the Dim, or differs from another of the Dim.
+        """
         name = getattr(spec, "__name__", where)
         if name in self.named:
             size, previous_example = self.named[name]
@@ -85,7 +94,7 @@ class _SizeSymbols:
                 )
             return size
         if example < 2:
-            raise SpmdirError(f"{where} has the example size {example}; expected at least 2 for an dynamic dimension")
+            raise SpmdirError(f"{where} has the example size {example}; expected at least 2 for a dynamic dimension")
         environment: Any = self.mode.shape_env
         source = size_source(where)
         symbol = environment.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC)

@@ -114,10 +114,12 @@ class _LocationMode(TorchFunctionMode):
                 stack += [predecessor for predecessor, _ in node.next_functions]
 
     def _enter_backward(self, meta: _NodeMeta) -> None:
+        """Set the metadata of the forward call whose autograd node starts to run."""
         self._in_backward = True
         _set_meta(meta)
 
     def _leave_backward(self) -> None:
+        """Clear the metadata after an autograd node has run."""
         self._in_backward = False
         _set_meta({})
 
@@ -142,6 +144,7 @@ def _set_meta(meta: _NodeMeta) -> None:
 
 @lru_cache(maxsize=65536)
 def _is_user_code(code: CodeType) -> bool:
+    """Return whether a code object is from a file of the user."""
     return not is_library_file(code.co_filename)
 
 

@@ -20,6 +20,10 @@ class Traced:
     """The programs of one trace on this rank.
 
     Attributes:
+        programs: the programs for each choice of symbolic sizes.
+        signature: the arguments and results of the program.
+        convention: the calling convention.
+        guards: the Python state that the trace read.
         constants: name → shard of a constant of this trace. All traces share the state.
     """
 
@@ -36,27 +40,31 @@ class Traces:
 
     Attributes:
         first: the trace for the example arguments.
-        fixed_in: returns the dynamic dimensions that must be numbers in a call with these arguments.
+        find_fixed: returns the dynamic dimensions that must be numbers in a call with these arguments.
         trace: traces the program again for a call; all ranks must call it.
         traces: dimensions that are numbers → trace.
     """
 
     first: Traced
-    fixed_in: Callable[[tuple[Any, ...]], Fixed]
+    find_fixed: Callable[[tuple[Any, ...]], Fixed]
     trace: Callable[[Fixed, tuple[Any, ...]], Traced]
     traces: dict[Fixed, Traced]
 
-    def fixed(self, args: tuple[Any, ...]) -> Fixed:
+    def find_fixed_dims(self, args: tuple[Any, ...]) -> Fixed:
         """Return the dynamic dimensions that must be numbers in a call.
 
         Raises:
             SpmdirError: the structure of the arguments differs from the examples, or a size is out of its range.
         """
         self.first.convention.tensors(args)
-        return self.fixed_in(args)
+        return self.find_fixed(args)
 
-    def of(self, fixed: Fixed, args: tuple[Any, ...]) -> Traced:
-        """Return the trace for a call; all ranks must call this."""
+    def trace_for(self, fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+        """Return the trace for a call, and make it if there is none; all ranks must call this.
+
+        Args:
+            fixed: the result of `find_fixed_dims` for `args`.
+        """
         if fixed not in self.traces:
             self.traces[fixed] = self.trace(fixed, args)
         return self.traces[fixed]

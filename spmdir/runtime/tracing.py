@@ -40,7 +40,7 @@ from spmdir.runtime.per_rank_sizes import allow_different_sizes
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_sizes, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp
-from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
+from spmdir.runtime.signature import Argument, Signature, read_signature, replicate_input_updates
 from spmdir.runtime.traces import Traced
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop import pytree
@@ -173,7 +173,7 @@ class Tracing:
                     capture.program, setup.mesh, plan, out_shardings=out_shardings, missing_rule=self.missing_rule
                 )
             if not setup.local_inputs:
-                return_whole(module, capture)
+                replicate_input_updates(module, capture)
             examples = open_sizes(module).hints
             if setup.local_inputs and examples:
                 setup = attrs.evolve(setup, pipeline=allow_different_sizes(setup.pipeline, module))
@@ -228,7 +228,13 @@ class Decided:
         traceable: Traceable,
         constants: Mapping[str, Tensor] | None = None,
     ) -> Traced:
-        """Return the trace with a program of this rank that is ready to run; all ranks must call this."""
+        """Return the trace with a program of this rank that is ready to run; all ranks must call this.
+
+        Args:
+            signature, program: the results of `lower_examples`.
+            traceable: the traced program.
+            constants: name → shard of each tensor that only this trace has.
+        """
         program.connect(ranks)
         example_sizes = tuple(self.examples.items())
         assert self.capture.dry_run is not None  # of a model as of a step

@@ -84,7 +84,7 @@ class _Objective(nn.Module):
 
 
 def _is_reentrant(loss: Tensor) -> bool:
-    """Return whether `loss` depends on reentrant checkpointing, which only `backward` can differentiate."""
+    """Return whether `loss` depends on reentrant checkpointing. Such a loss supports `backward`, but not `grad`."""
     visited, nodes = set(), [loss.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -98,9 +98,15 @@ def _is_reentrant(loss: Tensor) -> bool:
 
 @attrs.frozen(eq=False)
 class TrainingStep:
-    """A training step of a model as a pure function of its state and a batch. `training_step` makes it.
+    """A training step of a model as a pure function of its state and a batch. `training_step` returns it.
 
     Attributes:
+        _objective: computes the loss and the gradients.
+        _updates: the update of the optimizer.
+        _names: id of a parameter of the model → its FQN.
+        _gradients: the sharding of the gradients before the update; None if the compiler decides.
+        _clip: the largest norm of all gradients together; None for no limit.
+        _compute_dtype: the element type of the forward and backward; None for those of the model.
         micro_batches: the number of micro-batches in a batch.
     """
 

@@ -1,4 +1,4 @@
-"""`no_sync`: sum unreduced gradients on each rank, and reduce the sums in a later backward."""
+"""`no_sync`: sum the gradients of several backwards on each rank, and reduce the sums in a later backward."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UnreducedGradients:
     tensors: dict[str, Tensor] = attrs.field(factory=dict)
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add gradients; their memory may be written to later."""
+        """Add gradients. The first gradient of a parameter becomes its sum, and is then written to in place."""
         for name, gradient in gradients.items():
             self.tensors[name] = self.tensors[name].add_(gradient) if name in self.tensors else gradient
 

@@ -108,6 +108,7 @@ class Variants:
         return iter(self._variants)
 
     def add(self, variant: Variant) -> Variant:
+        """Add a variant, and return it."""
         self._variants.append(variant)
         self._latest = variant
         return variant
@@ -143,7 +144,7 @@ class Variants:
                 )
         variants_of_kind = [variant for variant in self.of_structure(structure) if variant.is_unreduced == is_unreduced]
         if len(variants_of_kind) >= LIMIT:
-            change = variants_of_kind[-1].guards.change(module) or "the inputs that require gradients"
+            change = variants_of_kind[-1].guards.find_change(module) or "the inputs that require gradients"
             raise UnsupportedError(
                 f"the module has {LIMIT} programs for calls of this kind, and needs another: {change}; expected state "
                 "that rarely changes: keep changing values in a buffer"

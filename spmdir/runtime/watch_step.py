@@ -46,7 +46,8 @@ def watch_step(parameters: Mapping[int, str]) -> AbstractContextManager[Any]:
     return stack
 
 
-_FIRST_SEED = 1 << 48  # unlikely as a seed of a model
+_FIRST_SEED = 1 << 48
+"""The seed of the first draw of a trace. It is unlikely that a model sets the same seed itself."""
 
 _SHAPE_ONLY: frozenset[Any] = frozenset({
     _aten.bernoulli.p, _aten.bernoulli_.float, _aten.bernoulli_.Tensor, _aten.cauchy_.default,
@@ -102,13 +103,16 @@ class _ValueNumbers:
         self._set_number(tensor, self.number(source))
 
     def _set_number(self, value: Tensor, number: int) -> None:
+        """Give a tensor a number, which is valid until its memory is written to."""
         self._numbers[value] = (number, self._writes_to(value))
 
     def _writes_to(self, value: Tensor) -> int:
+        """Return the number of writes to the memory of a tensor so far."""
         return self._write_counts.get(_storage(value), 0)
 
 
 def _storage(value: Tensor) -> Hashable:
+    """Return a key of the memory of a tensor; of the tensor itself if it has no storage."""
     return StorageWeakRef(value.untyped_storage()) if has_storage(value) else id(value)
 
 
@@ -180,7 +184,17 @@ class _StepMode(TorchDispatchMode):
 
 
 def _repeat_draw(func: Any, args: Any, values: Any) -> Any:
-    """Return the results of `func` on `args`, for the draw whose results were `values`."""
+    """Return the results of `func` on `args` for random numbers that were drawn before.
+
+    An op that writes to its first argument writes the earlier results into it. `native_dropout` applies the earlier
+    mask to its present argument.
+
+    Args:
+        values: clones of the results of the earlier draw.
+
+    Raises:
+        UnsupportedError: the op writes to an argument on whose elements its draw depends.
+    """
     if func is _aten.native_dropout.default:
         x, p, train = args
         mask = values[1]

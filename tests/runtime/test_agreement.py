@@ -7,7 +7,7 @@ import torch
 
 import spmdir
 from spmdir.core.placement.sharding import parse_sharding
-from spmdir.runtime.agreement import COMPARED, verdict_of
+from spmdir.runtime.agreement import COMPARED, compare_statuses
 from spmdir.runtime.local_state import LocalShard
 from tests.lowering.gloo_ranks import on_ranks
 from tests.runtime import agreement_cases
@@ -242,9 +242,9 @@ def test_the_first_thing_that_differs_is_named(field):
     }
     before = dict.fromkeys(list(COMPARED)[: list(COMPARED).index(field)], "same")
     one, other = values.get(field, ["one", "other"])
-    verdict = verdict_of([{**before, field: one}, {**before, field: one}, {**before, field: other}], (0, 2, 4))
+    verdict = compare_statuses([{**before, field: one}, {**before, field: one}, {**before, field: other}], (0, 2, 4))
     assert verdict["message"].startswith("ranks 0 and 4 ")
-    failed = verdict_of([{field: one}, {field: other}, {"error": {"message": "m"}}], (0, 2, 4))
+    failed = compare_statuses([{field: one}, {field: other}, {"error": {"message": "m"}}], (0, 2, 4))
     assert failed == {"message": "m", "rank": 4}
 
 

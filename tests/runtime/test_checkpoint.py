@@ -88,7 +88,7 @@ def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
         assert "ranks 0 and 1 pass the directories" in result["directory"]
         assert "is damaged: '__3_0.distcp' differs from the saved bytes" in result["damaged"]
         assert result["one rank"].startswith("" if rank == 2 else "rank 2: ")
-        assert "does not fit: it has 'w' and nothing of 'v'; expected" in result["one rank"]
+        assert "does not fit: it contains 'w', but not 'v'; expected" in result["one rank"]
         assert "no place for a state" in result["restored"]
         assert "'bare' is 3, which cannot be loaded in place; put it into a dict" in result["bare"]
         assert "on tensors with different shardings" in result["mixed"]
@@ -176,13 +176,19 @@ def test_a_damaged_checkpoint_is_an_error_and_nothing_is_loaded(run, name):
 
 
 MISFITS = {
-    "another shape": (lambda state: parts(9, width=2), r"'model.weight' is \[3, 4\] .* in it and \[2, 4\] .* here"),
-    "another type": (lambda state: {"model": state["model"].double()}, "torch.float32 in it and .* torch.float64 here"),
-    "a missing key": (lambda state: {"model": nn.Linear(4, 3, bias=False)}, "'model.bias' is in it alone"),
-    "a further key": (lambda state: {"model": state["model"], "ema": torch.ones(2)}, "'ema' is not in it"),
+    "another shape": (
+        lambda state: parts(9, width=2),
+        r"'model.weight' is \[3, 4\] .* in the checkpoint and \[2, 4\] .* here",
+    ),
+    "another type": (
+        lambda state: {"model": state["model"].double()},
+        "torch.float32 in the checkpoint and .* torch.float64 here",
+    ),
+    "a missing key": (lambda state: {"model": nn.Linear(4, 3, bias=False)}, "'model.bias' is only in the checkpoint"),
+    "a further key": (lambda state: {"model": state["model"], "ema": torch.ones(2)}, "'ema' is not in the checkpoint"),
     "another key": (
         lambda state: {"ema": torch.ones(2)},
-        "it has 'model', 'optimizer', 'progress' and nothing of 'ema'",
+        "it contains 'model', 'optimizer', 'progress', but not 'ema'",
     ),
     "a tensor for a value": (lambda state: {"progress": {"epoch": torch.ones(2)}}, "'progress.epoch' is a plain value"),
     "no names": (lambda state: [state["model"]], "state is .* expected a dict from names to values"),

@@ -44,7 +44,7 @@ def change_seen(model: nn.Module, change: Callable[[], Any], *args: Any) -> str:
     assert guards.hold(model)
     change()
     assert not guards.hold(model)
-    return guards.change(model) or ""
+    return guards.find_change(model) or ""
 
 
 class Model(nn.Module):

@@ -9,7 +9,7 @@ from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.pipeline.pipeline import run_passes
 from spmdir.runtime.capture import capture_step
-from spmdir.runtime.signature import read_signature, return_whole
+from spmdir.runtime.signature import read_signature, replicate_input_updates
 
 MESH = Mesh({"a": 2})
 X = torch.ones(4)
@@ -19,7 +19,7 @@ def signature_of(step, state, shardings, whole=False):
     capture = capture_step(step, state, (X,), torch.device("cpu"))
     module = import_fx(capture.program, MESH, shardings, out_shardings=capture.result_shardings(None))
     if whole:
-        return_whole(module, capture)
+        replicate_input_updates(module, capture)
     function = ir.main_function(run_passes(module, "propagate"))
     return function, read_signature(function, len(capture.outputs), capture.state)
 
