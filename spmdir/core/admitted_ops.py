@@ -126,7 +126,11 @@ DROPOUT = frozenset(_DROPOUT.split())
 
 
 def draws(name: str, dropout: object = 0) -> bool:
-    """Return whether calls of op `name` with this `dropout_p` advance the random number generator."""
+    """Return whether calls of op `name` advance the random number generator.
+
+    Args:
+        dropout: the argument `dropout_p` of the call. Only the ops in DROPOUT depend on it.
+    """
     return name in RANDOM or (name in DROPOUT and dropout != 0)
 
 
@@ -135,17 +139,19 @@ _FILES = re.compile(r"file|path|url")
 
 
 def exception(name: str) -> str:
-    """Return the reason to reject an op whose schema looks functional; "" if there is none."""
+    """Return the reason in EXCEPTIONS to reject op `name` although its schema looks functional; "" if there is none."""
     for reason, text in EXCEPTIONS.items():
         for glob in text.split():
-            start, star, _ = glob.partition("*")
-            if name.startswith(start) and (fnmatchcase(name, glob) if star else name == glob):
+            text_before_star, star, _ = glob.partition("*")
+            if not name.startswith(text_before_star):  # much faster than fnmatchcase, and rules out most globs
+                continue
+            if fnmatchcase(name, glob) if star else name == glob:
                 return reason
     return ""
 
 
 def names_file(argument: str) -> bool:
-    """Return whether a string argument with this name is a file path or URL."""
+    """Return whether a string argument is a file path or URL: its name contains `file`, `path` or `url`."""
     return bool(_FILES.search(argument))
 
 
@@ -164,7 +170,11 @@ def sentence(name: str, reason: str) -> str:
 
 
 def is_admitted(name: str) -> bool:
-    """Return whether a program may use op `name`, judged without torch."""
+    """Return whether a program may use op `name`, judged without torch.
+
+    Ops of the namespaces in LISTED must be admitted by `ops.txt`, and ops of NAMESPACES are rejected. Any other
+    well-formed name is admitted: the importer and the emitter check the ops of other libraries.
+    """
     namespace = name.partition(".")[0]
     if namespace in LISTED:
         return "" in _reasons(name)
@@ -182,7 +192,7 @@ def listed(namespace: str) -> list[str]:
 def why_not(name: str) -> str | None:
     """Return the reason why a program may not use op `name`, as the predicate of a sentence; None if it may.
 
-    It takes about 10 ms, because it searches for similar names.
+    For an unknown name, the first call takes about 10 ms, because it searches for similar names.
     """
     if is_admitted(name):
         return None
@@ -218,8 +228,14 @@ def functional(name: str) -> str | None:
     """Return the functional form of an op that writes an operand: `aten.relu` for `aten.relu_`; None if none exists."""
     namespace, base, *overload = name.split(".")
     stem = f"{namespace}.{base.removesuffix('_')}"
+    # `aten.max.dim_max` writes its results to its operands, and `aten.max.dim` is its functional form.
     overload_names = [overload[0].removesuffix("_out"), overload[0].rpartition("_")[0]] if overload else []
-    candidates = [*(f"{stem}.{word}" for word in overload_names), stem, f"{stem}_functional", f"{stem}.Tensor"]
+    candidates = [
+        *(f"{stem}.{overload_name}" for overload_name in overload_names),
+        stem,
+        f"{stem}_functional",
+        f"{stem}.Tensor",
+    ]
     return next((candidate for candidate in candidates if "" in _reasons(candidate)), None)
 
 
@@ -234,7 +250,10 @@ def _nearest(name: str) -> str:
 
 
 def _reasons(name: str) -> Iterator[str]:
-    """Yield the reasons to reject an op in `ops.txt`, "" on a line that admits it; nothing if the op is not listed."""
+    """Yield the reason to reject an op in each of its lines of `ops.txt`, "" for a line that admits it.
+
+    An op has several lines if the reason depends on the version of torch. Nothing is yielded if the op is not listed.
+    """
     lines = _lines()
     for index in range(bisect_left(lines, name), len(lines)):
         line = lines[index]

@@ -140,8 +140,8 @@ def check_kinds(kinds: Mapping[str, Kind], arguments: Mapping[str, Any], positio
     Args:
         kinds: argument name → kind.
         arguments: argument name → value.
-        positional: names of the arguments that were passed by position. If a value fits another one of these, the
-            message contains the order of the arguments.
+        positional: names of the arguments that were passed by position. If a wrong value is valid for another one of
+            these arguments, the message contains their order.
     """
     for name, value in arguments.items():
         if name in kinds and not kinds[name].holds(value):
@@ -168,7 +168,8 @@ def unknown_name(prefix: str, name: str, accepted: Sequence[str], other_names: S
 
     Args:
         prefix: beginning of the message, such as "parallelize has no argument".
-        other_names: further names to suggest.
+        other_names: valid names that the message does not list. They are only suggested in place of a wrong name in
+            RENAMED.
     """
     renamed = RENAMED.get(name)
     hint = f"; use '{renamed}'" if renamed in (*accepted, *other_names) else did_you_mean(name, accepted)

@@ -51,7 +51,9 @@ def overlapping(axes: Iterable[str]) -> tuple[str, str] | None:
         name, outer, size = axis_part(axis) or (axis, 1, 0)
         if name in previous_part:
             previous, previous_end = previous_part[name]
-            if not previous_end or not size or outer % previous_end:
+            has_full_axis = not previous_end or not size
+            # `outer` is a multiple of `previous_end` if this sub-axis is inside the blocks of the previous one.
+            if has_full_axis or outer % previous_end:
                 return previous, axis
         previous_part[name] = axis, outer * size
     return None

@@ -24,8 +24,8 @@ def axis_color(axis: str, axes: Sequence[str]) -> str:
 def axes_in(text: str, axes: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Split the text of IR into parts, and yield each with the axis of `axes` that it belongs to, or None.
 
-    A part that belongs to an axis is its declaration with its size, a placement along it, or its name in the group of a
-    collective.
+    A part that belongs to an axis is one of these: its name in the declaration of a mesh, a placement along the axis
+    such as `tp: S(0)`, or its name in the group of a collective. Some of the other parts are empty.
     """
     if not axes:
         yield text, None

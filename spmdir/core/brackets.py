@@ -25,7 +25,7 @@ def scan_balanced(text: str, start: int) -> int:
 
 
 def split_entries(text: str) -> list[str]:
-    """Split text at its top-level commas: `a, <b, c>, d(e, f)` has three parts."""
+    """Split text at its top-level commas: `a, <b, c>, d(e, f)` has three parts. Spaces and empty parts are dropped."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in "<([") - (character in ">)]")

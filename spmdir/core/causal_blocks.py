@@ -6,7 +6,8 @@ irregular. For example, queries ((0, 2), (6, 8)) and keys ((4, 8),): the first 2
 2. Each key has a query, so `upto` is 4. In the remaining block, queries 6, 7 against keys 4 to 7, query 6 attends to 3
 keys. It is irregular.
 
-These functions are the numbers with two shards in local forms: see `rotate` and rings in docs/ir.md.
+Each function takes the shards of two ranks. A `Local` with two shards, such as `since(10, tp | 10, tp, back 2)`, calls
+the function of its name: see `rotate` and rings in docs/ir.md.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spmdir.core.intervals import Ranges, length
 
 
 def since(queries: Ranges, keys: Ranges) -> int:
-    """Return the number of leading queries that are before all keys; all of them if there are no keys."""
+    """Return the number of leading queries that are before all keys; the number of all queries if there are no keys."""
     local_offset, first_key = 0, min((start for start, end in keys if start < end), default=None)
     for start, end in queries:
         if first_key is not None and end > max(start, first_key):
@@ -53,7 +54,7 @@ def both(first: Ranges, second: Ranges) -> bool:
 
 
 def triangle(queries: Ranges, keys: Ranges) -> bool:
-    """Return whether, in the remaining block, query i attends exactly to the keys up to index i."""
+    """Return whether the remaining block is a triangle and not unmasked: query i attends to the keys up to index i."""
     return not _sees_all(queries, keys) and _is_triangle(*_remaining_block(queries, keys))
 
 

@@ -132,15 +132,15 @@ def check_fields(value: Any, fields: Mapping[str, Kind | FieldKind]) -> None:
         field_value = getattr(value, field)
         try:
             if not isinstance(kind, Kind):
-                checked = kind.guarded(field, owner, field_value)
+                checked_value = kind.guarded(field, owner, field_value)
             elif kind.holds(field_value):
-                continue
+                checked_value = field_value
             else:
                 raise wrong_field(field, owner, field_value, kind.expected)
         except SpmdirError as error:
             raise error.at(caller_place()) from None
-        if checked is not field_value:
-            object.__setattr__(value, field, checked)
+        if checked_value is not field_value:
+            object.__setattr__(value, field, checked_value)  # the object is frozen
 
 
 def wrong_field(field: str, owner: str, value: object, expected: str) -> ShardingError:
@@ -151,7 +151,9 @@ def wrong_field(field: str, owner: str, value: object, expected: str) -> Shardin
 def evaluated(
     name: str, function: Callable[..., Any], *arguments: Any, owner: str = "", returns: Kind = ANYTHING
 ) -> Any:
-    """Call a function of a plug-in, check its result, and return it.
+    """Call a function of a plug-in, check its result, and return the result.
+
+    A SpmdirError of the function is not changed. Any other exception becomes a PluginError.
 
     Args:
         name: the field that declares the function, for messages.
@@ -187,7 +189,10 @@ def place(function: Any) -> Location | None:
 
 
 def caller_place() -> Location | None:
-    """Return the innermost line of the call stack in a file outside of spmdir; None if there is none."""
+    """Return the innermost line of the call stack that is outside of spmdir and attrs; None if there is none.
+
+    Code without a file, such as a generated `__init__`, is skipped.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         is_inside = frame.f_globals.get("__name__", "").partition(".")[0] in ("spmdir", "attr")
@@ -198,12 +203,17 @@ def caller_place() -> Location | None:
 
 
 def _line_in(function: Any, error: BaseException) -> Location | None:
-    """Return the innermost line of the traceback of `error` in the file of the function."""
+    """Return the innermost line of the traceback of `error` in the file that defines `function`.
+
+    Returns None if no line is in that file, or if the function is not written in Python.
+    """
     definition = place(function)
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    lines = (frame.lineno for frame in frames if definition is not None and frame.filename == definition.file)
-    line = next(lines, None)
-    return Location(definition.file, line, 1) if definition is not None and line is not None else None
+    if definition is None:
+        return None
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == definition.file and frame.lineno is not None:
+            return Location(definition.file, frame.lineno, 1)
+    return None
 
 
 def _shorten(arguments: tuple[Any, ...]) -> str:
@@ -221,6 +231,7 @@ def _shorten(arguments: tuple[Any, ...]) -> str:
 def _accepts_arguments(function: Any, count: int) -> bool:
     """Return whether a function can be called with `count` arguments; True if its signature is not available."""
     code = getattr(function, "__code__", None)
+    # `inspect.signature` is slow, and most functions have only plain parameters.
     if code and inspect.isfunction(function) and not (code.co_flags & inspect.CO_VARARGS or code.co_kwonlyargcount):
         return code.co_argcount - len(function.__defaults__ or ()) <= count <= code.co_argcount
     try:
@@ -238,5 +249,5 @@ def _signature(function: Any) -> str:
 
 
 def _is_part_of_spmdir(function: Any) -> bool:
-    """Return whether spmdir defines a function. Such a function is called often and covered by tests."""
+    """Return whether spmdir defines a function. Such a function is called often and tested, so it is not guarded."""
     return (getattr(function, "__module__", None) or "").partition(".")[0] == "spmdir"

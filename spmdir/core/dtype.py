@@ -100,12 +100,12 @@ _NAMED = (
 SPELLINGS = {name: names.split()[-1] for names in _NAMED.split(", ") for name in names.split()[:-1]}
 """Names of element types in torch, NumPy and C → names in the IR."""
 
-_OF_SIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}
+_BY_ITEMSIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}
 
 
 def of_size(itemsize: float) -> DType:
-    """Return one element type of `itemsize` bytes, for costs that depend only on the size; f32 if there is none."""
-    return _OF_SIZE.get(itemsize, F32)
+    """Return an element type of `itemsize` bytes, for costs that depend only on the size; f32 if there is none."""
+    return _BY_ITEMSIZE.get(itemsize, F32)
 
 
 def as_dtype(value: DType | str) -> DType:
@@ -129,6 +129,6 @@ def unknown_dtype(name: object, where: str = "") -> str:
         where: text that follows the name, such as ` in 'tensor<4xfloat>'`.
     """
     spelling = SPELLINGS.get(name.lower()) if isinstance(name, str) else None
-    near = did_you_mean(name, DTYPES) if isinstance(name, str) else ""
-    hint = f"; did you mean '{spelling}'?" if spelling else near
+    similar_name_hint = did_you_mean(name, DTYPES) if isinstance(name, str) else ""
+    hint = f"; did you mean '{spelling}'?" if spelling else similar_name_hint
     return f"unknown element type {shown(name)}{where}; expected one of {', '.join(DTYPES)}{hint}"

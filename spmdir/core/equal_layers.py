@@ -51,7 +51,9 @@ def equal_layers(
 ) -> list[tuple[tuple[str, ...], list[Entry]]]:
     """Group the entries of equal layers, and return (common labels, entries) of each group.
 
-    Entries are in one group if their labels differ only in the number of a layer, and their contents are equal.
+    Entries are in one group if their labels differ only in the number of a layer, and their contents are equal. For
+    example, the labels `layers.0.mlp`, `layers.1.mlp` and `layers.2.mlp` have the contents 5, 5 and 7. Then the groups
+    are `layers.{0-1}.mlp` with two entries, and `layers.2.mlp` with one.
 
     Args:
         labels: entry → its labels.
@@ -66,9 +68,10 @@ def equal_layers(
     for family in families.values():
         entries_by_content: dict[Hashable, list[Entry]] = {}
         for entry in family:
-            entries_by_content.setdefault(content(entry) if len(family) > 1 else None, []).append(entry)
+            key = content(entry) if len(family) > 1 else None  # a single entry has none to compare with
+            entries_by_content.setdefault(key, []).append(entry)
         groups += [
-            (_labels(list(map(labels, equal_entries)), len(family), path_columns), equal_entries)
+            (_combine_labels(list(map(labels, equal_entries)), len(family), path_columns), equal_entries)
             for equal_entries in entries_by_content.values()
         ]
     return groups
@@ -79,8 +82,8 @@ def rounded(numbers: Iterable[float]) -> tuple[float, ...]:
     return tuple([float(f"{number:.6g}") for number in numbers])
 
 
-def _labels(rows: Sequence[tuple[str, ...]], family_size: int, path_columns: Container[int]) -> tuple[str, ...]:
-    """Combine the labels of several rows, column by column."""
+def _combine_labels(rows: Sequence[tuple[str, ...]], family_size: int, path_columns: Container[int]) -> tuple[str, ...]:
+    """Combine the labels of several rows column by column, with `layers_text` where the labels differ."""
     numbered_columns = enumerate(zip(*rows, strict=True))
     return tuple([
         cells[0] if len({*cells}) == 1 else layers_text(cells, family_size, column in path_columns)
@@ -89,11 +92,12 @@ def _labels(rows: Sequence[tuple[str, ...]], family_size: int, path_columns: Con
 
 
 def layers_text(names: Sequence[str], family_size: int, is_path: bool = False) -> str:
-    """Return one text for several names that differ in the number of a layer: `layers.*.mlp` or `layers.{0-3,5}.mlp`.
+    """Return one text for several names that differ in the numbers of layers: `layers.*.mlp` or `layers.{0-3,5}.mlp`.
 
     Args:
         names: the names, in order. A single name is returned unchanged.
-        family_size: how many such names there are. If `names` are fewer, the text lists their numbers.
+        family_size: how many such names there are. If `names` are fewer, the text lists their numbers. Names with
+            several numbers are not listed: each number becomes `*`.
         is_path: whether the names are module paths.
     """
     if len(names) == 1:
@@ -102,10 +106,11 @@ def layers_text(names: Sequence[str], family_size: int, is_path: bool = False) -
     if len(names) == family_size or starred_name.count("*") != 1:
         return starred_name
     before, after = starred_name.split("*")
-    return f"{before}{{{_ranges(sorted(int(name[len(before) : len(name) - len(after)]) for name in names))}}}{after}"
+    layer_numbers = sorted(int(name[len(before) : len(name) - len(after)]) for name in names)
+    return f"{before}{{{_ranges_text(layer_numbers)}}}{after}"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _ranges_text(numbers: Sequence[int]) -> str:
     """Format sorted numbers as `0-3,5`."""
     runs: list[list[int]] = []
     for number in numbers:

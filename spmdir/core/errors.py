@@ -125,7 +125,7 @@ class SpmdirErrors(SpmdirError):
 
 
 def flat(error: SpmdirError) -> list[SpmdirError]:
-    """Return the errors that `error` consists of."""
+    """Return the errors that a SpmdirErrors consists of. Any other error is returned as the only one."""
     return list(error.errors) if isinstance(error, SpmdirErrors) else [error]
 
 
@@ -159,19 +159,26 @@ _ISSUED: ContextVar[set[str] | None] = ContextVar("messages that are not issued 
 def warnings_issued(issues: bool = True, issued: set[str] | None = None) -> Iterator[None]:
     """Enable the warnings of `warn` inside the context, or disable them if `issues` is False.
 
+    If an outer context disables warnings, they stay disabled.
+
     Args:
-        issued: messages that are not issued again. `warn` adds each message that it issues.
+        issued: messages that are not issued again. `warn` adds each message that it issues. By default the set of the
+            outer context; outside of all contexts, messages may be issued repeatedly.
     """
-    tokens = _ISSUES.set(issues and _ISSUES.get()), _ISSUED.set(_ISSUED.get() if issued is None else issued)
+    issues_token = _ISSUES.set(issues and _ISSUES.get())
+    issued_token = _ISSUED.set(_ISSUED.get() if issued is None else issued)
     try:
         yield
     finally:
-        _ISSUES.reset(tokens[0])
-        _ISSUED.reset(tokens[1])
+        _ISSUES.reset(issues_token)
+        _ISSUED.reset(issued_token)
 
 
 def warn(message: str, location: Location | None = None) -> None:
-    """Issue a SpmdirWarning for the user's line that leads to this call; the tools print it to stderr."""
+    """Issue a SpmdirWarning for the user's line that leads to this call; the tools print the warning to stderr.
+
+    Nothing happens if `warnings_issued` disables warnings, or if its set contains the message.
+    """
     issued = _ISSUED.get()
     if not _ISSUES.get() or (issued is not None and message in issued):
         return
@@ -194,7 +201,9 @@ def print_remark(text: str, location: Location | None = None) -> None:
 
 
 def did_you_mean_glob(glob: str, names: Iterable[str]) -> str:
-    """Correct the parts of a glob that occur in no name, and return `; did you mean 'x'?` if the result matches.
+    """Correct the parts of a glob that occur in no name, and return `; did you mean 'x'?` with the corrected glob.
+
+    The result is "" if no name matches the corrected glob. Parts with wildcards are not corrected.
 
     Example:
         >>> did_you_mean_glob("*.q_prj.weight", ["layers.0.q_proj.weight"])
@@ -208,8 +217,9 @@ def did_you_mean_glob(glob: str, names: Iterable[str]) -> str:
     for index, part in enumerate(parts):
         if part not in known_parts and not set(part) & set("*?["):
             parts[index] = next(iter(difflib.get_close_matches(part, known_parts, n=1)), part)
-    near = ".".join(parts)
-    return f"; did you mean '{near}'?" if any(fnmatchcase(name, near) for name in names) else ""
+    corrected_glob = ".".join(parts)
+    has_match = any(fnmatchcase(name, corrected_glob) for name in names)
+    return f"; did you mean '{corrected_glob}'?" if has_match else ""
 
 
 def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:
@@ -224,7 +234,7 @@ def wrong_argument(name: str, value: object, expected: str) -> SpmdirError:
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value` on one line, shortened to SHOWN characters."""
+    """Return the repr of `value` on one line, shortened to SHOWN characters; "a value" if its repr fails."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # the repr of a huge integer fails, and that of a user's class may
@@ -233,7 +243,7 @@ def shown(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with control characters escaped."""
+    """Return `text` on one line: each unprintable character, such as a newline, is replaced by its escape sequence."""
     if text.isprintable():
         return text
     return "".join(

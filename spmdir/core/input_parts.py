@@ -12,9 +12,13 @@ _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 
 
 def parts_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (first line, text) of each part of `text`. A part starts with its separator line."""
-    first_line, start = 1, 0
-    for mark in [*_SPLIT.finditer(text), None]:
-        part = text[start : mark.start() if mark else None]
+    """Yield (number of the first line, text) of each part of `text`.
+
+    The first part starts at line 1. Each other part starts with its separator line.
+    """
+    first_line = 1
+    starts = [0, *(separator.start() for separator in _SPLIT.finditer(text))]
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        part = text[start:end]
         yield first_line, part
-        first_line, start = first_line + part.count("\n"), mark.start() if mark else 0
+        first_line += part.count("\n")

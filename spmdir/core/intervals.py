@@ -34,7 +34,10 @@ Run = tuple[int, int, int]
 
 
 def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
-    """Return the runs of `size` elements in `count` chunks, at most 3: full chunks, a shorter one, empty ones."""
+    """Return the runs of `size` elements in `count` chunks, at most 3: full chunks, a shorter one, empty ones.
+
+    10 elements in 6 chunks have the runs (0, 5, 2) and (5, 1, 0).
+    """
     step = -(-size // count)
     full_chunks, remainder = divmod(size, step) if step else (0, 0)
     runs = (
@@ -58,7 +61,8 @@ def summed_runs(weighted_runs: Iterable[tuple[int, Sequence[Run]]], count: int) 
         for first_rank, _, local_length in runs:
             changes[first_rank] = changes.get(first_rank, 0) + factor * (local_length - previous_length)
             previous_length = local_length
-    starts = [first for first in sorted(changes) if first < count and (changes[first] or not first)]
+    # A run starts at rank 0, and where the sum changes.
+    starts = [first for first in sorted(changes) if first < count and (first == 0 or changes[first] != 0)]
     lengths = itertools.accumulate(changes[first] for first in starts)
     return tuple(
         (first, end - first, run_length)
@@ -66,21 +70,24 @@ def summed_runs(weighted_runs: Iterable[tuple[int, Sequence[Run]]], count: int) 
     )
 
 
-def have_same_chunks(size: int, a: Sequence[int], b: Sequence[int]) -> bool:
+def have_same_chunks(size: int, counts: Sequence[int], other_counts: Sequence[int]) -> bool:
     """Return whether two nested splits of `size` elements have the same chunks, apart from empty ones.
 
-    `a` splits the elements into `a[0]` chunks, each of these into `a[1]` chunks, and so on; likewise `b`. For example,
-    `(2, 4)` and `(8,)` have the same chunks of 16 elements, but not of 10.
+    `counts` splits the elements into `counts[0]` chunks, each of these into `counts[1]` chunks, and so on; likewise
+    `other_counts`. For example, `(2, 4)` and `(8,)` have the same chunks of 16 elements, but not of 10.
     """
-    a, b = tuple(a), tuple(b)
-    return a == b or (
-        _chunk_lengths(size, a) == _chunk_lengths(size, b)
-        and all(a_run == b_run for a_run, b_run in itertools.zip_longest(_nested_runs(size, a), _nested_runs(size, b)))
-    )
+    counts, other_counts = tuple(counts), tuple(other_counts)
+    if counts == other_counts:
+        return True
+    # The order of the chunks is slower to compare, so it is compared last.
+    if _chunk_lengths(size, counts) != _chunk_lengths(size, other_counts):
+        return False
+    pairs = itertools.zip_longest(_nested_runs(size, counts), _nested_runs(size, other_counts))
+    return all(run == other_run for run, other_run in pairs)
 
 
 def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
-    """Return chunk length → number of chunks of that length, without empty chunks."""
+    """Return chunk length → number of chunks of that length in a nested split, without empty chunks."""
     lengths = {size: 1}
     for count in counts:
         chunk_counts: dict[int, int] = {}
@@ -92,7 +99,10 @@ def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
 
 
 def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield (length, number of chunks) of each run of equal neighbouring chunks, without empty chunks."""
+    """Yield (length, number of chunks) of each run of equal neighbouring chunks in a nested split.
+
+    Empty chunks are omitted. The run of one length is followed by a run of another.
+    """
     for chunk_length, neighbours in itertools.groupby(_repeated_runs(size, counts), key=lambda run: run[0]):
         yield chunk_length, sum(number for _, number in neighbours)
 
@@ -114,7 +124,7 @@ def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, in
 
 
 def joined(ranges: Iterable[Range]) -> Ranges:
-    """Drop empty ranges and merge adjacent ones.
+    """Drop empty ranges, and merge a range with the previous one if it starts at its end. The order is kept.
 
     Raises:
         LimitError: the result has more than RANGES ranges.
@@ -197,11 +207,13 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
         raise ValueError(f"{part} is not inside {ranges}")
     offsets = itertools.accumulate((high - low for low, high in ranges), initial=0)
     ranges_with_offsets = zip(ranges, offsets, strict=False)
+    # (start, end, local position minus global position) of each range, by global position.
     shifts = sorted((low, high, offset - low) for (low, high), offset in ranges_with_offsets if low < high)
     local_ranges: list[Range] = []
     for start, end in part:
         index = bisect_right(shifts, start, key=lambda shift: shift[0]) - 1
         while start < end:
+            # Beyond the first or last range, the empty range (end, end) stands for none.
             low, high, shift = shifts[index] if 0 <= index < len(shifts) else (end, end, 0)
             if not low <= start < high:
                 raise ValueError(f"{part} is not inside {ranges}")

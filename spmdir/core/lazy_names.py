@@ -14,6 +14,8 @@ from pathlib import Path
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package whose stub lists its public names.
 
+    `__getattr__` imports the module of a name on first use, and stores the value in the package.
+
     Args:
         package: the `__name__` of the package.
         file: the `__file__` of the package.

@@ -152,19 +152,21 @@ class Mesh:
         if axis in self.sizes:
             return
         try:
-            if self._part(axis)[2] < 2:
-                raise KeyError(axis)
+            is_sub_axis = self._part(axis)[2] >= 2
         except KeyError:
-            root = self.root or self
-            name, *_ = axis_part(axis) or ("", 1, 0)
-            if name in root.sizes:
-                raise ShardingError(
-                    f"'{axis}' is not a sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
-                    f"{name}(outer)size, where size is at least 2 and outer times size divides {root.sizes[name]}"
-                ) from None
+            is_sub_axis = False
+        if is_sub_axis:
+            return
+        root = self.root or self
+        name, *_ = axis_part(axis) or ("", 1, 0)
+        if name in root.sizes:
             raise ShardingError(
-                f"axis '{axis}' is not in mesh @{self.name} {root}; expected one of {', '.join(root.axis_names)}"
-            ) from None
+                f"'{axis}' is not a sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
+                f"{name}(outer)size, where size is at least 2 and outer times size divides {root.sizes[name]}"
+            )
+        raise ShardingError(
+            f"axis '{axis}' is not in mesh @{self.name} {root}; expected one of {', '.join(root.axis_names)}"
+        )
 
     def refine(self, axes: Iterable[str]) -> Mesh:
         """Split the axes of which `axes` contains sub-axes; return the mesh itself if it contains none.
@@ -175,13 +177,16 @@ class Mesh:
         Raises:
             ShardingError: `axes` split an axis in ways without a common refinement, or one is not in the mesh.
         """
-        parts = {axis for axis in axes if is_part(axis)}
-        parts -= {axis for axis in parts if self.sizes.get((axis_part(axis) or ("", 1, 0))[0]) == 1}
-        if parts <= self.sizes.keys():
+        sub_axes = set()
+        for axis in axes:
+            name, *_ = axis_part(axis) or ("", 1, 0)
+            if is_part(axis) and self.sizes.get(name) != 1:  # an axis of one rank cannot be split
+                sub_axes.add(axis)
+        if sub_axes <= self.sizes.keys():
             return self
         if self.root is not None:
-            return self.root.refine([*parts, *self.axis_names])
-        return _refined(self, tuple(sorted(parts)))
+            return self.root.refine([*sub_axes, *self.axis_names])
+        return _refined(self, tuple(sorted(sub_axes)))
 
     def root_axis(self, axis: str) -> str:
         """Return the axis that contains a sub-axis; an axis is returned unchanged."""
@@ -210,7 +215,7 @@ class Mesh:
         return parts
 
     def merge(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Merge adjacent sub-axes in `axes`, outermost first. All sub-axes of an axis merge to the axis itself."""
+        """Replace neighbours in `axes`, outermost first, by their `join`; all sub-axes of an axis become the axis."""
         merged: list[str] = []
         for axis in axes:
             joined = self.join(merged[-1], axis) if merged else None
@@ -221,7 +226,10 @@ class Mesh:
         return tuple(merged)
 
     def join(self, *axes: str) -> str | None:
-        """Return the axis or sub-axis that is the product of `axes`, outermost first; None if there is none."""
+        """Return the axis or sub-axis that is the product of `axes`, outermost first; None if there is none.
+
+        `tp(1)2` and `tp(2)2` of an axis `tp` of 8 ranks join to `tp(1)4`.
+        """
         root = self.root or self
         try:
             (name, outer, size), *inner_parts = map(root._part, axes)
@@ -258,6 +266,7 @@ class Mesh:
         refined = self.refine(axes)
         varying_axes = [part for axis in axes for part in refined.parts(axis)]
         coordinate = refined.coordinate(rank)
+        # The rank with coordinate 0 along `axes` is first.
         members = [rank - sum(coordinate[part] * refined._strides[part] for part in varying_axes)]
         for part in varying_axes:
             steps = range(0, refined.sizes[part] * refined._strides[part], refined._strides[part])
@@ -306,7 +315,12 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
-    """Return the mesh whose axes are split at the bounds of the sub-axes `parts`."""
+    """Return the mesh whose axes are split at the bounds of the sub-axes `parts`.
+
+    Raises:
+        ShardingError: a sub-axis is not in the mesh, or the sub-axes of an axis have no common refinement.
+    """
+    # Axis → numbers of blocks outside each place where it is split: tp = 8 with the sub-axis tp(2)2 has 1, 2, 4 and 8.
     bounds_of_axis: dict[str, set[int]] = {axis: {1, size} for axis, size in mesh.axes}
     for axis in parts:
         mesh.require(axis)
@@ -325,7 +339,8 @@ def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
         parts_and_sizes = [
             (f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(bounds)
         ]
-        parts_and_sizes = parts_and_sizes if len(parts_and_sizes) > 1 else [(name, size)]
+        if len(parts_and_sizes) <= 1:  # the axis is not split
+            parts_and_sizes = [(name, size)]
         axes += parts_and_sizes
         parts_of_axis[name] = [axis for axis, _ in parts_and_sizes]
     intra_node = mesh.intra_node

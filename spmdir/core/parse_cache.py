@@ -20,9 +20,9 @@ _CONTAINERS: tuple[type, ...] = (tuple, frozenset)
 class ParsedTexts:
     """A file with one parsed text per line: the digest of the text, and the parsed value as JSON.
 
-    An edited text has another digest, so it is a miss and must be parsed. An object is written as `[number of its
-    class, *fields]`, and a container as `[number of its class, *items]`. Lines of locations are relative to the first
-    line of the text.
+    An edited text has another digest, so `find` returns None and the caller parses it. An object is written as `[number
+    of its class, *fields]`, and a container as `[number of its class, *items]`. Lines of locations are relative to the
+    first line of the text.
 
     Attributes:
         path: the file.
@@ -97,5 +97,5 @@ class ParsedTexts:
 
 
 def _digest(text: str) -> str:
-    """Return the digest by which a file finds `text`."""
+    """Return the digest of `text`, with which its line in the file begins."""
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

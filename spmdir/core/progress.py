@@ -37,7 +37,7 @@ def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
 def shown_on_terminal(shows: bool = True) -> Iterator[None]:
     """Show the messages of `say` inside the context in one line of the terminal; discard them if `shows` is False.
 
-    If an outer context shows messages already, it continues to do so.
+    If an outer context already shows messages, they continue to go there.
     """
     if shows and _SHOW.get() is not None:
         yield
@@ -115,7 +115,7 @@ class _Line:
             self._text = ""
 
     def show(self, text: str) -> None:
-        """Show a message with the elapsed seconds."""
+        """Show a message with the elapsed seconds, not before the delay and at most ten times a second."""
         time_now = time.monotonic()
         with self._lock:
             self._text = text
@@ -128,7 +128,7 @@ class _Line:
                 self._timer.start()
 
     def _draw(self) -> None:
-        """Draw the current line, or start to draw it."""
+        """Draw the line with the last message; do nothing after `close`."""
         with self._lock:
             if not self._text:
                 return

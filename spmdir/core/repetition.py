@@ -25,7 +25,13 @@ MOST_KINDS = 64
 
 
 def distances(looks: Sequence[Hashable], window: int = WINDOW) -> Counter[int]:
-    """Return distance → number of windows whose last equal window is that many entries earlier."""
+    """Return distance → number of windows whose last equal window is that many entries earlier.
+
+    A window is `window` consecutive entries. For the entries of the module and windows of 3, the result is {3: 4}.
+
+    Args:
+        looks: the entries of the sequence; entries count as equal if these values are.
+    """
     numbers: dict[Hashable, int] = {}
     numbered = [numbers.setdefault(look, len(numbers)) for look in looks]
     last: dict[tuple[int, ...], int] = {}
@@ -88,7 +94,9 @@ def _most_repeated(
         start, stop = longest_run(looks, period)
         if stop - start < 2 * period:
             continue
-        cost_by_start = _costs(range(start, min(start + period, stop - 2 * period + 1)), stop, period, links, labels)
+        # A part may begin at any of `period` entries, if two parts fit into the range from there.
+        first_starts = range(start, min(start + period, stop - 2 * period + 1))
+        cost_by_start = _cut_costs(first_starts, stop, period, links, labels)
         best_start = min(cost_by_start, key=cost_by_start.__getitem__)
         parts = list(_occurrences(looks, tuple(looks[best_start : best_start + period])))
         if _saving(parts) > _saving(best):
@@ -97,16 +105,16 @@ def _most_repeated(
 
 
 def _saving(parts: Sequence[range]) -> int:
-    """Return how many indices are in repetitions of the first part."""
+    """Return the number of indices in all parts but the first: the entries that outlining removes."""
     return sum(map(len, parts[1:]))
 
 
-def _costs(
-    firsts: range, stop: int, period: int, links: Sequence[Sequence[int]], labels: Sequence[Hashable | None]
+def _cut_costs(
+    first_starts: range, stop: int, period: int, links: Sequence[Sequence[int]], labels: Sequence[Hashable | None]
 ) -> dict[int, tuple[int, int]]:
-    """Return begin → (labels, links) that cross the cut between the first and the second part."""
+    """Return start of the first part → numbers of (labels, links) that cross the cut between it and the second part."""
     costs: dict[int, tuple[int, int]] = {}
-    for start in firsts:
+    for start in first_starts:
         cut = start + period
         before, after = range(start, cut), range(cut, min(cut + period, stop))
         crossing_links = {used for index in after for used in links[index] if used in before}
@@ -116,7 +124,11 @@ def _costs(
 
 
 def _occurrences(looks: Sequence[int], part: tuple[int, ...]) -> Iterator[range]:
-    """Yield the ranges equal to `part`, and ranges of about its length between two of them."""
+    """Yield the ranges equal to `part`, and the gap between two of them if it has about their length.
+
+    That is half of the length of `part` or more, and less than twice its length. Parts of other groups in the gap
+    exclude it.
+    """
     index, previous_end = 0, None
     while index <= len(looks) - len(part):
         if looks[index] != part[0] or tuple(looks[index : index + len(part)]) != part:

@@ -32,7 +32,12 @@ def read_text_file(path: str | Path, description: str) -> str:
 
 
 def decoded(data: bytes, name: str) -> str:
-    """Decode UTF-8 data from a file with this `name`."""
+    """Decode UTF-8 data from a file with this `name`.
+
+    Raises:
+        ParseError: the data are a zip archive or not UTF-8.
+        LimitError: there are too many bytes.
+    """
     CHARACTERS.check(len(data))
     if data.startswith(_ARCHIVE):
         raise ParseError(

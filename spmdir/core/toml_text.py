@@ -52,22 +52,29 @@ def key_location(key: str) -> Location | None:
 
 
 def place_of(text: str, file: str, key: str, value: Any = None) -> Location:
-    """Return the location of `value` after `key`; else the location of `key`; else of the table that contains it."""
-    table, _, last = key.rpartition(".")
-    for name in filter(None, (key, last, table)):
+    """Return the location of a `value` or key in a TOML text.
+
+    The first location that exists is returned: of `value` after `key`, of the last part of a dotted `key`, of the table
+    that contains it, or of the beginning of the text.
+    """
+    table, _, last_part = key.rpartition(".")
+    for name in filter(None, (key, last_part, table)):
         start = text.find(name)
         while start >= 0 and not _is_key(text, start, start + len(name)):
             start = text.find(name, start + 1)
         if start >= 0:
             value_offset = text.find(value, start + len(name)) if isinstance(value, str) else -1
-            line = text.rfind("\n", 0, start) + 1
-            line_start = start - len(text[line:start].lstrip())
-            return text_location(text, line_start if value_offset < 0 else value_offset, file)
+            line_start = text.rfind("\n", 0, start) + 1
+            key_offset = start - len(text[line_start:start].lstrip())  # with the quote or bracket before the name
+            return text_location(text, key_offset if value_offset < 0 else value_offset, file)
     return Location(file, 1, 1)
 
 
 def _is_key(text: str, start: int, end: int) -> bool:
-    """Return whether `text[start:end]` is a key: it begins a line, and an equals sign or ] follows."""
+    """Return whether `text[start:end]` is a key: it begins a line, and an equals sign or ] follows.
+
+    Blanks and quotes around the key, and brackets before it, are skipped.
+    """
     before = text[max(text.rfind("\n", 0, start), start - _INDENT) + 1 : start]
     after = text[end : end + _INDENT].lstrip("\"' \t")
     return not before.strip("[\"' \t\r") and after.startswith(("=", "]"))

@@ -17,7 +17,10 @@ _OF_NUMBER: dict[type, DType] = {bool: dt.I1, int: dt.I64, float: dt.F32, comple
 
 
 def common_type(left: DType, right: DType) -> DType | None:
-    """Return the element type of `torch.promote_types`; None if torch rejects the pair."""
+    """Return the element type of `torch.promote_types`; None if torch rejects the pair.
+
+    Torch promotes an 8-bit float only with its own type.
+    """
     if left == right:
         return left
     if left in _EIGHT_BITS or right in _EIGHT_BITS:
@@ -45,16 +48,19 @@ def result_type(tensors: Iterable[tuple[DType, int]], numbers: Iterable[complex]
         >>> str(result_type([(dt.I32, 2), (dt.F64, 0)], [1j]))
         'complex<f64>'
     """
-    by_rank: dict[bool, list[DType]] = {True: [], False: []}
+    with_dimensions: list[DType] = []
+    of_rank_zero: list[DType] = []
     for dtype, rank in tensors:
-        by_rank[rank > 0].append(dtype)
+        (with_dimensions if rank else of_rank_zero).append(dtype)
+    of_numbers = [_OF_NUMBER[type(number)] for number in numbers]
     result: DType | None = None
-    for dtypes in ([_OF_NUMBER[type(number)] for number in numbers], by_rank[False], by_rank[True]):
-        if dtypes:
-            class_type = _common_type_of_all(dtypes)
-            result = class_type if class_type is None or result is None else _combine_classes(class_type, result)
-            if result is None:
-                return None
+    for dtypes in (of_numbers, of_rank_zero, with_dimensions):
+        if not dtypes:
+            continue
+        class_type = _common_type_of_all(dtypes)
+        result = class_type if class_type is None or result is None else _combine_classes(class_type, result)
+        if result is None:
+            return None
     return result
 
 
@@ -73,10 +79,11 @@ def _combine_classes(higher: DType, lower: DType) -> DType | None:
         higher: the type of this class.
         lower: the type of the later classes. It counts only if its category (bool < int < float < complex) is higher.
     """
-    if higher.is_complex:
-        return higher
     if higher.is_float and lower.is_complex:
-        return None if higher in _EIGHT_BITS else COMPLEX_F16 if higher == dt.F16 else higher.complex
-    if higher.is_float:
+        if higher in _EIGHT_BITS:
+            return None
+        return COMPLEX_F16 if higher == dt.F16 else higher.complex
+    if higher.is_inexact:
         return higher
+    # Only integers and booleans are left. A boolean is in the lowest category.
     return common_type(higher, lower) if higher.is_bool or lower.is_inexact else higher

@@ -116,6 +116,12 @@ def test_a_shape_tells_the_sizes_it_is_made_of():
         solve(known, (2 * symbol("s2") + 1,), (8,), "z")
 
 
+def test_a_size_that_is_not_linear_in_a_symbol_is_not_solved():
+    known: dict[str, int] = {}
+    solve(known, (parse_number("s0 + s0 // 2"),), (9,), "x")
+    assert known == {}
+
+
 def test_ranges_and_conditions_say_for_what_sizes_a_program_is():
     declared = Sizes((Symbol("s0", 8, 2, 64), Symbol("s1", 5)), (parse_condition("s0 > s1"),))
     declared.check({"s0": 6, "s1": 0})

@@ -265,7 +265,7 @@ class ShardPlacement(Placement):
         return summed_runs([(1, [(index, 1, local_length) for index, local_length in enumerate(lengths)])], count)
 
     def stretches(self, size: int, count: int) -> int:
-        """Return an upper bound of the total number of ranges on all ranks."""
+        """Return an upper bound of the total number of ranges on all ranks; by default one range per rank."""
         return count
 
     def scaled(self, inner: int) -> Placement | None:
@@ -273,7 +273,7 @@ class ShardPlacement(Placement):
         return self if inner == 1 else None
 
     def unscaled(self, inner: int) -> Placement | None:
-        """Return the inverse of `scaled`."""
+        """Return the placement whose `scaled(inner)` is this placement; None if there is none."""
         return self if inner == 1 else None
 
     def inside(self, outer: int) -> Placement | None:
@@ -389,7 +389,10 @@ def shard_lengths(placements: tuple[tuple[Any, int], ...], size: int) -> frozens
 
 @lru_cache(maxsize=65536)
 def is_contiguous(placement: ShardPlacement, size: int, count: int) -> bool:
-    """Return whether each shard of `size` positions on `count` ranks is one range; False for too many ranks."""
+    """Return whether each shard of `size` positions on `count` ranks is at most one range.
+
+    Returns False if there are more than ENUMERATED ranks, because all of them would have to be evaluated.
+    """
     if count > ENUMERATED.most:
         return False
     return all(len(joined(placement.ranges(size, count, index))) <= 1 for index in range(count))
@@ -414,7 +417,7 @@ _RUNS = instance(tuple, expected="a tuple of (first rank, ranks, length)")
 
 @lru_cache(maxsize=65536)
 def runs_of(placement: ShardPlacement, size: int, count: int) -> tuple[Run, ...]:
-    """Return `placement.runs(size, count)`."""
+    """Return `placement.runs(size, count)`, cached. Raise PluginError if the method fails or returns no tuple."""
     return evaluated("runs", placement.runs, size, count, owner=str(placement), returns=_RUNS)
 
 
@@ -476,7 +479,8 @@ class PartialPlacement(Placement):
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         kind = type(self)
-        if kind.before is PartialPlacement.before and kind.after is PartialPlacement.after:
+        is_plain_reduction = kind.before is PartialPlacement.before and kind.after is PartialPlacement.after
+        if is_plain_reduction:
             return parse_placement(f"P({self.reduce})").distribute(tensor, count, noise)
         if self.identity is None:
             return [tensor.clone() for _ in range(count)]
@@ -550,25 +554,35 @@ def until_declared(memo: Memo) -> Memo:
 
 
 def edge_between(source: Placement, target: Placement) -> Edge | None:
-    """Return the edge from `source` to `target` that `source` declares, else the one that `target` declares."""
-    leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge, edge.target, target))
-    joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge, edge.source, source))
-    return next(leaving, None) or next(joining, None)
+    """Return the first edge from `source` to `target` that `source` declares, else the first that `target` declares.
+
+    Returns None if there is no such edge.
+    """
+    of_source = (edge for edge in source.edges() if edge.target is not None and _fits(edge, edge.target, target))
+    of_target = (edge for edge in target.edges() if edge.source is not None and _fits(edge, edge.source, source))
+    return next(of_source, None) or next(of_target, None)
 
 
 @lru_cache(maxsize=4096)
 def derived_kind(placement: Placement) -> str:
     """Return the kind of the `P(op)` to or from which `placement` declares an edge that changes nothing.
 
-    Returns the text of `placement` if there is no such edge.
+    Returns the text of `placement` if there is no such edge: then it commutes only with itself.
     """
-    ends = [edge.target or edge.source or "" for edge in placement.edges() if _changes_nothing(edge)]
-    kinds = [parse_placement(end).kind for end in ends if head_of(end) == "P"]
-    return next((kind for kind in kinds if kind is not None), str(placement))
+    for edge in placement.edges():
+        end = edge.target or edge.source or ""
+        if _changes_nothing(edge) and head_of(end) == "P":
+            kind = parse_placement(end).kind
+            if kind is not None:
+                return kind
+    return str(placement)
 
 
 def _changes_nothing(edge: Edge) -> bool:
-    """Return whether an edge returns its operand unchanged, tested with an object that no op accepts."""
+    """Return whether an edge sends nothing and returns its operand unchanged.
+
+    It is called with an object that no op accepts, so an edge that computes something fails.
+    """
     marker = object()
     try:
         return edge.by is None and edge.lower(marker, None) is marker
@@ -577,14 +591,17 @@ def _changes_nothing(edge: Edge) -> bool:
 
 
 def _fits(edge: Edge, end: str, placement: Placement) -> bool:
-    """Return whether `placement` can be at an end of an edge: has its trait, or is written like it."""
+    """Return whether `placement` is at this `end` of an edge: a trait that it has, or the text of an equal placement.
+
+    For a trait, `edge.when` must also accept the placement.
+    """
     if end not in TRAITS:
         return parse_placement(end) == placement
     return placement.trait == end and (edge.when is None or edge.when(placement))
 
 
 def _check_error(kind: type[Placement]) -> None:
-    """Raise ShardingError unless `error` of a kind of placement is an ErrorBound or a property."""
+    """Raise ShardingError unless `error` of a placement class is an ErrorBound, or a property that returns one."""
     error = kind.error
     if not isinstance(error, (ErrorBound, property)):
         raise ShardingError(
@@ -595,7 +612,7 @@ def _check_error(kind: type[Placement]) -> None:
 
 
 def _check_offered(kind: type[Placement]) -> None:
-    """Raise ShardingError if the search could choose a lossy kind of placement."""
+    """Raise ShardingError if a placement class is both `offered` and lossy: then the search could lose precision."""
     if kind.offered and isinstance(kind.error, ErrorBound) and kind.error:
         raise ShardingError(
             f"{kind.__module__}.{kind.__qualname__} is `offered` and lossy; expected an exact placement, since only "
@@ -604,7 +621,13 @@ def _check_offered(kind: type[Placement]) -> None:
 
 
 def _register(kind: type[Placement]) -> None:
-    """Make a kind of placement known by the head of its text; raise ShardingError if the head is in use."""
+    """Register a placement class under the name at the head of its text.
+
+    A class that is defined again replaces the earlier one, and memoised functions of placement texts are cleared.
+
+    Raises:
+        ShardingError: the text is malformed, or another class has this name.
+    """
     head = head_of(kind.text)
     if not re.fullmatch(r"(\w+|\?)(\(.*\))?", kind.text):
         raise ShardingError(

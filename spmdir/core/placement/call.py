@@ -58,7 +58,11 @@ class Local:
     other: Local | None = None
 
     def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
-        """Return the value on the rank at `coordinate`."""
+        """Return the value on the rank at `coordinate`.
+
+        Raises:
+            UnsupportedError: the kind is "offset" or "end" and the shard is not one range, or the kind is "shard".
+        """
         if self.other is not None:
             return self._scaled(
                 PRECEDENCE[self.kind](self.ranges(mesh, coordinate), self.other.ranges(mesh, coordinate))
@@ -70,12 +74,13 @@ class Local:
                 assert isinstance(placement, ShardPlacement)
                 local_length = shard_length(placement, local_length, mesh.sizes[axis], coordinate[axis])
             return local_length * self.times + self.plus
-        ranges = self.ranges(mesh, coordinate) or ((0, 0),)
+        ranges = self.ranges(mesh, coordinate) or ((0, 0),)  # an empty shard is at position 0
         if len(ranges) != 1 or self.kind == "shard":
             raise UnsupportedError(
                 f"{self} is not defined on a rank whose shard is not one range, but {list(ranges)}; reshard to S first"
             )
-        return ranges[0][self.kind == "end"] * self.times + self.plus
+        start, end = ranges[0]
+        return (end if self.kind == "end" else start) * self.times + self.plus
 
     def ranges(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
         """Return the ranges of positions of the rank at `coordinate`, in local order."""
@@ -87,7 +92,7 @@ class Local:
         return ranges
 
     def _scaled(self, value: int) -> int:
-        """Return `value * times + plus`; a boolean is returned unchanged if that is the identity."""
+        """Return `value * times + plus`. Without a scale, `value` is returned itself, so a boolean stays a boolean."""
         return value if (self.times, self.plus) == (1, 0) else value * self.times + self.plus
 
     def _earlier_in_ring(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
@@ -115,7 +120,7 @@ class Local:
         return (*self.axes, *(self.other.axes if self.other else ()))
 
     def is_even(self, mesh: Mesh) -> bool:
-        """Return whether all ranks have the same size."""
+        """Return whether the shards of all ranks have the same length."""
         return len(self.lengths(mesh)) == 1
 
     def lengths(self, mesh: Mesh) -> frozenset[int]:
@@ -132,18 +137,18 @@ class Local:
 
     @property
     def placed(self) -> Iterator[tuple[str, Placement]]:
-        """Iterate over (axis, placement)."""
+        """Iterate over (axis, placement). Without `placements`, each axis has the placement S."""
         return zip(self.axes, self.placements or (Shard(0),) * len(self.axes), strict=True)
 
     @property
     def unsharded(self) -> int:
-        """Return the value if the dimension is not sharded."""
+        """Return the value on a single device, which has the whole dimension as its shard."""
         if self.other is not None:
             return self._scaled(PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),)))
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
     def _operands_text(self) -> str:
-        """Return the text inside the parentheses."""
+        """Return the text inside the parentheses: the extent, the axes, and the second shard after ` | `."""
         axes: Sequence[str] = self.axes
         if self.placements:
             axes = [f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True)]
@@ -165,7 +170,10 @@ def _values(local: Local, mesh: Mesh) -> frozenset[int]:
 
 
 def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:
-    """Return the shard of `extent` elements over (axis, placement) pairs in nesting order, ignoring their `dim`."""
+    """Return the shard of `extent` elements over (axis, placement) pairs in nesting order.
+
+    The `dim` of a placement has no effect, because a `Local` has only one dimension.
+    """
     axes, placements = tuple(axis for axis, _ in entries), tuple(placement for _, placement in entries)
     is_standard = all(isinstance(placement, Shard) for placement in placements)
     return Local("shard", extent, axes, placements=() if is_standard else placements)
@@ -195,7 +203,7 @@ Structure = tuple["int | tuple[int, ...]", ...]
 
 
 def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
-    """Return a text of the arguments that differs if their types differ: 1 and 1.0 are equal in Python."""
+    """Return a key for comparison that differs if the types of arguments differ: 1 and 1.0 are equal in Python."""
     return repr(arguments) if arguments else ""
 
 
@@ -204,9 +212,9 @@ Slots = tuple[int | tuple[int | None, ...] | None, ...]
 
 
 def slots_of(structure: Structure | None, count: int) -> Slots:
-    """Return which of `count` operands fill the tensor arguments of a call.
+    """Return the index of the operand for each tensor argument of a call with `count` operands.
 
-    The structure (1, 0, (1, 1)) of 3 operands gives (0, None, (1, 2)).
+    Without a structure, operand i is argument i. The structure (1, 0, (1, 1)) of 3 operands gives (0, None, (1, 2)).
     """
     if structure is None:
         return tuple(range(count))
@@ -245,5 +253,5 @@ class Call:
 
     @cached_property
     def slots(self) -> Slots:
-        """Return which operands fill the tensor arguments of the schema."""
+        """Return the index of the operand for each tensor argument of the schema, see `slots_of`."""
         return slots_of(self.structure, len(self.operands))

@@ -13,7 +13,7 @@ from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 
 Sent = float | tuple[float, ...]
-
+"""Wire bytes that a rank sends: a number, or one for each collective of an edge."""
 
 INITIAL_VALUES = ("zeros", "ones", "random")
 """The initial contents of a state. "random" draws normal numbers, the same on every run."""
@@ -130,7 +130,8 @@ class Edge:
         return states
 
     def _check_states(self, declared: object) -> None:
-        """Raise ShardingError unless `state` of the edge is an EdgeState or a dict of them."""
+        """Raise ShardingError unless the `declared` states of the edge are a dict from identifiers to EdgeStates."""
+        # The name "" is invalid, so a value that is not a dict is reported below.
         states = declared if isinstance(declared, Mapping) else {"": declared}
         for name, state in states.items():
             if not isinstance(state, EdgeState) or not name.isidentifier():

@@ -20,6 +20,7 @@ ENDS = {
 """Name → the quantity that an error is relative to."""
 
 Factor = float | Callable[[tuple[int, ...], int], float]
+"""A number, or (local shape before the step, number of ranks) → a number."""
 
 
 @attrs.frozen
@@ -55,6 +56,7 @@ class ErrorBound:
             )
 
     def __bool__(self) -> bool:
+        """Return whether a step with this bound may be lossy; False for an exact step."""
         return self.factor is None or callable(self.factor) or self.factor > 0
 
     def bound(self, shape: Sequence[int], count: int) -> float | None:

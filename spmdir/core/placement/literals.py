@@ -130,7 +130,11 @@ class _Reader:
 
 
 def _scalar(kind: str, token: str, start: int) -> Literal:
-    """Return the value of a token for a string or number."""
+    """Return the value of one token that is a literal, of `kind` in _TOKEN.
+
+    Raises:
+        LiteralError: the token is a malformed string, complex number or local form; at offset `start`.
+    """
     if kind == "string":
         try:
             return json.loads(token)
@@ -154,7 +158,7 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
 
 
 def _local(token: str, start: int) -> Local:
-    """Return the local form that a token such as `shard(8, tp)*2+1` writes."""
+    """Parse a token such as `size(8, tp) * 2 + 1`, at offset `start`."""
     match = _LOCAL.fullmatch(token)
     assert match
     first_shard, bar, second_shard = match[2].partition("|")
@@ -168,7 +172,11 @@ def _local(token: str, start: int) -> Local:
 
 
 def _shard(kind: str, operands_text: str, token: str, start: int) -> Local:
-    """Return the local form of one shard from the text inside its round brackets."""
+    """Return the `Local` of one shard from the text inside its round brackets, such as `8, tp: S(0), back 2`.
+
+    Args:
+        token, start: the whole token and its offset, for errors.
+    """
     extent, *parts = split_entries(operands_text) or [""]
     back = re.fullmatch(r"back ([0-9]+)", parts[-1].strip()) if parts else None
     parts = parts[:-1] if back else parts

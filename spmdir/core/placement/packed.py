@@ -191,7 +191,10 @@ class PackedPlacement(Placement):
         return result
 
     def _check_tensors(self, method: str, tensors: Any, names: Sequence[str], like: Parts = ()) -> Sequence[Any]:
-        """Return `tensors`, the result of `method`, after checks: one tensor per name, with the types of `like`."""
+        """Return `tensors`, the result of `method`, after checks: one tensor per name, with the types of `like`.
+
+        Shapes and element types are not checked if `like` is empty.
+        """
         where = place(getattr(self, method))
         if not isinstance(tensors, (tuple, list)) or not all(hasattr(tensor, "shape") for tensor in tensors):
             raise ShardingError(
@@ -222,7 +225,7 @@ class PackedPlacement(Placement):
 
     def _scatter(self, x: Any, group: Any) -> Any:
         """Exchange slices of the states `x` of all ranks, and return this rank's shard of the result."""
-        states = group.all_to_all(group.split(x))
+        states = group.all_to_all(group.split(x))  # dimension 0 is the rank that sent the slice
         dim = group.partition.dim
         block = (*group.shape[:dim], states.shape[1 + dim], *group.shape[dim + 1 :])
         return group.keep(self.collect_as(list(states.unbind(0)), block, group.element_type))

@@ -33,7 +33,10 @@ def convert_tensor(tensor: Any, dtype: DType) -> Any:
 
 
 def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
-    """Return shape and element type of tensors of `types` packed, whose `leading` dimensions are the same.
+    """Return shape and element type of the packed tensor for tensors of `types`.
+
+    Args:
+        leading: the number of first dimensions, which must be equal in all tensors.
 
     With 1 leading dimension, f32 tensors of (4, 6) and (4,) become f32 of (4, 7). If the second one is f64, they become
     bytes of (4, 32).
@@ -45,7 +48,7 @@ def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
 
 
 def pack(parts: Sequence[Any], leading: int) -> Any:
-    """Return `parts`, whose `leading` dimensions are the same, as one tensor with one dimension more than these."""
+    """Return `parts` as one tensor. Its dimensions are the first `leading` dimensions of each part, and one more."""
     flat = [part.reshape((*part.shape[:leading], math.prod(part.shape[leading:]))) for part in parts]
     if len({part.dtype for part in parts}) > 1:
         flat = [part.contiguous().view(part.new_empty(0).byte().dtype) for part in flat]

@@ -39,6 +39,7 @@ def rank_elements(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: in
     other_placements: list[tuple[tuple[str, ...], Placement]] = []
     for axes, placement in sharding.layers:
         count, index = mesh.group_size(axes), mesh.index(rank, axes)
+        # Inside a placement that does not select elements, positions are not those of the tensor.
         selected = None if other_placements else placement.held_ranges(tuple(local_shape), count, index)
         if selected is None:
             other_placements.append((axes, placement))
@@ -56,6 +57,7 @@ def _before_padding(positions: Ranges, end: int) -> Ranges:
         UnsupportedError: padding precedes elements on the rank.
     """
     inside = tuple((start, min(stop, end)) for start, stop in positions if start < end)
+    # All ranges but the last one with elements must be without padding.
     if any(start >= end or stop > end for start, stop in positions[: len(inside) - 1]):
         raise UnsupportedError("padding precedes elements on a rank; shard the padded dimension in another order")
     return inside

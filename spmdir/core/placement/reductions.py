@@ -129,15 +129,14 @@ def why_not_reduced(name: str, dtype: DType) -> str | None:
 
     Process groups reduce complex numbers as pairs of real numbers, which is only correct for sums.
     """
+    fault = f"neither gloo nor NCCL reduces {dtype} by {name}"
     if dtype in REDUCED_AS:
-        remedy = f"convert to {REDUCED_AS[dtype]} where the value becomes partial"
-    elif dtype.is_complex and not REDUCTIONS[name].is_linear:
-        remedy = "only by sum and avg; replicate the operands of the op that makes it partial"
-    elif dtype.is_bool and REDUCTIONS[name].of_bool is None:
-        remedy = "only by any and all; convert to an integer type before"
-    else:
-        return None
-    return f"neither gloo nor NCCL reduces {dtype} by {name}{',' if dtype not in REDUCED_AS else ';'} {remedy}"
+        return f"{fault}; convert to {REDUCED_AS[dtype]} where the value becomes partial"
+    if dtype.is_complex and not REDUCTIONS[name].is_linear:
+        return f"{fault}, only by sum and avg; replicate the operands of the op that makes it partial"
+    if dtype.is_bool and REDUCTIONS[name].of_bool is None:
+        return f"{fault}, only by any and all; convert to an integer type before"
+    return None
 
 
 def group_reduction(name: str, is_bool: bool) -> str | None:

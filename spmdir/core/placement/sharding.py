@@ -53,9 +53,12 @@ def _mesh_name(name: str) -> str:
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
-    """Return the entries in canonical order.
+    """Return the entries in canonical order, without replicated axes.
 
     Sharded dimensions come ascending with their axes in nesting order, then the other placements by axis name.
+
+    Raises:
+        ShardingError: an axis has two placements, or two sub-axes overlap.
     """
     entries = [(axis, placement) for axis, placement in entries if type(placement) is not _REPLICATED]
     axes = [axis for axis, _ in entries]
@@ -150,7 +153,7 @@ class Sharding(ShownAsText):
     def along(self, axis: str, mesh: Mesh) -> Placement | None:
         """Return the placement along `axis`, also if the entries have its sub-axes, or an axis that contains it.
 
-        Returns None if sub-axes of `axis` have different placements.
+        Returns None if sub-axes of `axis` have different placements, or if no refined mesh has all these axes.
         """
         if axis in self._placements:
             return self._placements[axis]
@@ -237,7 +240,9 @@ class Sharding(ShownAsText):
     @cached_property
     def routed_dims(self) -> frozenset[int]:
         """Return the dimensions whose positions and sizes on a rank depend on data."""
-        return frozenset(p.dim for _, p in self.entries if p.is_routed and p.dim is not None)
+        return frozenset(
+            placement.dim for _, placement in self.entries if placement.is_routed and placement.dim is not None
+        )
 
     def local_shape(
         self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int], dtype: DType = F32

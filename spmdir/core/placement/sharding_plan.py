@@ -1,13 +1,16 @@
 """Sharding plans: the shardings of a model's arguments, parameters, buffers and activations, also as TOML.
-keep = ["tp"]
-out_shardings = ["dp: S(0)", "?"]
 
-[shardings]
-"input:*" = "dp: S(0)"
-"model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
+The text of a plan is, for example:
 
-[activations]
-"model.layers.*.mlp" = { inputs = "tp: R", outputs = "tp: S(1), dp: ?" }
+    keep = ["tp"]
+    out_shardings = ["dp: S(0)", "?"]
+
+    [shardings]
+    "input:*" = "dp: S(0)"
+    "model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
+
+    [activations]
+    "model.layers.*.mlp" = { inputs = "tp: R", outputs = "tp: S(1), dp: ?" }
 """
 
 from __future__ import annotations
@@ -32,8 +35,13 @@ INPUTS = "input:*"
 
 _KEYS = ("keep", "out_shardings", "shardings", "activations")
 _SIDES = ("inputs", "outputs")
+
 _OPEN = "?"
+"""The text of a sharding that the compiler decides."""
+
 _FROM_THE_END = re.compile(r"\(\s*-([0-9]+)(?=\s*[,)])")
+"""A dimension that counts from the end, as in `S(-1)`."""
+
 RANKS = range(9)
 """The possible ranks of an activation."""
 
@@ -49,12 +57,12 @@ class Layout:
     text: str
 
     def of_rank(self, rank: int) -> str:
-        """Return the sharding of a tensor of `rank` dimensions."""
+        """Return the text of the sharding for a tensor of `rank` dimensions: `tp: S(-1)` for rank 3 is `tp: S(2)`."""
         return _FROM_THE_END.sub(lambda match: f"({rank - int(match[1])}", self.text)
 
     def check(self, mesh: Mesh) -> None:
         """Raise ShardingError or ParseError unless this is a sharding over axes of `mesh`."""
-        as_sharding(self.of_rank(RANKS[-1]), mesh)
+        as_sharding(self.of_rank(RANKS[-1]), mesh)  # the largest rank, because the rank is not known here
 
 
 @attrs.frozen
@@ -149,6 +157,8 @@ def _layouts_text(layouts: Mapping[str, Layout]) -> str:
 def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
     """Convert a plan argument of the Python API for a program: a plan, its text, or a dict of shardings.
 
+    None is the plan that leaves all shardings to the compiler.
+
     Raises:
         ShardingError, ParseError: it is none of these. Recipes and styles are not accepted, because they need a model.
     """
@@ -215,7 +225,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
 
 
 def _table(document: Mapping[str, Any], name: str, text: str, file: str) -> Mapping[str, Any]:
-    """Return a table of a plan; empty if the plan does not have it."""
+    """Return the table `name` of a plan; empty if the plan does not have it. Raise ParseError if it is not a table."""
     table = document.get(name, {})
     if not isinstance(table, dict):
         raise ParseError(f"'{name}' is not a table; write it as [{name}]", place_of(text, file, name))
@@ -241,7 +251,11 @@ def _modules(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activation:
-    """Read the entry of a module in [activations]."""
+    """Read the entry of a module in [activations].
+
+    Args:
+        place: () → the location of the key; (text) → the location of this value of the entry.
+    """
     if not isinstance(value, Mapping) or not value or value.keys() - set(_SIDES):
         raise ParseError(
             'invalid entry in [activations]; expected { inputs = "tp: R", outputs = "tp: S(-1)" }',
@@ -251,7 +265,10 @@ def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activ
 
 
 def _layouts(value: Any, mesh: Mesh, place: Callable[..., Location]) -> dict[str, Layout]:
-    """Read the layouts of the inputs or outputs of a module: a table, a list, or one text."""
+    """Read the layouts of the inputs or outputs of a module: a table, a list, or one text.
+
+    Layouts that are `?` are omitted. For `place`, see `_activation`.
+    """
     if isinstance(value, Mapping):
         entries = value
     else:

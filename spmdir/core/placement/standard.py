@@ -73,7 +73,7 @@ class Shard(ShardPlacement):
         return self
 
 
-def _reduction_name(_: Any, __: Any, value: str) -> None:
+def _check_reduction_name(_: Any, __: Any, value: str) -> None:
     """Raise an error unless `value` is the name of a reduction: a validator of attrs."""
     if not isinstance(value, str):
         raise wrong_argument("op", value, f"one of {', '.join(REDUCTIONS)}")
@@ -90,7 +90,7 @@ class Partial(PartialPlacement):
     """
 
     text: ClassVar[str] = "P({op})"
-    op: str = attrs.field(default="sum", validator=_reduction_name)
+    op: str = attrs.field(default="sum", validator=_check_reduction_name)
 
     @property
     def reduce(self) -> str:  # type: ignore[override]
@@ -128,13 +128,14 @@ class Partial(PartialPlacement):
             yield Edge(lambda x, group: x * group.size, source="P(sum)")
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        is_bool = str(tensor.dtype) == "torch.bool"
-        reduction = REDUCTIONS[REDUCTIONS[self.op].of_bool or self.op if is_bool else self.op]
+        reduction = REDUCTIONS[self.op]
+        if str(tensor.dtype) == "torch.bool" and reduction.of_bool is not None:
+            reduction = REDUCTIONS[reduction.of_bool]
         partials, remaining = [], tensor
         for _ in range(count - 1):
             random = noise(tensor)
             if self.op == "avg":
-                # Every rank holds about the value, since its multiple may be infinite.
+                # Each rank has about the value, because `count` times the value may be infinite.
                 partial, remaining = tensor - random, remaining + random
             else:
                 partial, remaining = reduction.scatter(remaining, random)
@@ -142,7 +143,7 @@ class Partial(PartialPlacement):
         return [*partials, remaining]
 
     def supports(self, dtype: DType) -> bool:
-        # Truth values have a largest and a smallest one too; rules write these as any and all.
+        # The maximum and minimum of booleans are their `any` and `all`.
         return self.op in reductions_of(dtype) or (dtype.is_bool and REDUCTIONS[self.op].of_bool is not None)
 
 

@@ -18,8 +18,9 @@ class FieldText:
     """How the text of a placement contains a field.
 
     Attributes:
-        pattern: the regular expression of its text.
-        read, write: text ↔ value.
+        pattern: the regular expression of the text of a value.
+        read: text → value.
+        write: value → text.
     """
 
     pattern: str
@@ -74,7 +75,7 @@ def read_placement(kind: type, text: str) -> Any:
     try:
         return kind(**{name: texts[name].read(value) for name, value in match.groupdict().items()})
     except (TypeError, ValueError) as error:
-        # What attrs validators raise; the first argument is their message.
+        # Validators of attrs raise these errors with several arguments; the first is the message.
         raise ShardingError(f"'{' '.join(text.split())}': {error.args[0] if error.args else error}") from None
 
 

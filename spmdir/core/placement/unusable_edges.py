@@ -40,6 +40,7 @@ def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
             continue
         if end_placement == placement:
             yield edge, f"both its ends are {placement}"
+        # A reshard uses the first edge that fits: one with the same end, or with the trait of the end.
         ends = {end} if end_placement is None else {end, end_placement.trait}
         for earlier in earlier_edges:
             has_same_direction = (earlier.target is None) == (edge.target is None)

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.symbolic.expressions import Number, cancel_common_terms, evaluate, is_symbolic
 
-_HOLDS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
+_COMPARE = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
 
 
 @attrs.frozen(cache_hash=True)
@@ -27,10 +27,10 @@ class Condition:
         """Return whether the condition holds; None if `sizes` do not determine it."""
         left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
         if self.relation in ("==", ">=") and left == right:
-            return True
+            return True  # equal expressions are equal for all sizes
         if is_symbolic(left) or is_symbolic(right):
             return None
-        return _HOLDS[self.relation](left, right)
+        return _COMPARE[self.relation](left, right)
 
 
 def condition(left: Number, relation: str, right: Number) -> Condition:

@@ -23,11 +23,11 @@ from spmdir.core.limits import DIGITS, TERMS
 Number = Union[int, float, "Size", "Real"]
 
 
-def _power(a: int | float, b: int | float) -> int | float:
-    """Return a to the power of b; raise OverflowError if the result could be a huge integer."""
-    if abs(b) > 64 and isinstance(a, int):
+def _power(base: int | float, exponent: int | float) -> int | float:
+    """Return a power; raise OverflowError if the result could be a huge integer."""
+    if abs(exponent) > 64 and isinstance(base, int):
         raise OverflowError("the exponent is too large")
-    return a**b
+    return base**exponent
 
 
 _PYTHON: dict[str, Callable[..., Any]] = {
@@ -40,15 +40,16 @@ _PYTHON: dict[str, Callable[..., Any]] = {
 
 
 _PLAIN = re.compile(r"[\w.]*(?:\([^()]*\))?")
-
+"""The text of a name, a number or a call, which needs no brackets as an operand."""
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "truediv": "/", "pow": "**"}
-
+"""Name of a function → its operator."""
 
 _TO_FLOAT = frozenset({"truediv", "float", "sqrt"})
-
+"""The functions that return floats for integers."""
 
 _TO_INT = frozenset({"floor", "ceil", "trunc", "round"})
+"""The functions that return integers for floats."""
 
 
 class _Arithmetic:
@@ -99,9 +100,10 @@ class Function:
 
 
 Atom = str | Function
-
+"""A variable of a polynomial: the name of a symbol, or an integer function."""
 
 Monomial = tuple[Atom, ...]
+"""A product of atoms, with repeated ones for powers; () is 1."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -287,7 +289,7 @@ def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | Non
 def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
     """Divide both by the greatest common factor of their terms; return the quotients and the factor.
 
-    For `6*s0*s1` and `4*s0` these are `3*s1`, `2` and `2*s0`.
+    For `6*s0*s1` and `4*s0` these are `3*s1`, `2` and `2*s0`. If `b` is a constant or `a` is 0, the factor is 1.
     """
     left_terms, right_terms = _terms(a), _terms(b)
     if not left_terms or not right_terms or not isinstance(b, Size):
@@ -312,7 +314,7 @@ def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | S
 
 
 def _floordiv(a: Number, b: Number) -> int | Size:
-    """Return a // b, simplified."""
+    """Return a // b, simplified: `(4*s0 + 3) // 2` is `2*s0 + 1`."""
     a, b, _ = _cancel_common_factor(a, b)
     quotient, remainder = _divide(a, b)
     if isinstance(remainder, int) and isinstance(b, int) and b:
@@ -321,7 +323,7 @@ def _floordiv(a: Number, b: Number) -> int | Size:
 
 
 def _mod(a: Number, b: Number) -> int | Size:
-    """Return a % b, simplified."""
+    """Return a % b, simplified: `(6*s0) % (4*s0)` is `2*s0`."""
     a, b, factor = _cancel_common_factor(a, b)
     remainder = _divide(a, b)[1]
     if isinstance(remainder, int) and isinstance(b, int) and b:
@@ -358,6 +360,7 @@ def cancel_common_terms(left: Number, right: Number) -> tuple[Number, Number]:
     difference = _sub(left, right)
     if not isinstance(difference, Size):
         return left, right
+    # The factor that all terms share with the first one.
     _, _, factor = _cancel_common_factor(difference, Size((difference.terms[0],)))
     reduced = _terms(_divide(difference, factor)[0])
     positive = {monomial: coefficient for monomial, coefficient in reduced.items() if coefficient > 0}
@@ -369,6 +372,7 @@ _INTEGER: dict[str, Callable[..., int | Size]] = {
     "add": _add, "sub": _sub, "mul": _mul, "neg": lambda a: _mul(a, -1), "pow": _pow,
     "floordiv": _floordiv, "mod": _mod, "max": _max_or_min("max"), "min": _max_or_min("min"),
 }  # fmt: skip
+"""Name of a function → the function of symbolic integers."""
 
 
 def product(values: Any) -> int | Size:

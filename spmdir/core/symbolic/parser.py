@@ -31,7 +31,7 @@ def parse_number(text: str) -> Number:
 
 
 def _tree(text: str) -> ast.expr:
-    """Parse `text` as an expression of Python."""
+    """Parse `text` as an expression of Python; raise SpmdirError if it is none, or has too many operators."""
     OPERATORS.check(len(_OPERATOR.findall(text)))
     try:
         with warnings.catch_warnings():
@@ -42,7 +42,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def _read(tree: ast.expr, text: str) -> Number:
-    """Convert an expression of Python to a number or size."""
+    """Convert an expression of Python to a number or size; `text` is the whole expression, for errors."""
     if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
         return tree.value  # type: ignore
     if isinstance(tree, ast.Name):

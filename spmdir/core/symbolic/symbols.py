@@ -68,7 +68,7 @@ class Sizes:
         """Raise ShardingError unless the program may run with these `sizes`.
 
         Args:
-            places: size → the dimension of an input that it is, for messages.
+            places: name of a size → text of the dimension of an input that has this size, for messages.
         """
         for name in sizes:
             self.require(name)
@@ -109,8 +109,8 @@ def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[st
     first_dim_of_symbols: dict[str, tuple[str, int]] = {}
     for name, shape in shapes:
         for dim, size in enumerate(shape):
-            is_symbol = str(size) in symbols(size)
-            if is_symbol:
+            is_single_symbol = str(size) in symbols(size)
+            if is_single_symbol:
                 first_dim_of_symbols.setdefault(str(size), (name, dim))
     return first_dim_of_symbols
 
@@ -118,7 +118,8 @@ def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[st
 def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[int, ...], subject: str) -> None:
     """Solve for the symbols in `shape` from the `actual` shape of a tensor, and add them to `solved`.
 
-    The shape (2*s0 + 1, 4) and the actual shape (7, 4) give s0 = 3. Only sizes linear in one symbol are solved.
+    The shape (2*s0 + 1, 4) and the actual shape (7, 4) give s0 = 3. A size is skipped unless it has one unsolved symbol
+    and is linear in this symbol.
 
     Raises:
         ShardingError: a size contradicts the solved symbols.
@@ -126,11 +127,14 @@ def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[i
     for dim, (expected, number) in enumerate(zip(shape, actual, strict=True)):
         unsolved = evaluate(expected, solved)
         names = symbols(unsolved)
-        if len(names) == 1 and len(unsolved.terms) <= 2 and unsolved.terms[0][0] == names:
-            factor, constant = unsolved.terms[0][1], dict(unsolved.terms).get((), 0)
-            if (number - constant) % factor or (number - constant) // factor < 0:
+        coefficients = dict(unsolved.terms) if isinstance(unsolved, Size) else {}
+        is_linear = len(names) == 1 and coefficients.keys() <= {names, ()}  # factor * symbol + constant
+        if is_linear:
+            factor, constant = coefficients[names], coefficients.get((), 0)
+            solution, remainder = divmod(number - constant, factor)
+            if remainder or solution < 0:
                 raise ShardingError(f"dimension {dim} of {subject} is {number}; expected a size of the form {unsolved}")
-            solved[names[0]] = (number - constant) // factor
+            solved[names[0]] = solution
         elif not names and unsolved != number:
             shown = f"{expected} = {unsolved}" if is_symbolic(expected) else f"{unsolved}"
             raise ShardingError(f"dimension {dim} of {subject} is {number}; expected {shown}")
