@@ -89,7 +89,7 @@ class TypeSource:
         return (f"{self.argument} or " if self.argument else "") + (str(self.fixed) if self.fixed else text)
 
     def is_known(self, operands: Named, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a call has an operand or argument that the element type comes from."""
+        """Return whether the element type is fixed, or the call has an operand or argument that it comes from."""
         names = (*self.names, self.argument or "")
         return self.fixed is not None or any(operands.get(name) or arguments.get(name) is not None for name in names)
 
@@ -102,6 +102,7 @@ class TypeSource:
             return self.fixed
         tensors = [(meta.dtype, meta.rank) for name in self.names for meta in operands.get(name, ())]
         values = [arguments.get(name) for name in self.names]
+        # The type depends only on the kinds of numbers, and a Local is an integer.
         numbers = [0 if isinstance(value, Local) else value for value in values if isinstance(value, _NUMBERS)]
         promoted = result_type(tensors, numbers)
         return None if promoted is None else MAPS[self.map](promoted)
@@ -109,7 +110,13 @@ class TypeSource:
 
 @attrs.frozen
 class AllowedTypes:
-    """The element types that operand `name` may have. If the call has the argument `unless`, all are allowed."""
+    """The element types that operand `name` may have.
+
+    Attributes:
+        name: the tensor parameter.
+        types: the allowed element types.
+        unless: an argument; calls that have it allow all element types.
+    """
 
     name: str
     types: tuple[DType, ...]
@@ -163,8 +170,9 @@ class TypeSignature:
     def check_operands(self, operands: Named, arguments: Mapping[str, Any]) -> None:
         """Raise RuleError if operands have element types that torch rejects."""
         for allowed in self.allowed:
-            is_free = allowed.unless is not None and arguments.get(allowed.unless) is not None
-            for meta in () if is_free else operands.get(allowed.name, ()):
+            if allowed.unless is not None and arguments.get(allowed.unless) is not None:
+                continue
+            for meta in operands.get(allowed.name, ()):
                 if meta.numel and meta.dtype not in allowed.types:  # torch does not check empty tensors
                     expected = _either(allowed.types) + (f", or argument '{allowed.unless}'" if allowed.unless else "")
                     raise RuleError(f"operand '{allowed.name}' has element type {meta.dtype}; expected {expected}")
@@ -182,7 +190,7 @@ class TypeSignature:
         Raises:
             RuleError: torch does not promote the operands.
         """
-        sources = self.results[min(index, len(self.results) - 1)]
+        sources = self.results[min(index, len(self.results) - 1)]  # a list has one entry for all its tensors
         if not all(source.is_known(operands, arguments) for source in sources):
             return ()  # an optional operand is absent
         types = [source.evaluate(operands, arguments) for source in sources]
@@ -200,8 +208,10 @@ class TypeSignature:
 
 
 def argument_text(value: Any) -> str:
-    """Return the value of an argument as text, as in a guard."""
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    """Return the value of an argument as text, as in a guard: `none`, `true`, `false`, or its `str`."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _either(types: Sequence[Any]) -> str:
@@ -221,22 +231,23 @@ def parse(line: str) -> TypeSignature:
     for constraint in constraints.split("; ") if constraints else ():
         name, colon, types = constraint.partition(": ")
         if colon:  # `index: i64 i32`
-            allowed.append(_allowed(name, types))
+            allowed.append(_parse_allowed(name, types))
         else:  # `same self mat2`
             same.append(tuple(constraint.split(" ")[1:]))
-    sources = [tuple(map(_source, result.split(" | "))) if result != "?" else () for result in _split(results)]
+    result_texts = _split_at_commas(results)
+    sources = [tuple(map(_parse_source, result.split(" | "))) if result != "?" else () for result in result_texts]
     return TypeSignature(op, tuple(sources), (argument, value) if guard else None, tuple(allowed), tuple(same))
 
 
-def _allowed(name: str, text: str) -> AllowedTypes:
+def _parse_allowed(name: str, text: str) -> AllowedTypes:
     """Parse the constraint on one operand: kinds and element types, then `unless ARGUMENT` if there is an exception."""
     types, _, unless = text.partition(" unless ")
     listed = {type_ for word in types.split(" ") for type_ in KINDS.get(word) or (DTYPES[word],)}
     return AllowedTypes(name, tuple(type_ for type_ in DTYPES.values() if type_ in listed), unless or None)
 
 
-def _split(text: str) -> list[str]:
-    """Split at commas outside parentheses."""
+def _split_at_commas(text: str) -> list[str]:
+    """Split a text at `, ` outside of parentheses: `a, (b, c)` has two parts."""
     parts: list[str] = []
     depth = 0
     for piece in text.split(", "):
@@ -248,15 +259,16 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _source(text: str) -> TypeSource:
+def _parse_source(text: str) -> TypeSource:
     """Parse the origin of one result type, such as `f32`, `self` or `dtype or sum(self)`."""
     argument, is_given, source = text.rpartition(" or ")
     override = argument if is_given else None
     if source in DTYPES:
         return TypeSource(fixed=DTYPES[source], argument=override)
     name, parenthesis, inside = source.removesuffix(")").partition("(")
-    names = tuple(inside.split(", ") if inside else ()) if parenthesis else (source,)
-    return TypeSource(names, name if parenthesis else "", None, override)
+    if not parenthesis:
+        return TypeSource((source,), argument=override)
+    return TypeSource(tuple(inside.split(", ")) if inside else (), name, argument=override)
 
 
 @cache
@@ -273,7 +285,8 @@ def signature(op: str, arguments: Mapping[str, Any]) -> TypeSignature | None:
 @cache
 def _lines() -> dict[str, list[str]]:
     """Return op → its lines of the table; empty until `make op-table` has written the table."""
-    lines: dict[str, list[str]] = {}
-    for line in TABLE.read_text().splitlines() if TABLE.exists() else ():
-        lines.setdefault(line.partition(" ")[0], []).append(line)
-    return lines
+    lines_of_op: dict[str, list[str]] = {}
+    lines = TABLE.read_text().splitlines() if TABLE.exists() else []
+    for line in lines:
+        lines_of_op.setdefault(line.partition(" ")[0], []).append(line)
+    return lines_of_op

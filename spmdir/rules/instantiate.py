@@ -22,10 +22,13 @@ from spmdir.rules.shapes.layout import Layout
 from spmdir.rules.shapes.shape_matching import fit, infer_shapes
 
 FACTOR_CLAUSES = ("reduce", "same", "unsharded", "nonempty", "aligned", "expand", "local")
+"""The kinds of clauses that set properties of the factors that they name."""
 
 
 def choose_rule(alternatives: Iterable[Rule], call: Call) -> tuple[Rule, Binding] | None:
     """Return the first of `alternatives` whose `when` clauses hold for `call`, with its binding; None if there is none.
+
+    A rule without `when` clauses always fits.
 
     Args:
         alternatives: the rules of the op, in order.
@@ -62,8 +65,8 @@ def instantiate(rule: Rule, call: Call, binding: Binding, rules: Rules) -> OpRul
 def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
     """Infer the types of the results of a call; `call.results` are ignored.
 
-    Shapes follow from the patterns of the rule. Element types follow from its `as`, else from the table of torch's ops,
-    else from promotion.
+    Shapes follow from the patterns of the rule. The element type is that of the `as` of the rule, or the promoted type
+    of the operands. If the table of torch's ops does not allow this type, it is the first type that the table allows.
 
     Raises:
         RuleError: the call does not fit the rule, or a size of a result follows from no operand and no argument.
@@ -74,31 +77,35 @@ def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
         declared = rule.results[0 if rule.result_list else index].dtype
         dtype = result_dtype(declared, binding, call.operands)
         dtypes = type_signature.expected(index, operands, binding.arguments) if type_signature else ()
-        metas.append(TensorMeta(shape, dtypes[0] if dtypes and dtype not in dtypes else dtype))
+        if dtypes and dtype not in dtypes:
+            dtype = dtypes[0]
+        metas.append(TensorMeta(shape, dtype))
     return tuple(metas)
 
 
 def _operands_by_name(call: Call, binding: Binding) -> Named:
     """Return tensor parameter → the types of its operands."""
-    return {name: tuple(call.operands[i] for i in binding.operands(name)) for name in binding.tensors}
+    return {name: tuple(call.operands[index] for index in binding.operands(name)) for name in binding.tensors}
 
 
 def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> None:
-    """Raise RuleError, with the mismatch of `layout` if it has one, if torch would not return results of these types.
+    """Raise RuleError if torch would reject the operands' element types, or not return results of these types.
 
-    A result is checked by its declaration in the rule, else by the table of torch's ops, else by promotion.
+    The message contains the mismatch of shapes in `layout`, if there is one. The table of torch's ops is checked first.
+    A result that the rule declares, or that the table does not cover, is then checked by declaration and promotion.
     """
     type_signature, operands = signature(call.name, binding.arguments), _operands_by_name(call, binding)
     try:
         if type_signature is not None:
             type_signature.check(operands, binding.arguments, [meta and meta.dtype for meta in call.results])
         for index, meta in enumerate(call.results):
-            declared = rule.results[0 if rule.result_list else index].dtype
-            checked_by_signature = (
-                declared is None and type_signature and type_signature.expected(index, operands, binding.arguments)
-            )
-            if meta is None or checked_by_signature:
+            if meta is None:
                 continue
+            declared = rule.results[0 if rule.result_list else index].dtype
+            if declared is None and type_signature is not None:
+                is_checked_by_table = bool(type_signature.expected(index, operands, binding.arguments))
+                if is_checked_by_table:
+                    continue
             if required_dtype := dtype_mismatch(meta.dtype, declared, index, binding, call.operands):
                 raise RuleError(f"result {index} has the element type {meta.dtype}; expected {required_dtype}")
     except RuleError as error:
@@ -106,13 +113,18 @@ def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> N
 
 
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
-    """Return the factors of `layout` with the properties from active clauses; later clauses override earlier ones."""
+    """Return the factors of `layout` with the properties from active clauses; later clauses override earlier ones.
+
+    The layout then excludes shardings that no clause can allow: of dimensions without a meaning on a rank, of windows
+    that cannot slide over shards, and of dimensions that an argument separates and no clause names.
+    """
     # For each factor, name of an attribute of `Factor` → its value.
     properties: list[dict[str, Any]] = [{} for _ in layout.sizes]
     for clause_index, clause in enumerate(rule.clauses):
         if clause.kind not in FACTOR_CLAUSES or not holds(clause.condition, scope):
             continue
-        for factor in (factor for name in clause.names for factor in layout.refer(name)):
+        named_factors = [factor for name in clause.names for factor in layout.refer(name)]
+        for factor in named_factors:
             factor_properties = properties[factor]
             if clause.kind == "nonempty":
                 factor_properties["least"] = 1
@@ -130,9 +142,10 @@ def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
         if properties[factor].get("rewrite") != "local":
             properties[factor] = {"kind": "unsharded"}
     for factor, window in layout.windows.items():
-        properties[factor].update(
-            {"least": window.least} if window else {"kind": "unsharded", "rewrite": None, "clauses": ()}
-        )
+        if window is not None:
+            properties[factor]["least"] = window.least
+        else:
+            properties[factor].update({"kind": "unsharded", "rewrite": None, "clauses": ()})
     for factor in layout.separate_factors:
         if "rewrite" not in properties[factor]:
             properties[factor].setdefault("kind", "unsharded")

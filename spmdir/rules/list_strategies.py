@@ -52,6 +52,8 @@ def op_strategies(
 ) -> tuple[Strategy | Dropped, ...]:
     """Return the strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
 
+    The result is empty if no rule of the op fits the call.
+
     Args:
         name: the name of the op, such as "aten.mm".
         operands: the global shape and element type of each tensor argument, in order; a sequence of these for a list
@@ -71,14 +73,17 @@ def op_strategies(
     """
     flat: list[Any] = []
     for operand in operands:
-        flat += operand if isinstance(operand, (list, tuple)) else [operand] if operand is not None else []
+        if isinstance(operand, (list, tuple)):
+            flat += operand
+        elif operand is not None:
+            flat.append(operand)
     for operand in flat:
         _META.check("an operand", operand)
     for key, value in arguments.items():
         _LITERAL.check(f"argument '{key}'", value)
     if not isinstance(axis_size, int) or axis_size < 1:
         raise RuleError(f"axis_size is {shown(axis_size)}; expected a number of ranks, at least 1")
-    plugins = tuple(parse_placement(p) if isinstance(p, str) else p for p in placements)
+    plugins = tuple(parse_placement(placement) if isinstance(placement, str) else placement for placement in placements)
     for placement in plugins:
         require_type("a placement", placement, Placement, 'one such as "Cyclic(0, 2)"')
     rules = default()

@@ -43,7 +43,13 @@ SENDING = ("spmd.rotate", *EXCHANGES)
 def find_sent_tensors(
     rule: RuleInstance, local_form: Callable[..., Expansion | None], strategy: Strategy, count: int
 ) -> tuple[SentTensor, ...]:
-    """Return the tensors that a rank sends in the local form of `strategy` on `count` ranks."""
+    """Return the tensors that a rank sends in the local form of `strategy` on `count` ranks.
+
+    The local form of rank 0 is emitted on a mesh with one axis, and its ops that send are listed.
+
+    Args:
+        local_form: the method `OpRule.local_form` of the rule.
+    """
     mesh = Mesh({"ring": count})
     shard_of_factor = {
         factor: shard_of(rule.factors[factor].size, [("ring", strategy.placement_of(factor))])
@@ -83,7 +89,9 @@ def _shrinking_factors(
             for factors, size, sent_size in zip(dims, operand.shape, sent.shape, strict=True)
         )
         if has_same_shape:
-            return tuple(f for factors in dims for f in factors if is_exchange or f not in sharded_factors)
+            return tuple(
+                factor for factors in dims for factor in factors if is_exchange or factor not in sharded_factors
+            )
     return ()
 
 
@@ -238,9 +246,12 @@ class OpRule(RuleInstance):
         return tuple(sorted(matching, key=lambda dropped: not isinstance(dropped.subject, TextStrategy)))
 
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
-        """Yield strategies and omitted ones; if an axis shards a minor factor, only those that finish its majors.
+        """Yield the strategies and the omitted ones with their reasons.
 
-        With `plugins`, only the strategies that these add are listed, after the known ones.
+        If another axis shards a minor factor of a dimension, its major factors must be sharded down to single elements.
+        Then only strategies that do so are yielded.
+
+        With `plugins`, the `strategies` without plug-ins come first, then only those that the plug-ins add.
         """
         unfinished = self._unfinished_majors(sharded)
         texts = self.rules.text_strategies(self.name, plugins.declaring)
@@ -269,10 +280,12 @@ class OpRule(RuleInstance):
 
     @cached_property
     def _replicated(self) -> Strategy:
+        """Return the strategy in which all operands and results are replicated."""
         return replicated(self)
 
     @cached_property
     def _partial(self) -> tuple[Strategy, ...]:
+        """Return the strategies that pass partial values."""
         return tuple(partial_strategies(self))
 
     def _counts_finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:

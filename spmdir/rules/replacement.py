@@ -20,10 +20,11 @@ from spmdir.rules.strategies.strategy import Strategy
 
 
 def expand(owner: RuleInstance, ops: Ops, factor: int) -> Expansion:
-    """Return the ops on global tensors that replace `owner` if `factor` is sharded."""
+    """Return the ops on global tensors that replace `owner` if `factor`, which has an `expand` clause, is sharded."""
     clauses = [owner.rule.clauses[number] for number in owner.factors[factor].clauses]
     emitter = Emitter(owner, ops, owner.scope)
-    returned = emitter.run([clause for clause in clauses if clause.kind == "expand"][-1].body)
+    *_, last_expansion = [clause for clause in clauses if clause.kind == "expand"]
+    returned = emitter.run(last_expansion.body)
     results = tuple(map(emitter.cast_result, returned, owner.call.results))
     return Expansion(tuple(emitter.emitted), results)
 
@@ -40,6 +41,8 @@ def localize(
 ) -> Expansion | None:
     """Return the ops on the local tensors of `rank` that replace `owner`; None if it needs no local form.
 
+    The local form is that of the first strategy with one, else that of the last suitable `local` clause of the rule.
+
     Args:
         shards: sharded factor → its shard, a Local of kind "shard".
         scattered: the factors of which a rank may have several ranges.
@@ -51,17 +54,22 @@ def localize(
     for strategy in strategies:
         if strategy.rewrite == SPLIT:
             return product_ring(owner, ops, strategy, shards[strategy.factors[-1]], operands, rank)
-    text_of_factor = {factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors}
+    text_strategy_of_factor = {
+        factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors
+    }
     bodies = [strategy.text.body for strategy in strategies if strategy.text and strategy.text.body]
-    clause_indices = usable_clauses(owner, [factor for factor in shards if factor not in text_of_factor], scattered)
+    other_factors = [factor for factor in shards if factor not in text_strategy_of_factor]
+    clause_indices = usable_clauses(owner, other_factors, scattered)
     if clause_indices and owner.rule.clauses[clause_indices[-1]].kind == "local":
         bodies.append(owner.rule.clauses[clause_indices[-1]].body)
     if not bodies:
         return None
+    body = bodies[0]
 
     current_shards = dict(shards)  # a ring changes the block that a rank has
 
     def shard_of_factor(factor: int) -> Local:
+        """Return the shard of a factor; the whole factor if it is not sharded."""
         return current_shards.get(factor) or Local("shard", owner.factors[factor].size, ())
 
     def referred_factors(reference: str) -> tuple[int, ...]:
@@ -70,6 +78,7 @@ def localize(
         return tuple(factor for factor in named_factors if factor in shards) or named_factors
 
     def shards_of_reference(reference: str) -> tuple[Local, ...]:
+        """Return the shards of the factors that `reference` refers to."""
         return tuple(map(shard_of_factor, referred_factors(reference)))
 
     def dims_with(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
@@ -101,9 +110,10 @@ def localize(
         rank,
         operands,
         current_shards,
-        packed_by_name(placement for strategy in text_of_factor.values() for placement in strategy.results),
+        packed_by_name(placement for strategy in text_strategy_of_factor.values() for placement in strategy.results),
         axes,
     )
-    results = tuple(map(emitter.cast_result, emitter.run(bodies[0]), owner.call.results))
+    results = tuple(map(emitter.cast_result, emitter.run(body), owner.call.results))
     form = Expansion(tuple(emitter.emitted), results)
-    return form.without_unused() if any(statement.ring is not None for statement in bodies[0]) else form
+    has_ring = any(statement.ring is not None for statement in body)
+    return form.without_unused() if has_ring else form  # steps of a ring may compute values that no later step needs

@@ -43,14 +43,17 @@ class Clock:
 
     seconds: float = 0.0
     _depth: int = 0
+    _start: float = 0.0
 
     def __enter__(self) -> None:
+        if self._depth == 0:
+            self._start = time.perf_counter()
         self._depth += 1
-        self.seconds -= time.perf_counter() if self._depth == 1 else 0
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        self.seconds += time.perf_counter() if not self._depth else 0
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._start
 
 
 @attrs.define(frozen=True, slots=False, eq=False, repr=False)
@@ -117,18 +120,18 @@ class RuleSet:
         """
         key = (name, kinds)
         if key not in self._texts:
-            records = (*self.declared.get(name, ()), *(r for kind in kinds for r in texts_of(kind).get(name, ())))
-            own_strategies = (self._strategy(record) for record in records)
-            derived_strategies = (
-                derived
-                for declared in (self.declared, *map(texts_of, kinds))
-                for derived in self._derived(name, declared)
-            )
-            self._texts[key] = tuple(dict.fromkeys((*own_strategies, *derived_strategies)))
+            sources = [self.declared, *map(texts_of, kinds)]  # each op → records
+            strategies = [self._checked_strategy(record) for source in sources for record in source.get(name, ())]
+            for source in sources:
+                strategies += self._derived_strategies(name, source)
+            self._texts[key] = tuple(dict.fromkeys(strategies))
         return self._texts[key]
 
-    def _derived(self, name: str, declared: Records) -> Iterator[TextStrategy]:
-        """Yield the strategies among `declared` for other names of op `name` that fit it."""
+    def _derived_strategies(self, name: str, declared: Records) -> Iterator[TextStrategy]:
+        """Yield the strategies that `declared` has for other names of op `name`, rewritten for `name`.
+
+        A strategy that does not fit op `name` is skipped.
+        """
         if name not in self.records:
             return
         for record, equivalent in derived_records(name, declared):
@@ -139,8 +142,8 @@ class RuleSet:
                 continue  # uses a parameter or result of the other op only; errors of its text are raised there
             yield strategy
 
-    def _strategy(self, record: Record) -> TextStrategy:
-        """Return the checked strategy of a record. If a class composes its text, errors contain the text."""
+    def _checked_strategy(self, record: Record) -> TextStrategy:
+        """Parse and check the strategy of a record. If a class composes its text, errors contain the text."""
         try:
             strategy = _parsed(record)
             check_strategy(strategy, self, MAPS)
@@ -153,7 +156,7 @@ class RuleSet:
         return strategy
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
-        """Return (name, whether it is a tensor) of the parameters of op `name`."""
+        """Return (name, whether it is a tensor) of the parameters of op `name`; RuleError if it has no rule."""
         if name in HALO_OPS:
             return HALO_OPS[name]
         if name in EXCHANGE_OPS:
@@ -161,7 +164,7 @@ class RuleSet:
         rule = self.lookup(name)
         if rule is None:
             raise RuleError(f"no rule for {name}{did_you_mean(name, self.names)}")
-        return tuple((p.name, p.is_tensor) for p in rule.parameters)
+        return tuple((parameter.name, parameter.is_tensor) for parameter in rule.parameters)
 
     def shape_arguments(self, name: str) -> frozenset[str]:
         """Return the literal arguments that list the sizes of the first result, in any rule of op `name`."""
@@ -169,7 +172,8 @@ class RuleSet:
         for rule in self.alternatives(name):
             for clause in rule.of_kind("sizes"):
                 size_arguments.update(clause.names)
-            for term in (term for result in rule.results for term in result.pattern):
+            result_terms = [term for result in rule.results for term in result.pattern]
+            for term in result_terms:
                 if term.kind == "map" and MAPS[term.names[0]].sized:
                     size_arguments.add(term.names[-1])
         return frozenset(size_arguments)
@@ -200,7 +204,7 @@ class RuleSet:
         """
         call = Call(name, operands, tuple(sorted(arguments.items())), (), structure)
         if call not in self._inferred:
-            self.parameters(name)
+            self.parameters(name)  # raises a RuleError if there is no rule
             match = choose_rule(self.alternatives(name), call)
             if match is None:
                 raise RuleError(f"no rule of {name} applies to these arguments")
@@ -208,10 +212,11 @@ class RuleSet:
         return self._inferred[call]
 
     def parse_all(self) -> Iterator[Rule]:
-        """Parse all rules.
+        """Check all rules, and return an iterator over them.
 
         Raises:
-            SpmdirErrors: all malformed rules.
+            ParseError: one rule is malformed.
+            SpmdirErrors: several rules are malformed.
         """
         self.check(self.records)
         return (rule for name in self.records for rule in self.alternatives(name))
@@ -229,7 +234,7 @@ class RuleSet:
         return RuleSet({**self.records, **rules}, merge_records(self.declared, strategies))
 
     def check(self, names: Iterable[str], strategies: Records | None = None) -> None:
-        """Raise the errors of `errors` together, at most MISTAKES of them."""
+        """Raise the errors of the method `errors` together. Of more than MISTAKES errors, the rest is only counted."""
         errors = self.errors(names, strategies or {})
         limit_error = [MISTAKES.error(len(errors), errors[-1].location)] if len(errors) > MISTAKES.most else []
         raise_all([*errors[: MISTAKES.most], *limit_error])
@@ -237,7 +242,8 @@ class RuleSet:
     def errors(self, names: Iterable[str], strategies: Records) -> list[SpmdirError]:
         """Return all errors in the rules of the ops `names` and in `strategies`."""
         errors: list[SpmdirError] = []
-        for record in (record for name in names for record in self.records[name]):
+        rule_records = [record for name in names for record in self.records[name]]
+        for record in rule_records:
             op = record.text.partition("(")[0]
             reason = why_not(op) if op in self.records else None
             if reason is not None:
@@ -246,9 +252,10 @@ class RuleSet:
                 check_calls(_checked(record), self)
             except SpmdirError as error:
                 errors += flat(error)
-        for record in (record for records in strategies.values() for record in records):
+        strategy_records = [record for records in strategies.values() for record in records]
+        for record in strategy_records:
             try:
-                self._strategy(record)
+                self._checked_strategy(record)
             except SpmdirError as error:
                 errors += flat(error)
         return errors

@@ -9,38 +9,40 @@ from spmdir.core.errors import RuleError
 from spmdir.core.placement.call import Literal, Local
 
 
-def _flag(value: Any) -> bool:
+def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _integer(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, Local)) and not isinstance(value, bool)
 
 
-def _real(value: Any) -> bool:
-    return isinstance(value, float) or _integer(value)
+def _is_real(value: Any) -> bool:
+    return isinstance(value, float) or _is_integer(value)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (bool, complex)) or _real(value)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, complex)) or _is_real(value)
 
 
-def _integers(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(_integer, value))
+def _is_integers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_integer, value))
 
 
 _EXPECTED = {
-    "true or false": _flag,
-    "a list of true and false": lambda value: isinstance(value, tuple) and all(map(_flag, value)),
-    "an integer": _integer,
-    "a list of integers": _integers,
-    "an integer or a list of integers": lambda value: _integer(value) or _integers(value),
-    'integers, "valid" or "same"': lambda value: _integer(value) or _integers(value) or value in ("valid", "same"),
-    "a real number": _real,
-    "a list of real numbers": lambda value: isinstance(value, tuple) and all(map(_real, value)),
-    "a number": _number,
+    "true or false": _is_flag,
+    "a list of true and false": lambda value: isinstance(value, tuple) and all(map(_is_flag, value)),
+    "an integer": _is_integer,
+    "a list of integers": _is_integers,
+    "an integer or a list of integers": lambda value: _is_integer(value) or _is_integers(value),
+    'integers, "valid" or "same"': lambda value: (
+        _is_integer(value) or _is_integers(value) or value in ("valid", "same")
+    ),
+    "a real number": _is_real,
+    "a list of real numbers": lambda value: isinstance(value, tuple) and all(map(_is_real, value)),
+    "a number": _is_number,
     "a string": lambda value: isinstance(value, str),
-    "a string or an integer": lambda value: isinstance(value, str) or _integer(value),
+    "a string or an integer": lambda value: isinstance(value, str) or _is_integer(value),
     "an element type": lambda value: isinstance(value, DType),
 }
 

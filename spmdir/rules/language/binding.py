@@ -43,11 +43,12 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         positional: whether `slots` omits the tensor parameters that were passed as Python numbers.
 
     Raises:
-        RuleError: an argument is unknown or of the wrong kind, or there are too many operands.
+        RuleError: an argument is unknown or of the wrong kind, there are too many operands, a required operand is
+            missing, or a list of tensors is passed for one tensor or the reverse.
     """
     for name, value in arguments.items():
         if rule.parameter(name) is None:
-            names = [p.name for p in rule.parameters]
+            names = [parameter.name for parameter in rule.parameters]
             raise RuleError(
                 f"the rule of {rule.op} ({rule.location.file}:{rule.location.line}) has no parameter '{name}'; "
                 f"it has {', '.join(names)}{did_you_mean(name, names)}"
@@ -69,5 +70,6 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
             raise RuleError(f"operand '{parameter.name}' of {rule.op} is an empty list; expected tensors")
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
             raise RuleError(f"{rule.op} requires operand '{parameter.name}', which is missing")
+    # None stands for the default of an argument.
     present = {name: value for name, value in arguments.items() if value is not None or name not in rule.defaults}
     return Binding(tensors, {**rule.defaults, **present})

@@ -37,6 +37,9 @@ KEYWORDS = (
 LISTED = 10
 """The most allowed names that a message lists."""
 
+OF_OPERANDS = ("linear", "multilinear", "adds", "carries", "moves", "views", "ignores", "commutes", "swaps")
+"""The kinds of clauses that name operands."""
+
 COMBINING = ("reduce", "same", "unsharded", "expand", "slides")
 """The kinds of clauses that define how the shards of a factor combine in a result that lacks it."""
 
@@ -63,9 +66,14 @@ def check(rule: Rule, maps: Maps) -> None:
     """
     errors: list[SpmdirError] = sorted(
         (ParseError(message, where) for message, where in _problems(rule, maps)),
-        key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0),
+        key=position_of_error,
     )
     raise_all(errors)
+
+
+def position_of_error(error: SpmdirError) -> tuple[int, int]:
+    """Return (line, column) of an error, to sort errors by it; (0, 0) without a location."""
+    return (error.location.line, error.location.column) if error.location else (0, 0)
 
 
 class Signatures(Protocol):
@@ -90,7 +98,8 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
 def call_errors(values: Iterable[Expression], signatures: Signatures) -> list[SpmdirError]:
     """Return an error for each call in `values` of an op without a rule, or with unknown parameters."""
     errors: list[SpmdirError] = []
-    for call in (call for value in values for call in _calls(value)):
+    calls = [call for value in values for call in _calls(value)]
+    for call in calls:
         try:
             parameters = [name for name, _ in signatures.parameters(call.op)]
         except RuleError as error:
@@ -116,8 +125,7 @@ Problem = tuple[str, Location]
 def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
     """Yield the errors in a rule: in its parameters, patterns, clauses, and declared element types."""
     yield from _parameter_problems(rule)
-    patterns = [p.pattern for p in rule.parameters if p.pattern is not None] + [r.pattern for r in rule.results]
-    for pattern in patterns:
+    for pattern in patterns_of(rule):
         yield from _pattern_problems(rule, pattern, maps)
     for clause in rule.clauses:
         yield from _clause_problems(rule, clause, maps)
@@ -131,7 +139,7 @@ def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
         )
     for result in rule.results:
         if result.dtype and result.dtype not in (*DTYPES, *DERIVED) and rule.parameter(result.dtype) is None:
-            allowed = [*DTYPES, *DERIVED, *(p.name for p in rule.parameters)]
+            allowed = [*DTYPES, *DERIVED, *(parameter.name for parameter in rule.parameters)]
             hint = did_you_mean(result.dtype, allowed)
             yield (
                 f"'{result.dtype}' is neither an element type such as f32 nor a parameter{hint}",
@@ -139,8 +147,13 @@ def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
             )
 
 
+def patterns_of(rule: Rule) -> list[Pattern]:
+    """Return the patterns of the tensor parameters and results of `rule`, in order."""
+    return [*(parameter.pattern or () for parameter in rule.tensors), *(result.pattern for result in rule.results)]
+
+
 def _parameter_problems(rule: Rule) -> Iterator[Problem]:
-    """Yield the parameters that are named twice."""
+    """Yield an error for each parameter whose name an earlier parameter has."""
     names: set[str] = set()
     for parameter in rule.parameters:
         if parameter.name in names:
@@ -150,6 +163,7 @@ def _parameter_problems(rule: Rule) -> Iterator[Problem]:
 
 def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
     """Yield the errors in a pattern: second variadic terms, unknown names, and wrong numbers of arguments of maps."""
+    parameter_names = [parameter.name for parameter in rule.parameters]
     variadic_terms = [term for term in pattern if term.kind == "variadic"]
     for term in variadic_terms[1:]:
         yield (
@@ -158,13 +172,13 @@ def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Prob
         )
     for term in pattern:
         if term.argument and rule.parameter(term.argument) is None:
-            yield _unknown_name("argument", term.argument, [p.name for p in rule.parameters]), term.location
+            yield _unknown_name("argument", term.argument, parameter_names), term.location
         if term.kind == "map" and term.names[0] not in maps:
             yield _unknown_name("dimension map", term.names[0], maps), term.location
         elif term.kind == "map":
             for name in term.names[1:]:
                 if rule.parameter(name) is None:
-                    yield _unknown_name("parameter", name, [p.name for p in rule.parameters]), term.location
+                    yield _unknown_name("parameter", name, parameter_names), term.location
             if not _accepts(maps[term.names[0]].build, len(term.names) - 1):
                 yield f"`{term}` has the wrong number of arguments", term.location
 
@@ -177,7 +191,11 @@ def _unknown_name(kind: str, name: str, allowed: object) -> str:
 
 
 def factor_names(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
-    """Return the names by which a clause may refer to factors of `pattern` → the term of each."""
+    """Return name by which a clause may refer to factors of `pattern` → the term with these factors.
+
+    The pattern `m (h g) *b~dim` has the names `m`, `h`, `g`, `*b` and `~dim`. A literal parameter has no pattern and no
+    names.
+    """
     term_of_name: dict[str, Term] = {}
     for term in pattern or ():
         if term.kind in ("factor", "group"):
@@ -192,41 +210,41 @@ def factor_names(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
 
 
 def _clause_problems(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
-    """Yield the unknown names in one clause and in its rewrite, and a rewrite without `return`."""
-    tensors = [p.name for p in rule.tensors]
-    literals = [p.name for p in rule.parameters if not p.is_tensor]
-    if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "views", "ignores", "commutes", "swaps"):
-        for name in clause.names:
+    """Yield the errors in one clause: unknown names in it and in its rewrite, and a rewrite without `return`."""
+    tensors = [parameter.name for parameter in rule.tensors]
+    literals = [parameter.name for parameter in rule.parameters if not parameter.is_tensor]
+    factors = list(dict.fromkeys(name for pattern in patterns_of(rule) for name in factor_names(pattern, maps)))
+    for name in clause.names:
+        if clause.kind in OF_OPERANDS:
             if name not in tensors:
                 yield _unknown_name("operand", name, tensors), clause.location
-    elif clause.kind == "sizes":
-        for name in clause.names:
+        elif clause.kind == "sizes":
             if name not in literals:
                 yield _unknown_name("argument", name, literals), clause.location
-    else:
-        known_factors: list[str] = []
-        for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
-            known_factors += [f for f in factor_names(pattern, maps) if f not in known_factors]
-        for name in clause.names:
-            if name not in known_factors and name.lstrip("^~") not in literals:
-                yield _unknown_name("factor", name, known_factors + literals), clause.location
-    if clause.kind in ("expand", "local") and not any(not s.targets for s in clause.body):
+        elif name not in factors and name.lstrip("^~") not in literals:  # `~dim`: the factors that argument dim names
+            yield _unknown_name("factor", name, factors + literals), clause.location
+    has_return = any(not statement.targets for statement in clause.body)
+    if clause.kind in ("expand", "local") and not has_return:
         yield (
             f"`{clause.kind} {' '.join(clause.names)}` returns nothing; end it with a `return …` line",
             clause.location,
         )
-    expressions: list[Expression] = [clause.value] if clause.value else []
-    expressions += [clause.condition.expression] if clause.condition else []
-    names = {p.name for p in rule.parameters}
-    patterns = [parameter.pattern for parameter in rule.parameters] + [result.pattern for result in rule.results]
-    factors = {name for pattern in patterns for name in factor_names(pattern, maps)}
-    for expression in expressions:
-        yield from expression_problems(expression, names, factors)
-    yield from body_problems(clause.body, names, factors, clause.kind == "local")
+    names = {parameter.name for parameter in rule.parameters}
+    if clause.value:
+        yield from expression_problems(clause.value, names, set(factors))
+    if clause.condition:
+        yield from expression_problems(clause.condition.expression, names, set(factors))
+    yield from body_problems(clause.body, names, set(factors), clause.kind == "local")
 
 
 def body_problems(body: tuple[Statement, ...], names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
-    """Yield the errors in the statements of a rewrite, and add their targets to `names`."""
+    """Yield the errors in the statements of a rewrite, and add their targets to `names`.
+
+    Args:
+        names: the parameters, and the names that earlier statements assign.
+        factors: the names by which expressions may refer to factors.
+        is_local: whether this is the body of a local form, which may contain rings.
+    """
     for statement in body:
         for value in statement.values:
             yield from expression_problems(value, names, factors)
@@ -286,46 +304,57 @@ def expression_problems(expression: Expression, names: set[str], factors: set[st
 def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
     """Yield the factors for which the rule does not define how their shards combine into the results.
 
-    A factor that a result lacks requires a clause such as `sum k`. A factor of every result must not be reduced, and
-    each factor of a result must be in an operand. Results of dimension maps are not checked.
+    1. A factor of an operand that a result lacks requires a clause: `sum k` for k in `aten.mm(self: m k, mat2: k n) ->
+       m n`.
+    2. A factor of every result must not be reduced.
+    3. Dimensions that an argument removes or separates, as in `*b-dim`, require a clause.
+    4. A factor of a result must be in an operand, or a clause must define its size or the local form.
+
+    Rules with dimension maps in a result are not checked.
     """
-    if any(t.kind == "map" for r in rule.results for t in r.pattern):
+    if any(term.kind == "map" for result in rule.results for term in result.pattern):
         return
     combined_factors = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
-    operand_factors: dict[str, Term] = {}
     ignored_operands = {name for clause in rule.of_kind("ignores") for name in clause.names}
-    for parameter in (p for p in rule.tensors if p.name not in ignored_operands):
+    operand_factors: dict[str, Term] = {}
+    for parameter in rule.tensors:
+        if parameter.name in ignored_operands:
+            continue
         for name, term in factor_names(parameter.pattern, maps).items():
             operand_factors.setdefault(name, term)
-    factors_of_results = [factor_names(result.pattern, maps) for result in rule.results]
+    names_of_results = [factor_names(result.pattern, maps) for result in rule.results]
+    factors_of_all_results = {name for name in operand_factors if all(name in names for names in names_of_results)}
     for name, term in operand_factors.items():
-        if name[0] != "~" and name not in combined_factors and not all(name in result for result in factors_of_results):
+        is_separated = name.startswith("~")  # by an argument: see the third check
+        if name not in factors_of_all_results and name not in combined_factors and not is_separated:
             yield (
                 f"factor '{name}' is missing from a result; "
                 f"expected a clause for how its shards combine, as in `sum {name}`, or `unsharded {name}`",
                 term.location,
             )
-    for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
-        if name in operand_factors and all(name in result for result in factors_of_results) and name[0] != "*":
-            clause = next(c for c in rule.of_kind("reduce") if name in c.names)
+    reduced_factors: dict[str, RuleClause] = {}
+    for clause in rule.of_kind("reduce"):
+        for name in clause.names:
+            reduced_factors.setdefault(name, clause)
+    for name, clause in sorted(reduced_factors.items(), key=lambda item: item[0]):
+        # Variadic dimensions may be reduced in part: `*b` of an operand and `*b-dim` of a result have the name `*b`.
+        if name in factors_of_all_results and not name.startswith("*"):
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
     combined_factors |= {name for clause in rule.of_kind("local") for name in clause.names}
-    term_of_argument = {t.argument: t for p in rule.parameters for t in p.pattern or () if t.modifier == "~"}
-    term_of_argument |= {t.argument: t for r in rule.results for t in r.pattern if t.argument}
-    for argument, term in term_of_argument.items():
-        if not {argument, f"~{argument}"} & combined_factors and not any(
-            f"*{term.names[0]}" == name for name in combined_factors
-        ):
+    changed_terms = [term for parameter in rule.tensors for term in parameter.pattern or () if term.modifier == "~"]
+    changed_terms += [term for result in rule.results for term in result.pattern if term.argument]
+    for argument, term in {term.argument: term for term in changed_terms}.items():
+        if not {argument, f"~{argument}", f"*{term.names[0]}"} & combined_factors:
             yield (
                 f"the dimensions `{argument}` are removed or changed; expected a clause for how their shards combine, "
                 f"as in `sum {argument}`, or `unsharded {argument}`",
                 term.location,
             )
-    for result in rule.results:
-        for name, term in factor_names(result.pattern, maps).items():
-            is_defined_by_clause = any(
-                name in clause.names for clause in rule.of_kind("local", "unsharded", "extent", "slides")
-            )
-            if name not in operand_factors and name[0] not in "~*" and not is_defined_by_clause:
+    defining_clauses = rule.of_kind("local", "unsharded", "extent", "slides")
+    defined_factors = {name for clause in defining_clauses for name in clause.names}
+    for names in names_of_results:
+        for name, term in names.items():
+            is_variadic = name[0] in "~*"
+            if name not in operand_factors and name not in defined_factors and not is_variadic:
                 hint = did_you_mean(name, [*operand_factors, *KEYWORDS])
                 yield f"factor '{name}' of the result is in no operand{hint}", term.location

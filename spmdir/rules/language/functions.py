@@ -1,4 +1,8 @@
-"""The functions that expressions in rules may call."""
+"""The functions that expressions in rules may call.
+
+The docstring of a function begins with its call in a rule. The arguments of the call are names: f of a factor or of
+several, x of a tensor, xs of a list of tensors or numbers, a of a literal argument. `scope` has their values.
+"""
 
 from __future__ import annotations
 
@@ -55,20 +59,22 @@ def dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
 def others(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
     """others(x, f, …): the dimensions of tensor x that `dims` does not return."""
     factor_dims = scope.dims(tensor, references)
-    return tuple(d for d in range(scope.operand(tensor).rank) if d not in factor_dims)
+    return tuple(dim for dim in range(scope.operand(tensor).rank) if dim not in factor_dims)
 
 
 def along(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
     """along(x, f, …): a shape that broadcasts against x: the sizes of x along these factors, 1 elsewhere."""
     factor_dims = scope.dims(tensor, references)
-    return tuple(extent if d in factor_dims else 1 for d, extent in enumerate(scope.operand(tensor).shape))
+    return tuple(extent if dim in factor_dims else 1 for dim, extent in enumerate(scope.operand(tensor).shape))
 
 
 def ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
-    """ones(x), ones(x, dim): the dimensions with global size 1, among those that argument dim lists."""
+    """ones(x), ones(x, dim): the dimensions of x with global size 1, among those that argument dim lists."""
     shape = scope.operand(name).shape
     listed_dims: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
-    return tuple(d for d in (listed_dims if isinstance(listed_dims, tuple) else (listed_dims,)) if shape[d] == 1)
+    if not isinstance(listed_dims, tuple):
+        listed_dims = (listed_dims,)
+    return tuple(dim for dim in listed_dims if shape[dim] == 1)
 
 
 def given(scope: Scope, name: str) -> bool:
@@ -92,7 +98,7 @@ def equal(scope: Scope, name: str) -> bool:
 
 
 def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
-    """chunked(f, a): the sizes of the a chunks into which torch.chunk splits f."""
+    """chunked(f, a): the sizes of the chunks into which torch.chunk splits f, at most a; a zeros if f is empty."""
     extent, chunk_count = count(scope, reference), scope.argument(name)
     if not extent:
         return (0,) * chunk_count
@@ -100,8 +106,9 @@ def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
 
 
 def split(scope: Scope, reference: str, argument: str | int) -> tuple[int, ...]:
-    """split(f, a): the sizes of the parts into which torch.split splits f: a each, the last one may be smaller."""
-    extent, size = count(scope, reference), scope.argument(argument) if isinstance(argument, str) else argument
+    """split(f, a): the sizes of the parts into which torch.split splits f: a each, and the rest in the last part."""
+    extent = count(scope, reference)
+    size = scope.argument(argument) if isinstance(argument, str) else argument  # a number in calls by `chunked`
     return tuple(min(size, extent - start) for start in range(0, extent, size)) if extent else (0,)
 
 
@@ -111,16 +118,17 @@ def sections(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
     if isinstance(count_or_indices, int):
         number = count_or_indices
         return tuple(extent // number + (index < extent % number) for index in range(number))
+    # `slice` counts negative indices from the end, and clamps indices beyond it.
     bounds = [slice(None, index).indices(extent)[1] for index in count_or_indices]
     return tuple(max(0, end - start) for start, end in zip([0, *bounds], [*bounds, extent], strict=True))
 
 
 def _listed(scope: Scope, name: str) -> tuple[Any, ...]:
-    """Return the shapes of the tensors of a list, or the numbers of an argument."""
+    """Return the numbers of argument `name`, or the shapes of the tensors in the list `name`."""
     numbers = scope.argument(name)
     if numbers is not None:
         return numbers if isinstance(numbers, tuple) else (numbers,)
-    return tuple(scope.operands[i].shape for i in scope.binding.operands(name))
+    return tuple(scope.operands[index].shape for index in scope.binding.operands(name))
 
 
 def rank(scope: Scope, name: str) -> int:
@@ -153,13 +161,13 @@ def dtype(scope: Scope, name: str) -> DType:
 
 
 def of_kind(*kinds: str) -> Callable[[Scope, str], bool]:
-    """floating(x), integral(x), also of `result`: the element type is of this kind; truth values count as integral."""
+    """floating(x), integral(x), also of `result`: the element type is of this kind; booleans count as integral."""
 
-    def value(scope: Scope, name: str) -> bool:
-        meta = scope.tensor(name)
+    def has_kind(scope: Scope, name: str) -> bool:
+        meta = scope.tensor(name)  # None for an absent result, which has no kind
         return meta is not None and meta.dtype.kind in kinds
 
-    return value
+    return has_kind
 
 
 def half(scope: Scope, name: str) -> bool:
@@ -181,8 +189,10 @@ def exact_cast(scope: Scope, name: str) -> bool:
 def ordered_cast(scope: Scope, name: str) -> bool:
     """ordered_cast(x): casting x to the result's type does not change a maximum: nothing wraps or becomes NaN."""
     result = scope.result
-    if result is None or scope.meta(name).dtype == result.dtype:
-        return result is not None
+    if result is None:
+        return False
+    if scope.meta(name).dtype == result.dtype:
+        return True
     # f8E4M3FN has no infinity, so torch converts larger values to NaN or to its largest number.
     return result.dtype.is_float and result.dtype != F8E4M3FN
 
@@ -211,7 +221,9 @@ def negative(scope: Scope, name: str) -> bool:
 def invertible(scope: Scope, name: str) -> bool:
     """invertible(a): a is a tensor, or a number whose inverse is finite in the result's type."""
     value, result = scope.argument(name), scope.result
-    return value is None or bool(value and result is not None and is_finite(1 / value, result.dtype))
+    if value is None:  # a tensor
+        return True
+    return value != 0 and result is not None and is_finite(1 / value, result.dtype)
 
 
 def truncated(scope: Scope, name: str) -> int:
@@ -226,10 +238,11 @@ def volume(scope: Scope, name: str) -> int:
 
 
 def steps(scope: Scope, *names: str) -> int:
-    """steps(end), steps(start, end), steps(start, end, step): the number of elements of the range."""
+    """steps(end), steps(start, end), steps(start, end, step): the number of elements of torch.arange."""
     values: list[Any] = [scope.argument(name) for name in names]
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
-    if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:
+    are_finite = all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step))
+    if not are_finite or not step:
         raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
     if scope.argument("dtype") == I64:  # only for i64, torch truncates the arguments before it counts
         start, end, step = int(start), int(end), int(step) or 1

@@ -14,6 +14,6 @@ def load_grammar(path: Path, start: str = "start") -> Lark:
     The tables are cached in `__pycache__`, keyed by the grammar and the versions of lark and Python. If the directory
     is read-only, or Python runs with `-B`, they are built each time.
     """
-    tables = "" if sys.dont_write_bytecode else str(path.parent / "__pycache__" / f"{path.name}.{start}.tables")
-    text = path.read_text(encoding="utf-8")
-    return Lark(text, start=start, parser="lalr", maybe_placeholders=True, cache=tables or False)
+    table_path = path.parent / "__pycache__" / f"{path.name}.{start}.tables"
+    cache = False if sys.dont_write_bytecode else str(table_path)
+    return Lark(path.read_text(encoding="utf-8"), start=start, parser="lalr", maybe_placeholders=True, cache=cache)

@@ -1,6 +1,7 @@
 """The functions of local forms, whose values depend on the rank.
 
-If a name refers to several dimensions, the sharded ones are meant.
+The docstrings are written as in `functions.py`. If a name refers to several dimensions, the sharded ones are meant. A
+value that is equal on all ranks is an int, else it is a `Local`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from spmdir.rules.language.scope import Scope, rank_integer
 def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
     """offset(f), end(f): the start of a rank's shard of a dimension; its end, exclusive."""
 
-    def value(scope: Scope, reference: str) -> int | Local:
+    def end_of_shard(scope: Scope, reference: str) -> int | Local:
         return rank_integer(kind, scope.single_factor(kind, reference))
 
-    return value
+    return end_of_shard
 
 
 def size(scope: Scope, *references: str) -> int | Local:
@@ -32,11 +33,12 @@ def size(scope: Scope, *references: str) -> int | Local:
         return rank_integer("size", shards[0])
     extent = math.prod(shard.extent for shard in shards)
     sharded = [shard for shard in shards if shard.axes]
-    if not any(shard.placements for shard in sharded):
+    if not any(shard.placements for shard in sharded):  # all placements are S
         axes = tuple(axis for shard in sharded for axis in shard.axes)
         return rank_integer("size", Local("shard", extent, axes))
     if len(sharded) > 1:
         raise RuleError(f"size({', '.join(references)}) is of several sharded factors; expected one")
+    # The other factors are whole, so their sizes multiply the length of this shard.
     return attrs.evolve(sharded[0], kind="size", times=extent // sharded[0].extent)
 
 
@@ -67,21 +69,22 @@ def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
 
 
 def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callable[..., Any]:
-    """Return a function that compares the positions of two factors.
+    """Return a function of rules that compares the positions of two factors.
 
-    Its third argument may name an argument of the op, such as `is_causal`. If that is false, no position is hidden, and
-    the value is that of `unconditional`.
+    The third argument of that function may name an argument of the op, such as `is_causal`. If the argument is false,
+    every position attends to every other one, and the value is that of `unconditional`.
 
     Args:
-        kind: the function, a key of PRECEDENCE.
+        kind: the name of the function, a key of PRECEDENCE.
+        unconditional: (scope, first factor, second factor) → the value without causal masking.
     """
 
-    def value(scope: Scope, first: str, second: str, *condition: str) -> int | Local:
+    def compare(scope: Scope, first: str, second: str, *condition: str) -> int | Local:
         if condition and not scope.argument(condition[0]):
             return unconditional(scope, first, second)
         return attrs.evolve(scope.single_factor(kind, first), kind=kind, other=scope.single_factor(kind, second))
 
-    return value
+    return compare
 
 
 both = of_two("both", lambda scope, first, second: True)
@@ -123,8 +126,8 @@ def position(scope: Scope, tensor: str, reference: str) -> int:
 
 def column(scope: Scope, tensor: str, reference: str) -> tuple[int, ...]:
     """column(x, f): the shape that views a vector along this dimension of tensor x: -1 there, 1 elsewhere."""
-    chosen = scope.dims(tensor, (reference,))
-    return tuple(-1 if d in chosen else 1 for d in range(scope.meta(tensor).rank))
+    factor_dims = scope.dims(tensor, (reference,))
+    return tuple(-1 if dim in factor_dims else 1 for dim in range(scope.meta(tensor).rank))
 
 
 def pick(scope: Scope, tensors: str, reference: str) -> Any:
@@ -140,10 +143,14 @@ def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]
 
 
 def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
-    """tail(x, xs): the sizes into which a view unfolds the last dimension of an index in xs, to align it with x[xs]."""
-    indexed_dims = [d for d, index in enumerate(scope.names[indices]) if index is not None]
+    """tail(x, xs): the sizes into which a view unfolds the last dimension of an index in xs, to align it with x[xs]:
+    -1, then 1 for each dimension of x[xs] after those of the indices."""
+    # For x of shape [8, 5, 6] and xs = [index, none, none], the sizes are (-1, 1, 1). If the indexed dimensions are not
+    # adjacent, x[xs] has the dimensions of the indices first.
+    indexed_dims = [dim for dim, index in enumerate(scope.names[indices]) if index is not None]
     are_adjacent = indexed_dims[-1] - indexed_dims[0] == len(indexed_dims) - 1
-    return (-1, *(1,) * (scope.meta(tensor).rank - (indexed_dims[-1] + 1 if are_adjacent else len(indexed_dims))))
+    dims_before = indexed_dims[-1] + 1 if are_adjacent else len(indexed_dims)
+    return (-1, *(1,) * (scope.meta(tensor).rank - dims_before))
 
 
 def begin(scope: Scope, name: str, reference: str) -> int:
@@ -157,7 +164,10 @@ def until(scope: Scope, name: str, reference: str) -> int:
 
 
 def _slice_end(scope: Scope, name: str, reference: str, missing: int) -> int:
-    """Return a bound of a slice as in Python: negative numbers count from the end, and larger ones are clamped."""
+    """Return a bound of a slice by argument `name`, as in Python; `missing` if the argument is none.
+
+    Negative numbers count from the end. The result is clamped to the dimension.
+    """
     value, extent = scope.argument(name), _extent(scope, reference)
     if value is None:
         return missing
@@ -166,6 +176,7 @@ def _slice_end(scope: Scope, name: str, reference: str, missing: int) -> int:
 
 
 def _extent(scope: Scope, reference: str) -> int:
+    """Return the global number of elements along the factors of `reference`."""
     return math.prod(shard.extent for shard in scope.factors(reference))
 
 

@@ -62,6 +62,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         self.operators = 0
 
     def location_of(self, token: Token) -> Location:
+        """Return the location of a token in its file. Lark counts lines and columns in `text`, from 1."""
         return Location(self.file, (token.line or 1) + self.offset, (token.column or 1) + self.indent)
 
     def count_operators(self, operators: int) -> None:
@@ -173,10 +174,11 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         op, operands, _, results, *lines = items
         conditions = tuple(line.value for line in lines if isinstance(line, RuleClause) and line.value is not None)
         body = tuple(line for line in lines if isinstance(line, Statement))
-        local = next((line for line in lines if isinstance(line, Token)), None)
+        local = next((line for line in lines if isinstance(line, Token)), None)  # the keyword `local`
         if body and (local is None or lines.index(body[0]) < lines.index(local)):
             raise ParseError("a statement outside of a local form; expected `local` before it", body[0].location)
-        if local is not None and not any(not statement.targets for statement in body):
+        has_return = any(not statement.targets for statement in body)
+        if local is not None and not has_return:
             raise ParseError("`local` returns nothing; end it with a `return …` line", self.location_of(local))
         return TextStrategy(str(op), self.text, self.location_of(op), operands, results, conditions, nested(body))
 
@@ -200,7 +202,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
 
     def give(self, items: list[Any]) -> Statement:
         location = self.location_of(items[0])
-        return Statement((), tuple(i for i in items[1:] if i is not None), None, location, location.column)
+        return Statement((), tuple(item for item in items[1:] if item is not None), None, location, location.column)
 
     def ring(self, items: list[Token]) -> Statement:
         keyword, factor, *names = items
@@ -208,7 +210,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return Statement(tuple(map(str, names)), (), None, location, location.column, str(factor))
 
     def call(self, items: list[Any]) -> OpCall:
-        return OpCall(str(items[0]), tuple(i for i in items[1:] if i), self.location_of(items[0]))
+        return OpCall(str(items[0]), tuple(item for item in items[1:] if item), self.location_of(items[0]))
 
     def argument(self, items: list[Any]) -> tuple[str | None, Expression]:
         name, value = items
@@ -231,18 +233,20 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return Constant(CONSTANTS[text]) if text in CONSTANTS else Name(text, self.location_of(items[0]))
 
     def function(self, items: list[Any]) -> Function:
-        return Function(str(items[0])[:-1], tuple(str(i) for i in items[1:] if i), self.location_of(items[0]))
+        return Function(str(items[0])[:-1], tuple(str(item) for item in items[1:] if item), self.location_of(items[0]))
 
     def list(self, items: list[Any]) -> Sequence:
-        return Sequence(tuple(i for i in items if i is not None))
+        return Sequence(tuple(item for item in items if item is not None))
 
     def parenthesis(self, items: list[Any]) -> Expression:
-        values = tuple(i for i in items if i is not None)
+        values = tuple(item for item in items if item is not None)
         return values[0] if len(values) == 1 else Sequence(values)
 
     def state_call(self, items: list[Any]) -> StateCall:
         placement, _, method = str(items[0])[:-1].partition(".")
-        return StateCall(placement, method, tuple(i for i in items[1:] if i is not None), self.location_of(items[0]))
+        return StateCall(
+            placement, method, tuple(item for item in items[1:] if item is not None), self.location_of(items[0])
+        )
 
     def conjunction(self, items: list[Expression]) -> Expression:
         self.count_operators(len(items) - 1)
@@ -261,11 +265,12 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
 
     def rule(self, items: list[Any]) -> Rule:
         op = items[0]
-        children: list[Any] = [child for child in items[1:] if not (isinstance(child, Token) and child.type == "ARROW")]
-        parameters = tuple(child for child in children if isinstance(child, Parameter))
-        (results, is_list), *lines = (
-            child for child in children if child is not None and not isinstance(child, Parameter)
-        )
+        parameters = tuple(item for item in items[1:] if isinstance(item, Parameter))
+        # After the parameters come the arrow, the results, then clauses and statements. The arrow is a Token.
+        children: list[Any] = [
+            item for item in items[1:] if item is not None and not isinstance(item, (Parameter, Token))
+        ]
+        (results, is_list), *lines = children
         clauses: list[RuleClause] = []
         for line in lines:
             if isinstance(line, RuleClause):
@@ -291,13 +296,16 @@ def _number(token: Token) -> Constant:
 
 @functools.cache
 def _grammar(start: str = "record") -> Lark:
+    """Return the parser of `rules.lark` for texts of the symbol `start`."""
     return load_grammar(Path(__file__).with_name("rules.lark"), start)
 
 
 def _friendly(terminals: set[str]) -> str:
-    """Return the expected `terminals` as text for a message, such as "one of ')', ','"."""
+    """Return the expected `terminals` as text for a message, such as "one of ')', ','". At most 8 are listed."""
     names = sorted({FRIENDLY.get(terminal, f"'{terminal.lower()}'") for terminal in terminals})
-    return names[0] if len(names) == 1 else "one of " + ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    if len(names) == 1:
+        return names[0]
+    return "one of " + ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 
 def parse_rule(text: str, file: str, first_line: int) -> Rule:

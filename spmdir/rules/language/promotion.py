@@ -48,9 +48,14 @@ def widened(dtype: DType) -> DType:
 
 
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> DType:
-    """Return the element type for `declared`, the name after `as`; without it, the operands' promoted type.
+    """Return the element type of a result.
 
-    An op without operands has the type of its first number, as torch's factories do.
+    Args:
+        declared: the name after `as` in the rule: one of DERIVED, an element type, a tensor parameter, or an argument.
+            If it is None, or if the call does not have it, the type is the operands' promoted type. The types in
+            DERIVED are derived from the argument `dtype`, else from the promoted type.
+
+    An op without operands has the type of its first number, as torch's factories do; f32 if there is no number.
     """
     if declared == REAL:
         return result_dtype("dtype", binding, operands).real
@@ -67,11 +72,15 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
     if declared and binding.arguments.get(declared) is not None:
         return as_dtype(binding.arguments[declared])  # type: ignore[arg-type]  # the kind of argument was checked
     if not operands:
-        literal = next((v for v in binding.arguments.values() if isinstance(v, (bool, int, float))), 0.0)
-        return dt.I1 if isinstance(literal, bool) else dt.I64 if isinstance(literal, int) else dt.F32
-    numbers = [v for name, v in binding.arguments.items() if name in binding.tensors and v is not None]
-    promoted = promote(operands, any(isinstance(v, (float, complex)) for v in numbers))
-    return promoted.complex if any(isinstance(v, complex) for v in binding.arguments.values()) else promoted
+        literals = (value for value in binding.arguments.values() if isinstance(value, (bool, int, float)))
+        first_literal = next(literals, 0.0)
+        if isinstance(first_literal, bool):
+            return dt.I1
+        return dt.I64 if isinstance(first_literal, int) else dt.F32
+    numbers = [value for name, value in binding.arguments.items() if name in binding.tensors and value is not None]
+    promoted = promote(operands, any(isinstance(number, (float, complex)) for number in numbers))
+    has_complex_argument = any(isinstance(value, complex) for value in binding.arguments.values())
+    return promoted.complex if has_complex_argument else promoted
 
 
 def dtype_mismatch(
@@ -80,26 +89,34 @@ def dtype_mismatch(
     """Return the element type that result `index` must have, if it cannot have `dtype`; None if it can.
 
     A declared type must hold. Without one, the first result may have the type of an operand, the promoted type, or a
-    wider one: i64 or a float for integers, f32 for f16 and bf16, the type of the parts for complex numbers. The last
-    does not apply if an argument is a complex number. Other results, such as statistics and seeds, are not checked.
+    wider one: i64 or a float for integers, f32 for f16 and bf16, the type of the parts for complex numbers. If an
+    argument is a complex number, the type of an operand or of the parts does not suffice. Other results without a
+    declared type, such as statistics and seeds, are not checked.
     """
     is_declared = declared is not None and (
         declared in DTYPES or declared in DERIVED or binding.operands(declared) or binding.arguments.get(declared)
     )
-    is_real = not any(isinstance(value, complex) for value in binding.arguments.values())
-    if not is_declared and (index or not operands or (is_real and dtype in {operand.dtype for operand in operands})):
+    if is_declared:
+        declared_type = result_dtype(declared, binding, operands)
+        return None if dtype == declared_type else declared_type
+    has_complex_argument = any(isinstance(value, complex) for value in binding.arguments.values())
+    is_operand_type = dtype in {operand.dtype for operand in operands}
+    if index > 0 or not operands or (is_operand_type and not has_complex_argument):
         return None
-    expected = result_dtype(declared, binding, operands)
+    expected = result_dtype(None, binding, operands)
     is_wider = (
         ((expected.is_integer or expected.is_bool) and (dtype == dt.I64 or dtype.is_float))
         or (expected in (dt.BF16, dt.F16) and dtype == dt.F32)
-        or (expected.is_complex and dtype.is_inexact and is_real)
+        or (expected.is_complex and dtype.is_inexact and not has_complex_argument)
     )
-    return None if dtype == expected or (is_wider and not is_declared) else expected
+    return None if dtype == expected or is_wider else expected
 
 
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
-    """Return the type to which torch promotes operands. Those of rank 0 count only if their category is higher.
+    """Return the type to which torch promotes operands.
+
+    Operands of rank 0 count only if their category (bool < int < float < complex) is higher than that of the others, or
+    if all operands have rank 0.
 
     Args:
         float_number: whether a Python number with a fraction is an operand too. It promotes integers to f32.

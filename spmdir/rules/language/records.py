@@ -39,7 +39,11 @@ Records = Mapping[str, tuple[Record, ...]]
 
 
 def split_records(text: str) -> list[tuple[int, str, str | None]]:
-    """Return (first line, text, op name) of every record in a .rules file; without a name if it is not a rule."""
+    """Return (first line, text, op name) of every record in a .rules file.
+
+    A record is a line and the indented lines after it. Comments become empty lines, so that lines keep their numbers.
+    The name is None if the record is not a rule.
+    """
     records: list[tuple[int, list[str], str | None]] = []
     for line_number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -56,8 +60,10 @@ def split_records(text: str) -> list[tuple[int, str, str | None]]:
 def reasons(text: str) -> dict[int, str]:
     """Return line of a record → REASON of the comment `# unchecked: REASON` before it."""
     reason_of_line: dict[int, str] = {}
+    if "unchecked:" not in text:
+        return reason_of_line
     reason: str | None = None
-    for line_number, line in enumerate(text.splitlines(), 1) if "unchecked:" in text else ():
+    for line_number, line in enumerate(text.splitlines(), 1):
         if comment := UNCHECKED.fullmatch(line):
             reason = comment[1].strip()
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -80,7 +86,9 @@ def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
 def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) -> dict[str, tuple[Record, ...]]:
     """Return op name → the strategies of a .rules text that begins on `first_line` of a file, indented by `indent`."""
     records, unchecked_reasons = dict[str, tuple[Record, ...]](), reasons(text)
-    for line, record, _ in split_records(text) if _ANY_STRATEGY.search(text) else ():
+    if not _ANY_STRATEGY.search(text):
+        return records
+    for line, record, _ in split_records(text):
         if head := STRATEGY_HEAD.match(record):
             strategy = Record(file, line + first_line - 1, record, indent, unchecked=unchecked_reasons.get(line))
             records[head[1]] = (*records.get(head[1], ()), strategy)
@@ -88,5 +96,5 @@ def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) 
 
 
 def merge_records(records: Records, added: Records) -> dict[str, tuple[Record, ...]]:
-    """Return the records of both, those of `records` first."""
+    """Return op name → the records of both, those of `records` first; equal records once."""
     return {op: tuple(dict.fromkeys((*records.get(op, ()), *added.get(op, ())))) for op in {**records, **added}}

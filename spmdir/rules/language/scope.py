@@ -24,7 +24,7 @@ class Scope:
         parts: dimension → for an op that returns a list, the shard of each result along this dimension.
         inner: returns the padding that remains for the op if halos are exchanged; None if they are not.
         names: name → value assigned by an earlier statement.
-        meta_of: returns the type of such a value.
+        meta_of: value of `names` → its type.
     """
 
     binding: Binding

@@ -18,6 +18,8 @@ from spmdir.rules.language.checks import (
     call_errors,
     expression_problems,
     factor_names,
+    patterns_of,
+    position_of_error,
 )
 from spmdir.rules.language.syntax_tree import (
     Constant,
@@ -61,7 +63,7 @@ def check_strategy(strategy: TextStrategy, ops: Alternatives, maps: Maps) -> Non
         )
     errors: list[SpmdirError] = [ParseError(*problem) for problem in _problems(strategy, rules, maps)]
     errors += call_errors([value for statement in statements(strategy.body) for value in statement.values], ops)
-    raise_all(sorted(errors, key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0)))
+    raise_all(sorted(errors, key=position_of_error))
 
 
 def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iterator[Problem]:
@@ -70,10 +72,11 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
     The alternatives of an op have the same tensor parameters, so these are read from the first.
     """
     rule = rules[0]
-    min_operands = max((number for number, p in enumerate(rule.tensors, 1) if not p.optional), default=0)
+    # Optional operands at the end may be omitted.
+    min_operands = max((number for number, operand in enumerate(rule.tensors, 1) if not operand.optional), default=0)
     max_operands = len(rule.tensors)
     if not min_operands <= len(strategy.operands) <= max_operands:
-        names = ", ".join(p.name for p in rule.tensors)
+        names = ", ".join(parameter.name for parameter in rule.tensors)
         expected = f"{min_operands}" if min_operands == max_operands else f"{min_operands} to {max_operands}"
         yield (
             f"placements of operands: found {len(strategy.operands)}, expected {expected}, for {names}",
@@ -86,8 +89,9 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
         yield from _repetition_problems(term, parameter.is_list, f"operand '{parameter.name}'")
     for term in strategy.results:
         yield from _repetition_problems(term, rule.result_list, "the result")
-    names = {p.name for r in rules for p in r.parameters}
-    factors = {name for r in rules for pattern in _patterns(r) for name in factor_names(pattern, maps)}
+    names = {parameter.name for alternative in rules for parameter in alternative.parameters}
+    patterns = [pattern for alternative in rules for pattern in patterns_of(alternative)]
+    factors = {name for pattern in patterns for name in factor_names(pattern, maps)}
     for parameter, term in zip(rule.tensors, strategy.operands, strict=False):
         yield from _placement_problems(term, parameter.pattern or (), rule, names, factors)
     for result, term in zip(rule.results, strategy.results, strict=False):
@@ -96,8 +100,8 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
         yield from expression_problems(condition, names, factors)
     yield from body_problems(strategy.body, names, factors, is_local=True)
     for statement in strategy.body:
-        count = len(statement.values)
-        if not statement.targets and not rule.result_list and count != result_count and not _is_state(statement.values):
+        is_return, count = not statement.targets, len(statement.values)
+        if is_return and not rule.result_list and count != result_count and not _is_state(statement.values):
             yield (
                 f"`return` gives {count} values; expected {result_count}, as {rule.op} has results",
                 statement.location,
@@ -107,12 +111,6 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
 def _is_state(values: tuple[Expression, ...]) -> bool:
     """Return whether the returned values may be one state, which contains all results."""
     return len(values) == 1 and isinstance(values[0], (Name, StateCall))
-
-
-def _patterns(rule: Rule) -> Iterator[Pattern]:
-    """Yield the patterns of the parameters and results of `rule`."""
-    yield from (parameter.pattern for parameter in rule.parameters if parameter.pattern is not None)
-    yield from (result.pattern for result in rule.results)
 
 
 def _repetition_problems(term: PlacementTerm, is_list: bool, description: str) -> Iterator[Problem]:
@@ -129,7 +127,12 @@ def _repetition_problems(term: PlacementTerm, is_list: bool, description: str) -
 def _placement_problems(
     term: PlacementTerm, pattern: Pattern, rule: Rule, names: set[str], factors: set[str]
 ) -> Iterator[Problem]:
-    """Yield the errors in the placement of a tensor with dimensions `pattern`."""
+    """Yield the errors in the placement of a tensor with dimensions `pattern`: of its name, its fields and its dim.
+
+    Args:
+        names: the parameters of the op.
+        factors: the names by which fields may refer to factors.
+    """
     if term.is_any_shard:
         fields: Mapping[str, object] = {"dim": int}
     elif term.name == "?":
@@ -142,9 +145,9 @@ def _placement_problems(
         except SpmdirError as error:
             yield error.message, term.location
             return
-        if not term.fields and all(
-            f.default is not attrs.NOTHING for f in attrs.fields(placement_class) if f.name in fields
-        ):
+        attributes = [attribute for attribute in attrs.fields(placement_class) if attribute.name in fields]
+        have_defaults = all(attribute.default is not attrs.NOTHING for attribute in attributes)
+        if not term.fields and have_defaults:
             return
     if len(term.fields) != len(fields):
         listed = f": {', '.join(fields)}" if fields else ""

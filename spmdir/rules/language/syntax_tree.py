@@ -41,6 +41,7 @@ class Term:
 
 
 Pattern = tuple[Term, ...]
+"""The dimensions of a tensor: `m k` has two terms."""
 
 
 @attrs.frozen
@@ -183,7 +184,9 @@ def nested(flat: Iterable[Statement]) -> tuple[Statement, ...]:
             result[-1] = attrs.evolve(previous, body=(*previous.body, statement))
         else:
             result.append(statement)
-    return tuple(attrs.evolve(s, body=nested(s.body)) if s.body else s for s in result)
+    return tuple(
+        attrs.evolve(statement, body=nested(statement.body)) if statement.body else statement for statement in result
+    )
 
 
 @attrs.frozen
@@ -321,33 +324,41 @@ class Rule:
 
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
-        return tuple(p for p in self.parameters if p.is_tensor)
+        """Return the tensor parameters, in order."""
+        return tuple(parameter for parameter in self.parameters if parameter.is_tensor)
 
     @cached_property
     def defaults(self) -> Mapping[str, Number]:
         """Literal parameter → the default that the rule depends on."""
-        return {p.name: p.default.value for p in self.parameters if isinstance(p.default, Constant)}
+        return {
+            parameter.name: parameter.default.value
+            for parameter in self.parameters
+            if isinstance(parameter.default, Constant)
+        }
 
     @cached_property
     def _by_name(self) -> Mapping[str, Parameter]:
-        return {p.name: p for p in reversed(self.parameters)}
+        """Return name → the first parameter with this name."""
+        return {parameter.name: parameter for parameter in reversed(self.parameters)}
 
     @cached_property
     def _by_kind(self) -> Mapping[str, tuple[RuleClause, ...]]:
-        kinds = dict.fromkeys(c.kind for c in self.clauses)
-        return {kind: tuple(c for c in self.clauses if c.kind == kind) for kind in kinds}
+        """Return kind → its clauses, in the order of the text."""
+        kinds = dict.fromkeys(clause.kind for clause in self.clauses)
+        return {kind: tuple(clause for clause in self.clauses if clause.kind == kind) for kind in kinds}
 
     def parameter(self, name: str) -> Parameter | None:
+        """Return the parameter `name`; None if the op does not have it."""
         return self._by_name.get(name)
 
     def of_kind(self, *kinds: str) -> tuple[RuleClause, ...]:
         """Return the clauses of these kinds, in the order of the text."""
         if len(kinds) == 1:
             return self._by_kind.get(kinds[0], ())
-        return tuple(c for c in self.clauses if c.kind in kinds)
+        return tuple(clause for clause in self.clauses if clause.kind in kinds)
 
     @cached_property
     def replicated(self) -> str | None:
         """The reason why the op can only run replicated; None if it can be sharded."""
-        reasons = (c.value.value for c in self.of_kind("replicated") if isinstance(c.value, Constant))
-        return next((str(reason) for reason in reasons), None)
+        values = (clause.value for clause in self.of_kind("replicated"))
+        return next((str(value.value) for value in values if isinstance(value, Constant)), None)

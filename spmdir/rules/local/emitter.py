@@ -32,6 +32,8 @@ class Emitter:
 
     Attributes:
         owner: the rule of the op that is replaced.
+        ops: the rules of all ops, to infer the results of new ops.
+        scope: the values that expressions use, without those of earlier statements.
         rank: the rank of a local form.
         operands: the types of the operands, local in a local form.
         shards: sharded factor → its shard; changed in the steps of a ring.
@@ -99,6 +101,7 @@ class Emitter:
             return None
         emitted_before = len(self.emitted)
         values = self._values(statement)
+        # If only some ranks need the values, all ranks run the ops, and `_choose` keeps the old values on the others.
         if isinstance(when, Local):
             self._require_no_draws(self.emitted[emitted_before:], when, statement)
         if not statement.targets:
@@ -106,7 +109,7 @@ class Emitter:
         self._require_names(statement, len(values))
         old_values = [self.names.get(target) for target in statement.targets]
         if isinstance(when, Local):
-            values = tuple(self._choose(when, *pair) for pair in zip(values, old_values, strict=False))
+            values = tuple(self._choose(when, new, old) for new, old in zip(values, old_values, strict=False))
         self.names.update(zip(statement.targets, values, strict=False))
         return None
 
@@ -160,24 +163,28 @@ class Emitter:
         return value
 
     def _choose(self, when: Local, new: Any, old: Any) -> Any:
-        """Return `new` on ranks where `when` is nonzero, and `old` on the others; `new` if there is no `old`."""
+        """Emit the choice of `new` on ranks where `when` is nonzero, and `old` on the others.
+
+        Tuples are chosen part by part. Without an old tensor, or if `new` is a number, `new` is returned.
+        """
         if isinstance(new, tuple) and isinstance(old, tuple):
-            return tuple(self._choose(when, *pair) for pair in zip(new, old, strict=True))
+            return tuple(self._choose(when, new_part, old_part) for new_part, old_part in zip(new, old, strict=True))
         if not isinstance(new, Value) or not isinstance(old, Value):
             return new
-        metas = (self.meta(new), self.meta(old))
-        if metas[0].dtype != metas[1].dtype:
+        new_meta, old_meta = self.meta(new), self.meta(old)
+        if new_meta.dtype != old_meta.dtype:
             raise RuleError(
-                f"the value is {metas[0]} where {when} holds, and {metas[1]} on other ranks; expected one element type"
+                f"the value is {new_meta} where {when} holds, and {old_meta} on other ranks; expected one element type"
             )
-        return self.add(Call("spmd.choose", metas, (("when", when),), metas[1:]), (new, old))[0]
+        return self.add(Call("spmd.choose", (new_meta, old_meta), (("when", when),), (old_meta,)), (new, old))[0]
 
     def _dim(self, operand: Value, factor: int) -> int | None:
         """Return the dimension of an operand that is `factor` alone; None if there is none."""
         dims = self.owner.layout.operand_dims[operand.index]
-        return next((d for d, factors in enumerate(dims) if tuple(factors) == (factor,)), None)
+        return next((dim for dim, factors in enumerate(dims) if tuple(factors) == (factor,)), None)
 
     def _scope(self) -> Scope:
+        """Return the scope with the values that earlier statements assigned."""
         return attrs.evolve(self.scope, names=self.names, meta_of=self.meta)
 
     def evaluate_expression(self, expression: Any) -> Any:
@@ -198,12 +205,18 @@ class Emitter:
         if isinstance(expression, Name) and expression.name in self.names:
             return self.names[expression.name]
         value = evaluate(expression, self._scope())
-        if isinstance(value, Local) and value.other is not None and len(values := self.rank.values(value)) == 1:
-            return next(iter(values))
-        return self._shard_indices(value) if isinstance(value, ShardIndices) else value
+        if isinstance(value, ShardIndices):
+            return self._shard_indices(value)
+        if isinstance(value, Local) and value.other is not None:
+            values = self.rank.values(value)
+            return next(iter(values)) if len(values) == 1 else value
+        return value
 
     def _shard_indices(self, indices: ShardIndices) -> Value:
-        """Emit an op that computes these indices. Without axes, it is an arange or the given indices."""
+        """Emit an op that computes these indices of a rank's shard.
+
+        If no axis shards the dimension, local indices are the global ones: an arange, or the given indices themselves.
+        """
         if not indices.shard.axes:
             return indices.index or self.emit("aten.arange", {}, {"end": indices.shard.extent})[0]
         operands = () if indices.index is None else (indices.index,)
@@ -214,15 +227,16 @@ class Emitter:
     def emit_call(self, expression: OpCall) -> tuple[Value, ...]:
         """Evaluate the arguments of a call in a rewrite, add its op, and return the results.
 
-        An argument whose tensor is absent is left out, so its parameter has its default.
+        An argument that is an absent tensor is left out, so its parameter has its default. An argument that is the
+        value `none` of an argument of the replaced op is kept.
         """
         parameters = self.ops.parameters(expression.op)
         tensors: dict[str, Any] = {}
         arguments: dict[str, Any] = {}
         for position, (keyword, argument) in enumerate(expression.arguments):
             name, value = keyword or parameters[position][0], self.evaluate_expression(argument)
-            is_given_none = isinstance(argument, Name) and argument.name in self.owner.binding.arguments
-            if value is None and not is_given_none:
+            is_literal = isinstance(argument, Name) and argument.name in self.owner.binding.arguments
+            if value is None and not is_literal:
                 continue
             entries = value if isinstance(value, tuple) else (value,)
             if any(isinstance(entry, Value) for entry in entries):
@@ -236,7 +250,7 @@ class Emitter:
         return self.emit(expression.op, tensors, arguments)
 
     def _exchange(self, op: str, operands: list[Value]) -> Value:
-        """Exchange rows of experts, or their counts: [E] → [ranks, E / ranks]."""
+        """Emit the exchange of rows of experts, whose shape does not change, or of counts: [E] → [ranks, E / ranks]."""
         metas = tuple(map(self.meta, operands))
         result, ranks = metas[0], self.rank.ring_size(self.axes)
         if op == "spmd.exchange_counts":
@@ -244,16 +258,21 @@ class Emitter:
         return self.add(Call(op, metas, (("axes", self.axes),), (result,)), tuple(operands))[0]
 
     def _with_halos(self, op: str, value: Value, other_arguments: Mapping[str, Any]) -> Value:
-        """Exchange halos of `value` along each sharded window; an absent value stays absent."""
+        """Emit `op`, an exchange of halos, along each sharded window, and return the last result.
+
+        `spmd.halo` adds the elements before and after a shard to its dimension. `spmd.halo_reduce` is its
+        transpose: it removes them, in the reverse order of windows. An absent value is returned unchanged.
+        """
         sharded_windows = [
             (window, self.shards[factor].axes)
             for factor, window in self.owner.layout.windows.items()
             if window and factor in self.shards
         ]
-        for window, axes in sharded_windows if op == "spmd.halo" else reversed(sharded_windows):
+        adds_halos = op == "spmd.halo"
+        for window, axes in sharded_windows if adds_halos else reversed(sharded_windows):
             if not (window.before or window.after) or not self._is_present(value):
                 continue
-            meta, growth = self.meta(value), 1 if op == "spmd.halo" else -1
+            meta, growth = self.meta(value), 1 if adds_halos else -1
             dim = meta.rank - window.from_end
             size = meta.shape[dim] + growth * (window.before + window.after)
             result = attrs.evolve(meta, shape=(*meta.shape[:dim], size, *meta.shape[dim + 1 :]))
@@ -266,7 +285,12 @@ class Emitter:
         return value.source == "operand" or self.emitted[value.index].call.results[value.result] is not None
 
     def emit(self, op: str, tensors: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[Value, ...]:
-        """Infer and add a call of `op`; return its results."""
+        """Add a call of `op` with inferred results, and return the results.
+
+        Args:
+            tensors: tensor parameter → its value, or a tuple of values for a list.
+            arguments: other parameter → literal, which may be a Local.
+        """
         structure, operands = [], []
         for name, is_tensor in self.ops.parameters(op):
             if is_tensor:
@@ -281,7 +305,8 @@ class Emitter:
             rank_arguments = {name: self._on_rank(value) for name, value in arguments.items()}
             call = self.ops.infer_call(op, metas, rank_arguments, call_structure)
         except RuleError:
-            # The block of another rank may not have the shape of the results.
+            # The rule may not accept local shapes for the replaced op itself; then its local results are known. In a
+            # ring, the block of another rank may not have the shape of these results.
             has_other_block = any(shard.back for shard in self.shards.values())
             if op != self.owner.rule.op or not self.shards or has_other_block:
                 raise
@@ -300,15 +325,16 @@ class Emitter:
         return tuple(Value("op", len(self.emitted) - 1, result) for result in range(len(call.results)))
 
     def _local_results(self) -> tuple[TensorMeta | None, ...]:
-        """Return the types of the local results of the replaced op."""
+        """Return the types of the replaced op's results on the rank; None for an absent result."""
         sizes = [
             self._on_rank(attrs.evolve(self.shards[index], kind="size")) if index in self.shards else factor.size
             for index, factor in enumerate(self.owner.factors)
         ]
-        return tuple(
-            meta and attrs.evolve(meta, shape=tuple(math.prod(sizes[f] for f in factors) for factors in dims or ()))
-            for meta, dims in zip(self.owner.call.results, self.owner.result_dims, strict=True)
-        )
+        results: list[TensorMeta | None] = []
+        for meta, dims in zip(self.owner.call.results, self.owner.result_dims, strict=True):
+            shape = tuple(math.prod(sizes[factor] for factor in factors) for factors in dims or ())
+            results.append(meta and attrs.evolve(meta, shape=shape))
+        return tuple(results)
 
     def _on_rank(self, value: Any) -> Any:
         """Return `value` with each Local replaced by its integer on the rank."""

@@ -49,6 +49,7 @@ def state_call(
     except SpmdirError as error:
         raise RuleError(error.message, expression.location) from None
     method = expression.method
+    # The text of a placement in the strategy contains its fields.
     name = str(placement) if expression.placement in emitter.packed else expression.placement
     states = [tuple(arguments)] if method == "identity" else [*arguments]
     if len(states) != (2 if method == "combine" else 1) or not all(_is_state(state, len(parts)) for state in states):

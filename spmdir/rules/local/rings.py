@@ -59,13 +59,13 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
         return
     assigned = {name for statement in statements(ring.body) for name in statement.targets}
     initial = {name: emitter.names[name] for name in ring.targets}
-    unset = assigned - emitter.names.keys()
+    body_names = assigned - emitter.names.keys()  # each step starts without them
     dims = {name: _sharded_dim(emitter, name, initial, shard, dim_of, ring.location) for name in ring.targets}
     count = emitter.rank.ring_size(shard.axes)
     RING.check(count, ring.location)
     for step in range(count):
         emitter.shards[factor] = attrs.evolve(shard, back=step)
-        for name in unset:
+        for name in body_names:
             emitter.names.pop(name, None)
         emitter.run_all(ring.body)
         for name in ring.targets:
@@ -119,10 +119,10 @@ def require_equal_shapes(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
             if op.call.name not in ROTATIONS:
                 continue
             axes: Any = op.call.argument["axes"]
-            member_ops = [forms[member].ops[op_index : op_index + 1] for member in mesh.group(rank, axes)]
-            sent_types = dict.fromkeys(
-                " and ".join(map(str, ring_op.call.operands)) for ring_ops in member_ops for ring_op in ring_ops
-            )
+            # All ranks of a ring have the same ops at the same indices, except for shapes.
+            member_forms = [forms[member] for member in mesh.group(rank, axes)]
+            ring_ops = [form.ops[op_index] for form in member_forms if op_index < len(form.ops)]
+            sent_types = dict.fromkeys(" and ".join(map(str, ring_op.call.operands)) for ring_op in ring_ops)
             if len(sent_types) > 1:
                 raise RuleError(
                     f"ranks send tensors of different types round the ring: {' or '.join(sent_types)}; expected an "

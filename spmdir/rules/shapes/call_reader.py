@@ -69,7 +69,13 @@ class CallReader:
         return numbers[0]
 
     def dimensions(self, argument: str, rank: int) -> tuple[int, ...]:
-        """Return the dimensions, from 0 to `rank` - 1, that literal `argument` selects; RuleError if it is absent."""
+        """Return the dimensions, from 0 to `rank` - 1, that literal `argument` selects.
+
+        As in torch, -1 and 0 select the only dimension of a scalar, which counts as one of rank 1.
+
+        Raises:
+            RuleError: the argument is absent, a dimension is out of range, or one is selected twice.
+        """
         listed = self.integers(argument)
         for dim in listed:
             if not -max(rank, 1) <= dim < max(rank, 1):
@@ -93,7 +99,12 @@ class CallReader:
         return self.dimensions(argument, rank)[:rank]
 
     def refer(self, reference: str) -> tuple[int, ...]:
-        """Return the factors of a reference in a clause: `k`, `*b`, `dim`, `~dim` or `^shape`; () if there are none."""
+        """Return the factors of a reference in a clause; () if there are none.
+
+        A reference is the name of a factor (`k`), of variadic dimensions (`*b`), or of a literal argument. `dim` are
+        the variadic factors that the argument selects, and `~dim` the separate ones. `^shape` are the last variadic
+        factors, as many as the argument has numbers.
+        """
         if reference.startswith("*"):
             return tuple(self.variadic.get(reference[1:], ()))
         if reference.startswith("~"):
@@ -124,17 +135,21 @@ class CallReader:
     @property
     def separate_factors(self) -> tuple[int, ...]:
         """The factors of all `~argument` references."""
-        return tuple(f for positions in self.separated.values() for factors in positions.values() for f in factors)
+        return tuple(
+            factor for positions in self.separated.values() for factors in positions.values() for factor in factors
+        )
 
 
 def scope_of(call: Call, binding: Binding, reader: CallReader | None) -> Scope:
     """Return the scope of expressions that do not depend on the rank; without factors if `reader` is None."""
 
     def unsharded_factors(reference: str) -> tuple[Local, ...]:
+        """Return the whole factors of `reference` as shards that no axis shards."""
         assert reader is not None
         return tuple(Local("shard", reader.sizes[factor] or 0, ()) for factor in reader.refer(reference))
 
     def dims_with(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the dimensions of operand `tensor` that have a factor of `references`."""
         assert reader is not None
         referred_factors = {factor for reference in references for factor in reader.refer(reference)}
         dims = enumerate(reader.dims(tensor))

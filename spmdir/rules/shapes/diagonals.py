@@ -1,4 +1,7 @@
-"""Dimension maps of diagonals and windows, and of their inverses."""
+"""Dimension maps of diagonals and windows, and of their inverses.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, l
     if len(dims) != len(shape) + 1 or not shape:
         layout.fail(f"a tensor of rank {len(dims)} cannot contain windows of a tensor of shape {list(shape)}")
     dim = layout.dimension(argument, len(shape))
-    if layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(shape):
+    tile_dimension = layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(
+        shape
+    )
+    if tile_dimension:
         layout.keep_unsharded(dims[-1])
         return (*dims[:dim], (*dims[dim], *dims[-1]), *dims[dim + 1 : -1])
     layout.keep_unsharded((*dims[dim], *dims[-1]))

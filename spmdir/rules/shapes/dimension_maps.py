@@ -1,4 +1,9 @@
-"""The dimension maps of rules: functions that compute the factors of results of views, indexing and products."""
+"""The dimension maps of rules: functions that compute the factors of results of views, indexing and products.
+
+A rule calls a map where a pattern cannot describe the dimensions: `aten.view(self: *, size) -> reshape(self, size)`.
+The map gets the layout of the call so far and the names in the round brackets. It returns the factors of each dimension
+of the result. Some maps also describe operands: `layout.operand` is then the operand whose dimensions they return.
+"""
 
 from __future__ import annotations
 

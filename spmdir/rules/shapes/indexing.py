@@ -1,4 +1,7 @@
-"""Dimension maps of indexing, in which dimensions of the index replace those of the operand."""
+"""Dimension maps of indexing, in which dimensions of the index replace those of the operand.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
     # For each leading dimension of `operand`, the operand that indexes it, or None.
     index_operands = layout.binding.tensors[indices]
     assert isinstance(index_operands, tuple)
-    if any(layout.operands[i].dtype.is_bool for i in index_operands if i is not None):
+    if any(layout.operands[number].dtype.is_bool for number in index_operands if number is not None):
         layout.fail("the result of a boolean index has a shape that depends on the data; use where or masked_fill")
-    indexed_dims = [dim for dim, index in enumerate(index_operands) if index is not None]
+    indexed_dims = [dim for dim, number in enumerate(index_operands) if number is not None]
     dims = layout.dims(operand)
     if len(index_operands) > len(dims):
         layout.fail(f"{len(index_operands)} indices for a tensor of rank {len(dims)}; expected at most {len(dims)}")
@@ -24,13 +27,16 @@ def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
         layout.separate(indices, dim, dims[dim])
     inserted = tuple((factor,) for factor in layout.refer("*i"))
     other_dims = [factors for dim, factors in enumerate(dims) if dim not in indexed_dims]
-    are_adjacent = indexed_dims and indexed_dims[-1] - indexed_dims[0] == len(indexed_dims) - 1
+    are_adjacent = bool(indexed_dims) and indexed_dims[-1] - indexed_dims[0] == len(indexed_dims) - 1
     insertion_dim = indexed_dims[0] if are_adjacent else 0
     return (*other_dims[:insertion_dim], *inserted, *other_dims[insertion_dim:])
 
 
 def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions of `operand` with the one of `argument` replaced by those of an index, `*i`."""
+    """Return the dimensions of `operand` with the one of `argument` replaced by those of an index, `*i`.
+
+    A scalar has no dimensions afterwards either.
+    """
     dims = list(layout.dims(operand))
     if not dims:
         return ()

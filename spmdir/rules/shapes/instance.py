@@ -81,7 +81,7 @@ class RuleInstance:
 
     def active(self, *kinds: str) -> Iterator[RuleClause]:
         """Yield the clauses of these kinds whose conditions hold."""
-        return (c for c in self.rule.of_kind(*kinds) if holds(c.condition, self.scope))
+        return (clause for clause in self.rule.of_kind(*kinds) if holds(clause.condition, self.scope))
 
     @cached_property
     def all_dims(self) -> tuple[Dims, ...]:
@@ -106,7 +106,7 @@ class RuleInstance:
         for dims in self.all_dims:
             for factors in dims:
                 for index, factor in enumerate(factors):
-                    majors = {f for f in factors[:index] if self.factors[f].size != 1}
+                    majors = {major for major in factors[:index] if self.factors[major].size != 1}
                     if majors:
                         majors_of.setdefault(factor, set()).update(majors)
         return majors_of
@@ -114,7 +114,8 @@ class RuleInstance:
     def neighbours(self, index: int) -> set[int]:
         """Return the factors of several elements that share a dimension with factor `index`."""
         sharing = (factors for dims in self.all_dims for factors in dims if index in factors)
-        return {f for factors in sharing for f in factors if f != index and self.factors[f].size != 1}
+        candidates = {factor for factors in sharing for factor in factors if factor != index}
+        return {factor for factor in candidates if self.factors[factor].size != 1}
 
     @cached_property
     def contracts(self) -> bool:
@@ -154,24 +155,25 @@ class RuleInstance:
             is_inexact = any(meta is not None and meta.dtype.is_inexact for meta in self.call.results)
             operands_with_dims = zip(self.operand_dims, self.call.operands, strict=True)
             multiplied = [dims for dims, meta in operands_with_dims if meta.dtype.is_inexact == is_inexact]
-            return 2 * math.prod(f.size for f in self.factors) if self._shares_summed(multiplied) else 0
+            return 2 * math.prod(factor.size for factor in self.factors) if self._shares_summed(multiplied) else 0
         flops: float = 0
         for clause in clauses:  # `flops 2 m k n` is 2 × m × k × n
-            factors = [self.factors[f] for name in clause.names for f in self.layout.refer(name)]
+            indices = [index for name in clause.names for index in self.layout.refer(name)]
             multiplier: Any = clause.value.value if isinstance(clause.value, Constant) else 0
-            flops += multiplier * math.prod(factor.size for factor in factors)
+            flops += multiplier * math.prod(self.factors[index].size for index in indices)
         return flops
 
     @cached_property
     def viewed(self) -> int | None:
         """The operand whose memory the results share; None if the results have separate memory."""
-        return next((i for clause in self.active("views") for i in self.binding.operands(clause.names[0])), None)
+        operands = (operand for clause in self.active("views") for operand in self.binding.operands(clause.names[0]))
+        return next(operands, None)
 
     @cached_property
     def picked(self) -> frozenset[int]:
         """The operands of which the op reads at most as many elements as the result has, because it only moves them."""
         names = [name for clause in self.active("carries", "moves") for name in clause.names]
-        return frozenset(i for name in names for i in self.binding.operands(name))
+        return frozenset(operand for name in names for operand in self.binding.operands(name))
 
     @cached_property
     def is_elementwise(self) -> bool:
@@ -187,9 +189,8 @@ class RuleInstance:
                 factors in ((), result_factors) for factors, result_factors in pairs
             )
 
-        return (
-            bool(results) and all(dims == results[0] for dims in results) and all(map(is_broadcast, self.operand_dims))
-        )
+        have_equal_dims = bool(results) and all(dims == results[0] for dims in results)
+        return have_equal_dims and all(map(is_broadcast, self.operand_dims))
 
     @cached_property
     def is_view(self) -> bool:
@@ -205,8 +206,9 @@ class RuleInstance:
     def additive(self) -> tuple[tuple[int, ...], bool]:
         """The operands in `adds` clauses, and whether such a parameter is a Python number other than 0."""
         names = [name for clause in self.active("adds") for name in clause.names]
-        operands = tuple(i for name in names for i in self.binding.operands(name))
-        return operands, any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
+        operands = tuple(operand for name in names for operand in self.binding.operands(name))
+        adds_number = any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
+        return operands, adds_number
 
     @cached_property
     def scales_finitely(self) -> bool:
@@ -215,13 +217,14 @@ class RuleInstance:
         If a partial sum is multiplied by infinity, its parts may become infinities of both signs, whose sum is NaN.
         """
         dtype = next((meta.dtype for meta in self.call.results if meta is not None), F64)
-        numbers = (v for v in self.binding.arguments.values() if isinstance(v, (int, float, complex)))
-        return all(is_finite(v, dtype) for v in numbers)
+        numbers = (value for value in self.binding.arguments.values() if isinstance(value, (int, float, complex)))
+        return all(is_finite(number, dtype) for number in numbers)
 
     @cached_property
     def ignored_operands(self) -> frozenset[int]:
         """The operands of which the op reads no element."""
-        return frozenset(i for c in self.active("ignores") for name in c.names for i in self.binding.operands(name))
+        names = [name for clause in self.active("ignores") for name in clause.names]
+        return frozenset(operand for name in names for operand in self.binding.operands(name))
 
     @cached_property
     def ignored(self) -> frozenset[int]:

@@ -1,4 +1,7 @@
-"""Dimension maps that concatenate, stack and repeat tensors."""
+"""Dimension maps that concatenate, stack and repeat tensors.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of concatenated tensors, or of one operand of them. The joined dimension is separate.
+    """Return the dimensions of the tensors in the list `operands` concatenated, or of one of these tensors.
 
-    As in torch, a vector of shape [0] can be joined to tensors of any shape.
+    All have the same dimensions except the joined one. In the result, that one is unsharded; in an operand, it is
+    separate: `~argument` refers to it. As in torch, a vector of shape [0] can be joined to tensors of any shape.
     """
     operand_indices = layout.binding.operands(operands)
-    empty_operands = [i for i in operand_indices if layout.operands[i].shape == (0,)]
+    empty_operands = [operand for operand in operand_indices if layout.operands[operand].shape == (0,)]
     # The first operand that is no such vector determines the other dimensions.
-    reference = next((i for i in operand_indices if i not in empty_operands), operand_indices[0])
+    reference = next((operand for operand in operand_indices if operand not in empty_operands), operand_indices[0])
     shape = layout.operands[reference].shape
     joined_dim = layout.dimension(argument, len(shape))
     if not shape:
@@ -27,15 +31,20 @@ def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
         if dim != joined_dim
     ]
     if layout.operand is None:
-        joined_operands = [i for i in operand_indices if i not in empty_operands or reference in empty_operands]
-        joined_size = sum(layout.operands[i].shape[joined_dim] for i in joined_operands)
+        # If all operands are empty vectors, none is left out.
+        joined_operands = [
+            operand for operand in operand_indices if operand not in empty_operands or reference in empty_operands
+        ]
+        joined_size = sum(layout.operands[operand].shape[joined_dim] for operand in joined_operands)
         joined_factor = layout.factor(f"w{joined_dim}", joined_size, unsharded=True)
     else:
         operand_shape = layout.operands[layout.operand].shape
         if layout.operand in empty_operands and reference not in empty_operands:
             return ((layout.factor("none", 0, unsharded=True),),)
-        if len(operand_shape) != len(shape) or any(
-            s != t for p, (s, t) in enumerate(zip(operand_shape, shape, strict=True)) if p != joined_dim
+        other_sizes = (*shape[:joined_dim], *shape[joined_dim + 1 :])
+        if (
+            len(operand_shape) != len(shape)
+            or (*operand_shape[:joined_dim], *operand_shape[joined_dim + 1 :]) != other_sizes
         ):
             layout.fail(
                 f"tensors of shapes {list(shape)} and {list(operand_shape)} cannot be joined along dimension "
@@ -57,10 +66,11 @@ def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
 def grid(layout: LayoutBuilder, operands: str, *indexing: str) -> Dims:
     """Return the dimensions of `torch.meshgrid`: one for each operand, the first two swapped for the indexing "xy".
 
-    While the dimensions of an operand are computed, return those of this vector.
+    For an operand, return the dimension of this vector; () for a scalar.
     """
     operand_indices = layout.binding.operands(operands)
-    dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(operand_indices)]
+    sizes = [math.prod(layout.operands[operand].shape) for operand in operand_indices]
+    dims = [(layout.letter(f"g{position}", size, None),) for position, size in enumerate(sizes)]
     if layout.operand is not None:
         return (dims[operand_indices.index(layout.operand)],) if layout.operands[layout.operand].shape else ()
     if indexing and layout.argument(indexing[0]) == "xy":

@@ -61,7 +61,10 @@ class LayoutBuilder(CallReader):
             frozenset(self.unsharded), tuple(self.operand_dims), tuple(self.result_dims), tuple(self.shape_arguments),
             self.windows, self.paddings, self.halo_bytes, self.named,
             {name: tuple(factors) for name, factors in self.variadic.items()},
-            {name: {p: tuple(fs) for p, fs in positions.items()} for name, positions in self.separated.items()},
+            {
+                argument: {position: tuple(factors) for position, factors in factors_of_position.items()}
+                for argument, factors_of_position in self.separated.items()
+            },
         )  # fmt: skip
 
     # Results.
@@ -84,7 +87,12 @@ class LayoutBuilder(CallReader):
     # Factors.
 
     def factor(self, name: str, size: int | None, unsharded: bool = False) -> int:
-        """Add a factor and return its number."""
+        """Add a factor and return its number.
+
+        Args:
+            size: the number of elements; None if it is not known yet.
+            unsharded: whether no rule may shard it.
+        """
         self.names.append(name)
         self.sizes.append(size)
         if unsharded:
@@ -98,7 +106,12 @@ class LayoutBuilder(CallReader):
         return self.named[name]
 
     def letter(self, name: str, size: int, equation: str | None) -> int:
-        """Return the factor of an einsum letter. If no result has it, `~equation` in clauses refers to it."""
+        """Return the factor of an einsum letter; add it with this size if it is new.
+
+        Args:
+            equation: the argument with the equation, if no result has the letter. Then `~equation` in clauses refers to
+                the factor. None if a result has it.
+        """
         if name not in self.named:
             self.named[name] = self.factor(name, size)
             if equation is not None:
@@ -106,7 +119,10 @@ class LayoutBuilder(CallReader):
         return self.named[name]
 
     def separate_factor(self, argument: str, position: int, size: int) -> int:
-        """Return the factor of `~argument` at `position`. If tensors have several sizes there, none may be sharded."""
+        """Return the factor of `~argument` with this size at `position`; add it if it is new.
+
+        If tensors have several sizes there, each size has a factor, and none of these may be sharded.
+        """
         factors = self.separated.setdefault(argument, {}).setdefault(position, [])
         for factor in factors:
             if self.sizes[factor] == size:

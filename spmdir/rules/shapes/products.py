@@ -1,4 +1,7 @@
-"""Dimension maps of matrix products, einsum equations and attention scores."""
+"""Dimension maps of matrix products, einsum equations and attention scores.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 

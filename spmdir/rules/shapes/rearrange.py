@@ -1,4 +1,7 @@
-"""Dimension maps that reorder dimensions, or add, remove and expand dimensions of size 1."""
+"""Dimension maps that reorder dimensions, or add, remove and expand dimensions of size 1.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def move(layout: LayoutBuilder, operand: str, source: str, destination: str) -> 
         return ()
     source_of_position = dict(zip(layout.dimensions(destination, rank), layout.dimensions(source, rank), strict=True))
     unmoved_dims = iter(dim for dim in range(rank) if dim not in source_of_position.values())
-    order = [source_of_position[p] if p in source_of_position else next(unmoved_dims) for p in range(rank)]
+    order = [
+        source_of_position[position] if position in source_of_position else next(unmoved_dims)
+        for position in range(rank)
+    ]
     return tuple(dims[dim] for dim in order)
 
 
@@ -52,13 +58,14 @@ def squeeze(layout: LayoutBuilder, operand: str, *argument: str) -> Dims:
     """Return the dimensions without those of size 1; with `argument`, only those that it lists are removed."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     listed_dims = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
-    return tuple(d for p, d in enumerate(dims) if not (p in listed_dims and shape[p] == 1))
+    removed_dims = [dim for dim in listed_dims if shape[dim] == 1]
+    return tuple(factors for dim, factors in enumerate(dims) if dim not in removed_dims)
 
 
 def expand(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     """Return the dimensions expanded to the shape in `argument`, where -1 keeps a size.
 
-    New dimensions in front, and dimensions of size 1 that are expanded, get a factor of their own.
+    New dimensions in front, and dimensions of size 1 that are expanded, get new factors.
     """
     dims, shape = layout.dims(operand), layout.shape(operand)
     requested_shape = layout.integers(argument)

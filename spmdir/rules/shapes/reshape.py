@@ -3,6 +3,9 @@
 For example, `4x6 → 24` has factors r0 = 4 and r1 = 6: `[r0, r1] → [(r0 r1)]`. For `4x6 → 8x3`, gcd(4, 8) = 4 is r0, and
 gcd(6, 2) = 2 is r1, which leaves r2 = 3: `[r0, (r1 r2)] → [(r0 r1), r2]`. Dimensions without a common major factor,
 as in `2x3 → 3x2`, are unsharded.
+
+The functions without an underscore are dimension maps, see `dimension_maps.py`. Their arguments are names of parameters
+in the rule.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ def unflatten(layout: LayoutBuilder, operand: str, dim: str, argument: str) -> D
     shape = layout.shape(operand)
     position, sizes = layout.dimension(dim, len(shape)), layout.integers(argument)
     # -1 follows from this dimension alone: if another one is empty, the number of elements does not determine it.
-    parts = math.prod(size for size in sizes if size != -1)
-    sizes = tuple(shape[position] // max(parts, 1) if size == -1 and sizes.count(-1) == 1 else size for size in sizes)
+    if sizes.count(-1) == 1:
+        known_product = math.prod(size for size in sizes if size != -1)
+        sizes = tuple(shape[position] // max(known_product, 1) if size == -1 else size for size in sizes)
     dims = _reshape_to(layout, operand, (*shape[:position], *sizes, *shape[position + 1 :]))
     # The parts must be unsharded, because their sizes are an argument that local sizes do not replace.
     layout.keep_unsharded(factor for factors in dims[position : position + len(sizes)] for factor in factors)
@@ -51,19 +55,19 @@ def _reshape_to(layout: LayoutBuilder, operand: str, requested_shape: tuple[int,
     Factors that are major on both sides are shared. All others are unsharded.
     """
     source = layout.shape(operand)
-    target = _target(layout, source, requested_shape)
+    target = _target_shape(layout, source, requested_shape)
     dims: tuple[list[list[int]], ...] = ([[] for _ in source], [[] for _ in target])
     if 0 in source:
         for dims_of_shape, shape in zip(dims, (source, target), strict=True):
             for dim, size in enumerate(shape):
                 dims_of_shape[dim].append(layout.factor(_new_name(layout), size, unsharded=True))
     else:
-        _common_factors(layout, source, target, dims)
+        _append_common_factors(layout, source, target, dims)
     layout.set_dims(operand, tuple(map(tuple, dims[0])))
     return tuple(map(tuple, dims[1]))
 
 
-def _target(layout: LayoutBuilder, shape: tuple[int, ...], requested_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _target_shape(layout: LayoutBuilder, shape: tuple[int, ...], requested_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return `requested_shape` with -1 replaced by the size that follows from `shape`."""
     if requested_shape.count(-1) > 1 or any(size < -1 for size in requested_shape):
         layout.fail(f"invalid shape {list(requested_shape)}; expected non-negative sizes, and at most one -1")
@@ -91,7 +95,7 @@ def result_sizes(layout: LayoutBuilder, requested_shape: tuple[int, ...]) -> tup
     return result
 
 
-def _common_factors(
+def _append_common_factors(
     layout: LayoutBuilder, source: tuple[int, ...], target: tuple[int, ...], dims: tuple[list[list[int]], ...]
 ) -> None:
     """Divide the sizes of both shapes into common factors, major first, and append the factors to `dims`.
@@ -112,7 +116,7 @@ def _common_factors(
             return
         common = math.gcd(remaining_sizes[0][next_dims[0]], remaining_sizes[1][next_dims[1]])
         if common == 1:
-            _unsharded_block(layout, remaining_sizes, next_dims, dims)
+            _skip_unsharded_block(layout, remaining_sizes, next_dims, dims)
             return
         factor = layout.factor(_new_name(layout), common)
         for side in (0, 1):
@@ -120,7 +124,7 @@ def _common_factors(
             remaining_sizes[side][next_dims[side]] //= common
 
 
-def _unsharded_block(
+def _skip_unsharded_block(
     layout: LayoutBuilder, remaining_sizes: list[list[int]], next_dims: list[int], dims: tuple[list[list[int]], ...]
 ) -> None:
     """Skip dimensions without a common major factor until both sides have equally many elements; then continue.
@@ -129,11 +133,11 @@ def _unsharded_block(
     the first two dimensions are skipped on both sides, which are 6 elements; the common factor 5 follows.
 
     Args:
-        remaining_sizes, next_dims, dims: see `_common_factors`.
+        remaining_sizes, next_dims, dims: see `_append_common_factors`.
     """
     products = [1, 1]  # the number of elements in the skipped dimensions of each side
     ends = list(next_dims)
-    while products[0] != products[1] or products[0] == 1:
+    while products[0] != products[1] or products[0] == 1:  # at first both are 1
         side = 0 if products[0] <= products[1] else 1
         products[side] *= remaining_sizes[side][ends[side]]
         ends[side] += 1
@@ -142,7 +146,7 @@ def _unsharded_block(
             dims[side][dim].append(layout.factor(_new_name(layout), remaining_sizes[side][dim], unsharded=True))
             remaining_sizes[side][dim] = 1
     source, target = tuple(remaining_sizes[0]), tuple(remaining_sizes[1])
-    _common_factors(layout, source, target, dims)
+    _append_common_factors(layout, source, target, dims)
 
 
 def _new_name(layout: LayoutBuilder) -> str:

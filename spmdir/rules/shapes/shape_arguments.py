@@ -1,4 +1,7 @@
-"""Dimension maps for shapes from an argument, or from some dimensions of an operand."""
+"""Dimension maps for shapes from an argument, or from some dimensions of an operand.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,13 @@ def trailing(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def reduced(layout: LayoutBuilder, *arguments: str) -> Dims:
-    """Return the dimensions of a loss: a scalar, or without a reduction (0) those of `*` or of an operand."""
+    """Return the dimensions of a loss: a scalar, or without a reduction those of `*` or of an operand.
+
+    Args:
+        arguments: the name of the argument with the reduction, which is 0 in torch if there is none. The name of an
+            operand may precede it.
+    """
     *operand, reduction = arguments
     if layout.argument(reduction) != 0:
         return ()
-    return layout.dims(operand[0]) if operand else tuple((f,) for f in layout.refer("*"))
+    return layout.dims(operand[0]) if operand else tuple((factor,) for factor in layout.refer("*"))

@@ -39,7 +39,7 @@ def infer_shapes(rule: Rule, call: Call, binding: Binding) -> tuple[tuple[int, .
     """
     layout = _match_shapes(rule, call, binding, None)
     return tuple(
-        tuple(math.prod(layout.sizes[f] or 0 for f in dim_factors) for dim_factors in dims or ())
+        tuple(math.prod(layout.sizes[factor] or 0 for factor in factors) for factors in dims or ())
         for dims in layout.result_dims
     )
 
@@ -64,7 +64,7 @@ def _match_shapes(
 
 
 def _extents(rule: Rule, call: Call, binding: Binding) -> dict[str, int]:
-    """Return the sizes in `extent` clauses, for factors that no operand has."""
+    """Return name of a factor that no operand has → its size, from the `extent` clauses."""
     sizes = {}
     for clause in rule.of_kind("extent"):
         value = evaluate(clause.value, scope_of(call, binding, None)) if clause.value else None
@@ -80,8 +80,14 @@ def _list_parts(layout: LayoutBuilder, call: Call) -> Callable[[], Parts] | None
 
 
 def _match_patterns(layout: LayoutBuilder, list_parts: Callable[[], Parts] | None) -> None:
-    """Match the operands, then the results, because the sizes of inferred results follow from operands."""
-    operands = [(index, p) for p in layout.rule.tensors for index in layout.binding.operands(p.name)]
+    """Match the operands, then the results, because the sizes of inferred results follow from operands.
+
+    Args:
+        list_parts: returns the parts of the resulting list; None if the results are not an inferred list.
+    """
+    operands = [
+        (index, parameter) for parameter in layout.rule.tensors for index in layout.binding.operands(parameter.name)
+    ]
     add_variadic(layout, operands)
     _fit_operands(layout, operands)
     if layout.results is None:
@@ -106,13 +112,14 @@ def _leave_without_factors(layout: LayoutBuilder, reason: str) -> None:
 
 def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
     """Match the operands. Those with a dimension map come last, because maps read the dimensions of the others."""
-    mapped_operands = [(index, p) for index, p in operands if is_mapped(p.pattern)]
     for index, parameter in operands:
         if not is_mapped(parameter.pattern):
             shape, description = layout.operands[index].shape, f"operand '{parameter.name}'"
             layout.operand_dims[index] = _match(layout, parameter.pattern or (), shape, description, operand=True)
     _solve_groups(layout)
-    for index, parameter in mapped_operands:
+    for index, parameter in operands:
+        if not is_mapped(parameter.pattern):
+            continue
         assert parameter.pattern
         layout.operand = index
         mapped_dims, shape = _map(layout, parameter.pattern[0]), layout.operands[index].shape
@@ -191,7 +198,7 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
             dims += _predict_variadic(layout, term, part)
         else:
             dims.append(tuple(map(layout.named_factor, term.names)) if term.kind != "one" else ())
-    for factor in (factor for factors in dims for factor in factors):
+    for factor in [factor for factors in dims for factor in factors]:
         if layout.sizes[factor] is None:
             layout.fail(f"the size of {layout.names[factor]} in the result cannot be inferred")
     return tuple(dims)

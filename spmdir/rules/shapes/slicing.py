@@ -1,4 +1,7 @@
-"""Dimension maps of slices and padding."""
+"""Dimension maps of slices and padding.
+
+See `dimension_maps.py`. `operand`, `argument` and the like are names of parameters in the rule.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,18 @@ def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: 
 
 
 def narrowed(layout: LayoutBuilder, operand: str, argument: str, start: str, length: str) -> Dims:
-    """Return the dimensions as `sliced` does."""
+    """Return the dimensions of a slice of `length` elements, as `sliced` does. The factors do not depend on `start`."""
     dims = list(layout.dims(operand))
     _replace(layout, dims, argument, layout.dimension(argument, len(dims)), layout.integer(length))
     return tuple(dims)
 
 
 def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, dim: int, size: int) -> None:
-    """Make a dimension separate, and replace it by an unsharded one of `size` elements."""
-    if size == math.prod(layout.sizes[f] or 0 for f in dims[dim]):
+    """Make a dimension separate, and replace it in `dims` by an unsharded one of `size` elements.
+
+    Do nothing if its size does not change. A dimension of which no element is left is unsharded, not separate.
+    """
+    if size == math.prod(layout.sizes[factor] or 0 for factor in dims[dim]):
         return
     if size:
         layout.separate(argument, dim, dims[dim])

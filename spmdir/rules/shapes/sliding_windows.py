@@ -9,7 +9,7 @@ from spmdir.rules.shapes.window_geometry import Window, WindowShape, numbers, pa
 def slide(
     layout: LayoutBuilder, kernel: tuple[str, ...], over: tuple[str, ...], to: tuple[str, ...], condition: bool
 ) -> None:
-    """Factor each dimension that a window slides over into the output dimension and the stride.
+    """Factor each dimension that a window slides over into the output dimension and the stride, and record the windows.
 
     If blocks of input and output do not correspond, or `condition` is false, neither may be sharded.
 
@@ -73,7 +73,9 @@ def _halo_bytes(layout: LayoutBuilder, source: int, slid_window: Window) -> int:
 def _window_shapes(layout: LayoutBuilder, kernel: tuple[str, ...], count: int) -> tuple[WindowShape, ...] | None:
     """Return the shape of the window along each of `count` dimensions; None if the arguments are invalid."""
     factors, ones = _referred(layout, kernel), (1,) * count
-    sizes = tuple(layout.sizes[f] or 0 for f in factors) or numbers(layout.argument(kernel[0]), count, ())
+    # A convolution has the dimensions of its weight, and the stride 1 by default. A pooling has an argument with the
+    # sizes, which are also its strides by default.
+    sizes = tuple(layout.sizes[factor] or 0 for factor in factors) or numbers(layout.argument(kernel[0]), count, ())
     strides = numbers(layout.argument("stride"), count, ones if factors else sizes or ())
     dilations = numbers(layout.argument("dilation"), count, ones)
     if not sizes or not strides or not dilations or len(sizes) != count:
@@ -84,4 +86,4 @@ def _window_shapes(layout: LayoutBuilder, kernel: tuple[str, ...], count: int) -
 
 def _referred(layout: LayoutBuilder, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the factors of `names`, without the names of arguments."""
-    return tuple(f for name in names if layout.rule.parameter(name) is None for f in layout.refer(name))
+    return tuple(factor for name in names if layout.rule.parameter(name) is None for factor in layout.refer(name))

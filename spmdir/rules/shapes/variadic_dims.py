@@ -21,7 +21,10 @@ class _Match:
 
 def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
     """Add the factors of variadic dimensions. Plain operands define them, else those with a modifier, else results."""
-    tensors = [(p.pattern or (), layout.operands[i].shape, f"operand '{p.name}'", False) for i, p in operands]
+    tensors = [
+        (parameter.pattern or (), layout.operands[index].shape, f"operand '{parameter.name}'", False)
+        for index, parameter in operands
+    ]
     for index in range(len(layout.results or ())):
         shape = layout.result_shape(index)
         if shape is not None:
@@ -36,7 +39,7 @@ def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -
     matches.sort(key=lambda match: (match.of_result, match.term.modifier != ""))
     for name in dict.fromkeys(match.term.names[0] for match in matches):
         sizes = _common_sizes(layout, name, [match for match in matches if match.term.names[0] == name])
-        layout.variadic[name] = [layout.factor(f"{name or 'd'}{i}", size) for i, size in enumerate(sizes)]
+        layout.variadic[name] = [layout.factor(f"{name or 'd'}{position}", size) for position, size in enumerate(sizes)]
 
 
 def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> list[int | None]:
@@ -52,8 +55,9 @@ def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> li
         for position, size in _positioned_sizes(layout, match.term, match.sizes, len(sizes)):
             is_separate = match.term.modifier == "~" and position in layout.positions(match.term.argument, len(sizes))
             earlier_size = sizes[position]
-            if is_separate or (match.term.modifier != "" and earlier_size is not None):
-                continue
+            is_known = earlier_size is not None
+            if is_separate or (match.term.modifier != "" and is_known):
+                continue  # plain terms come first, and only these must agree
             if earlier_size is None or (earlier_size == 1 and not match.of_result):
                 sizes[position] = size
             elif size not in (1, earlier_size) and not match.of_result:
@@ -113,11 +117,13 @@ def match_variadic(
     if term.modifier == "-":
         sizes = dict(_positioned_sizes(layout, term, shape, len(variadic_factors)))
         keeps_dims = len(shape) == len(variadic_factors) and bool(layout.argument("keepdim"))
-        positions = range(len(variadic_factors)) if keeps_dims else sizes
-        return [
-            check_dims(layout, (variadic_factors[position],), sizes[position], description) if position in sizes else ()
-            for position in positions
-        ]
+        reduced_dims: list[tuple[int, ...]] = []
+        for position, factor in enumerate(variadic_factors):
+            if position in sizes:
+                reduced_dims.append(check_dims(layout, (factor,), sizes[position], description))
+            elif keeps_dims:
+                reduced_dims.append(())  # a reduced dimension, of size 1
+        return reduced_dims
     if not of_operand and len(shape) != len(variadic_factors):
         layout.fail(f"{description} has {len(shape)} dimensions for `{term}`; expected {len(variadic_factors)}")
     dims: list[tuple[int, ...]] = []

@@ -28,6 +28,7 @@ _CONTIGUOUS = frozenset(("aten.contiguous",))
 """Ops that are views of contiguous operands only, and copy others."""
 
 Strides = tuple[int, ...]
+"""For each dimension, the distance in memory of neighbouring elements, in elements."""
 
 
 def contiguous(shape: Sequence[int]) -> Strides:
@@ -42,16 +43,25 @@ def is_contiguous(shape: Sequence[int], strides: Strides) -> bool:
 
 
 def view_strides(rule: RuleInstance, strides: Strides) -> tuple[Strides, ...] | None:
-    """Return the strides of each result of a view of an operand with `strides`; None if the op has to copy."""
+    """Return the strides of each result of a view of an operand with `strides`; None if the op has to copy.
+
+    An absent result has the strides (). A view as another element type is assumed to be contiguous.
+    """
     call = rule.call
     shape = call.operands[0].shape
     if rule.name in _CONTIGUOUS and not is_contiguous(shape, strides):
         return None
-    if any(meta is not None and meta.dtype != call.operands[0].dtype for meta in call.results):
-        return tuple(contiguous(meta.shape if meta else ()) for meta in call.results) if "view" in rule.name else None
-    result_strides = []
+    changes_dtype = any(meta is not None and meta.dtype != call.operands[0].dtype for meta in call.results)
+    if changes_dtype and "view" not in rule.name:  # a conversion such as `aten.to.dtype`
+        return None
+    if changes_dtype:
+        return tuple(contiguous(meta.shape if meta else ()) for meta in call.results)
+    result_strides: list[Strides] = []
     for meta, dims in zip(call.results, rule.result_dims, strict=True):
-        new_strides = _strides(rule, shape, strides, meta.shape, dims) if meta is not None and dims is not None else ()
+        if meta is None or dims is None:
+            result_strides.append(())
+            continue
+        new_strides = _strides(rule, shape, strides, meta.shape, dims)
         if new_strides is None:
             return None
         result_strides.append(new_strides)

@@ -89,15 +89,19 @@ def numbers(value: Literal, count: int, missing: tuple[int, ...]) -> tuple[int, 
 
 
 def paddings(value: Literal, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the padding before each dimension; None if the padding after it differs.
+    """Return the padding before each dimension; None if the padding after it differs, or the argument is invalid.
 
-    The padding "same" keeps the size at stride 1.
+    The padding "same" keeps the size at stride 1. For that, a kernel of 3 with dilation 1 has the padding 1.
+
+    Args:
+        value: the argument `padding`: numbers, "valid", "same", or None for 0.
+        kernel, dilation: the size and dilation of the window along each dimension.
     """
     if value == "valid":
         return (0,) * len(kernel)
     if value == "same":
-        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        return None if any(r % 2 for r in reach) else tuple(r // 2 for r in reach)
+        reaches = [step * (size - 1) for step, size in zip(dilation, kernel, strict=True)]
+        return None if any(reach % 2 for reach in reaches) else tuple(reach // 2 for reach in reaches)
     return numbers(value, len(kernel), (0,) * len(kernel))
 
 

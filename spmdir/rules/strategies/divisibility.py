@@ -22,7 +22,7 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
     Args:
         index: the factor.
         sharded: how other axes shard the factors.
-        least: the number of elements that every rank must have, if the factor does not require more.
+        least: the number of elements that every rank must have. The factor may require more.
     """
     factor, shard_count = rule.factors[index], count * sharded.of(index)
     reason = incompatible(rule, index, sharded) or _incompatible_with_plugins(rule, index, sharded)
@@ -75,11 +75,12 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
     if factor.kind == "unsharded":
         return _clause_obstacle(rule, index, "unsharded", "the rule does not allow sharding it")
     if factor.clauses and sharded.all_axes:
-        other_clauses = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
-        if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in other_clauses):
+        others = [other for other in sharded.all_axes if other != index and other not in sharded.by_texts]
+        clauses_of_others = [set(rule.factors[other].clauses) for other in others if rule.factors[other].clauses]
+        common_clauses = [clauses.intersection(factor.clauses) for clauses in clauses_of_others]
+        if factor.rewrite and not all(common_clauses):
             return Obstacle("another axis shards a factor that requires a different rewrite of the op")
-        alone = set(factor.alone)
-        if alone and any(clauses and set(factor.clauses) & set(clauses) <= alone for clauses in other_clauses):
+        if factor.alone and any(clauses.issubset(factor.alone) for clauses in common_clauses):
             return _clause_obstacle(rule, index, factor.rewrite or "", "its rewrite supports one sharded factor only")
     if sharded.by_texts and not _is_compatible_with_texts(rule, index, sharded):
         return Obstacle("another axis uses a strategy written as text that excludes it")
@@ -89,11 +90,16 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
 
 
 def _is_compatible_with_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
-    """Return whether the factor can be sharded if other axes use text strategies."""
+    """Return whether the factor can be sharded by S if other axes use text strategies.
+
+    The text strategies must not shard it or a factor of the same dimension, and must not require it unsharded. Its own
+    rewrite must not expand the op, and must not be a local form beside that of a text strategy.
+    """
     texts, factor = sharded.by_texts, rule.factors[index]
     if any(factor.name in text.whole for text in texts.values()):
         return False
-    if index in texts or not rule.neighbours(index).isdisjoint(texts) or factor.rewrite == "expand":
+    shares_dimension = index in texts or not rule.neighbours(index).isdisjoint(texts)
+    if shares_dimension or factor.rewrite == "expand":
         return False
     return factor.rewrite is None or not any(text.body for text in texts.values())
 
@@ -159,16 +165,17 @@ def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, sca
     by_plugins, clauses = sharded.by_plugins, rule.factors[index].clauses
     if not clauses and not scattered:
         return ""
-    factors = {index, *(f for f in sharded.all_axes if f not in sharded.by_texts)}
+    factors = {index, *(factor for factor in sharded.all_axes if factor not in sharded.by_texts)}
     clause_indices = usable_clauses(rule, factors, {*by_plugins, *((index,) if scattered else ())})
-    if clause_indices is None or (clause_indices and not clauses):
+    is_rewritten_for_others = bool(clause_indices) and not clauses
+    if clause_indices is None or is_rewritten_for_others:
         return ""
     if not clause_indices:
         return _clause_obstacle(rule, index, "local", "its local form requires shards of one range")
     kind = rule.rule.clauses[clause_indices[-1]].kind
     if kind == "expand" and scattered and index in sharded.all_axes:
         return Obstacle("the op would expand, but another axis shards the factor too")
-    if kind == "expand" and any(rule.factors[f].rewrite for f in by_plugins):
+    if kind == "expand" and any(rule.factors[factor].rewrite for factor in by_plugins):
         return Obstacle("the op would expand, but another axis rewrites it")
     return kind
 
@@ -183,21 +190,22 @@ def shortage(
     Args:
         placement: the placement of the factor on the axis of `count` ranks.
     """
-    size, s_shards = rule.factors[index].size, sharded.by_s(index)
-    if size % s_shards:
-        return Obstacle("{} elements cannot be sharded evenly over {} ranks of other axes", (size, s_shards))
+    size, s_shard_count = rule.factors[index].size, sharded.by_s(index)
+    if size % s_shard_count:
+        return Obstacle("{} elements cannot be sharded evenly over {} ranks of other axes", (size, s_shard_count))
     shards = [(placement, count), *sharded.by_plugins.get(index, ())]
-    if s_shards > 1:
-        shards.append((Shard(0), s_shards))
-    lengths_of_orders = [lengths for order in itertools.permutations(shards) if (lengths := _lengths(size, order))]
-    if not lengths_of_orders:
+    if s_shard_count > 1:
+        shards.append((Shard(0), s_shard_count))
+    lengths_of_orders = [_shard_lengths(size, order) for order in itertools.permutations(shards)]
+    suitable_lengths = [lengths for lengths in lengths_of_orders if lengths is not None]
+    if not suitable_lengths:
         return Obstacle("no nesting order of the axes suits the placements")
-    if all(min(lengths) >= least for lengths in lengths_of_orders):
+    if all(min(lengths) >= least for lengths in suitable_lengths):
         return None
     return too_few_elements(size, count * sharded.of(index), least)
 
 
-def _lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
+def _shard_lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
     """Return all shard lengths after nested (placement, ranks), major first; None if a placement rejects a length.
 
     For example, 10 elements by S over 4 ranks have lengths 3 and 1; by another S over 2 ranks these become 2, 1 and 0.
@@ -219,7 +227,7 @@ def _incompatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCou
     factor = rule.factors[index]
     if index in by_plugins and (factor.aligned or rule.neighbours(index)):
         return Obstacle("another axis shards it by a plug-in placement")
-    if any(f in by_plugins for f in rule.majors.get(index, ())):
+    if any(major in by_plugins for major in rule.majors.get(index, ())):
         return Obstacle("another axis shards a major factor of the same dimension by a plug-in placement")
     rewrite = compatible_rewrite(rule, index, sharded, scattered=False)
     return rewrite if isinstance(rewrite, Obstacle) else None

@@ -86,7 +86,10 @@ def other_names(ops: Iterable[str]) -> Iterator[str]:
 
 
 def derived_records(op: str, records: Records) -> Iterator[tuple[Record, Equivalent]]:
-    """Yield the strategies among `records` for other names of `op`, rewritten as strategies of `op`."""
+    """Yield the strategies among `records` for other names of `op`, rewritten as strategies of `op`.
+
+    Files that declare strategies of `op` itself are skipped.
+    """
     files_with_op = {record.file for record in records.get(op, ())}
     for source, equivalents in EQUIVALENT.items():
         source_records = [record for record in records.get(source, ()) if record.file not in files_with_op]
@@ -117,12 +120,15 @@ def _with_results(text: str, count: int) -> str:
 
     For example, `aten.x: (R) -> (R, S(0))` with 1 result is `aten.x: (R) -> (R)`.
     """
-    start = text.index("(", text.index("->"))
-    end = scan_balanced(text, start)
-    return f"{text[: start + 1]}{', '.join(split_entries(text[start + 1 : end - 1])[:count])}{text[end - 1 :]}"
+    start = text.index("(", text.index("->")) + 1
+    end = scan_balanced(text, start - 1) - 1
+    results = split_entries(text[start:end])[:count]
+    return f"{text[:start]}{', '.join(results)}{text[end:]}"
 
 
 def unreached_name(op: str, has_strategies: Callable[[str], bool]) -> str | None:
     """Return another name of `op` that has strategies, if `op` has none; else None."""
-    other_names = sorted(name for names in SAME if op in names for name in names - {op})
-    return next(filter(has_strategies, other_names), None) if other_names and not has_strategies(op) else None
+    names_of_op = sorted(name for names in SAME if op in names for name in names - {op})
+    if not names_of_op or has_strategies(op):
+        return None
+    return next(filter(has_strategies, names_of_op), None)

@@ -96,8 +96,12 @@ def lay_out(
         sharded: how other axes shard the factors of the expanded op.
     """
     # The dimensions of a value are factors of the expanded op; its placement changes when it is reduced.
-    dims_of_value: dict[Value, Dims] = {Value("operand", i): operand_dims for i, operand_dims in enumerate(dims)}
-    placements: dict[Value, Placement] = {Value("operand", i): placement for i, placement in enumerate(operands)}
+    dims_of_value: dict[Value, Dims] = {
+        Value("operand", index): operand_dims for index, operand_dims in enumerate(dims)
+    }
+    placements: dict[Value, Placement] = {
+        Value("operand", index): placement for index, placement in enumerate(operands)
+    }
     produced_placements: dict[Value, Placement] = dict(placements)
     strategies: list[Strategy] = []
     reductions: list[InternalReduction] = []
@@ -111,7 +115,7 @@ def lay_out(
                 outer_factors.update(zip(inner_factors, factors, strict=False))
         inner_sharded = sharded.for_inner_op(outer_factors)
         occurring_placements = (*operands, *(placements[value] for value in op.operands))
-        strategy, reduced = _choose(
+        strategy, reduced = _choose_strategy(
             inner_rule.strategies(count, inner_sharded, occurring_placements), op.operands, placements
         )
         if strategy is None:
@@ -135,7 +139,7 @@ def lay_out(
     return ExpansionLayout(tuple(strategies), results, tuple(reductions))
 
 
-def _choose(
+def _choose_strategy(
     strategies: tuple[Strategy, ...], operands: tuple[Value, ...], placements: Mapping[Value, Placement]
 ) -> tuple[Strategy | None, tuple[Value, ...]]:
     """Return a strategy, and the fewest partial operands to reduce before it; (None, ()) if there is no strategy.

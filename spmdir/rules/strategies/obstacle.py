@@ -23,7 +23,8 @@ class ClauseLocation:
 
     def __str__(self) -> str:
         clauses = self.rule.active(*self.kinds)
-        matching = [c for c in clauses if any(self.factor in self.rule.layout.refer(name) for name in c.names)]
+        refer = self.rule.layout.refer
+        matching = [clause for clause in clauses if any(self.factor in refer(name) for name in clause.names)]
         return str(matching[-1].location if matching else self.rule.rule.location)
 
 
@@ -73,6 +74,7 @@ class Dropped:
         return f"<Dropped: {self}>"
 
     def _subject_text(self) -> str:
+        """Return the subject as text: for a shard, with the name of the factor, as `S(k)`."""
         if self.factor is None or not isinstance(self.subject, ShardPlacement):
             return str(self.subject)
         return str(self.subject).replace("(0", f"({self.rule.factors[self.factor].name}", 1)

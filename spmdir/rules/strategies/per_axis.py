@@ -89,7 +89,7 @@ def factor_strategy(
 
     Args:
         index: the factor.
-        placement_of: returns the placement of an operand or result.
+        placement_of: dimensions of an operand or result → its placement; None if they lack the factor.
         lay_out: returns the layout of the op's expansion.
         rewrite: "local", "expand" or none.
         factor_placements: the placement of the factor, if it is not S.
@@ -102,19 +102,21 @@ def factor_strategy(
         return Strategy(operands, layout.results, (index,), "expand", factor_placements)
     results = tuple([_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims])
     additive, adds_number = rule.additive
-    reduced = next((p for p in results if isinstance(p, Partial)), None)
+    reduced = next((placement for placement in results if isinstance(placement, Partial)), None)
     if None in results:
         return Obstacle("no placement of the result corresponds to this sharding")
     if reduced and (adds_number or (additive and reduced.op != "sum")):
         return Obstacle("the result would be {}, but the op adds another operand or a number to it", (reduced,))
     for placement, meta in zip(results, rule.call.results, strict=True):
-        if meta is not None and placement is not None and (reason := _unreducible(placement, meta.dtype)):
+        reason = _unreducible(placement, meta.dtype) if meta is not None and placement is not None else None
+        if reason is not None:
             return reason
     if reduced == _SUM and not rule.scales_finitely:
         return Obstacle("the result would be a partial sum, but an argument is a number that is not finite")
-    if reduced:
-        operands = tuple(reduced if i in additive else p for i, p in enumerate(operands))
-    return Strategy(operands, tuple([p for p in results if p]), (index,), rewrite or None, factor_placements)
+    if reduced:  # the operands that the op adds must be partial too, else every rank would add them
+        operands = tuple(reduced if operand in additive else placement for operand, placement in enumerate(operands))
+    result_placements = tuple([placement for placement in results if placement is not None])
+    return Strategy(operands, result_placements, (index,), rewrite or None, factor_placements)
 
 
 def _shard(index: int, dims: Dims) -> Placement | None:
@@ -139,7 +141,8 @@ def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placeme
     if placement is not None:
         return placement
     kind = rule.factors[index].kind
-    if kind == "same" or any(rule.factors[f].size == 0 for d in dims or () for f in d):
+    is_empty = any(rule.factors[factor].size == 0 for factors in dims or () for factor in factors)
+    if kind == "same" or is_empty:
         return R
     if kind == "plain":
         return R if index in rule.ignored else None
@@ -155,20 +158,27 @@ def plugin_partial_strategies(
     rule: RuleInstance, candidates: tuple[PartialPlacement, ...]
 ) -> Iterator[Strategy | Dropped]:
     """Yield the strategies in which partial plug-in placements pass, and the reasons for those that do not pass."""
-    decisions = tuple(_partial_decisions(rule, candidates)) if candidates else ()
+    if not candidates:
+        return
+    decisions = tuple(_partial_decisions(rule, candidates))
     yield from (outcome for _, outcome in decisions if isinstance(outcome, Strategy))
     passed = {placement for placement, outcome in decisions if isinstance(outcome, Strategy)}
     for placement, outcome in decisions:
         if isinstance(outcome, Obstacle) and placement not in passed:
             yield Dropped(rule, placement, None, outcome)
-    for placement in () if decisions else candidates:
-        yield Dropped(rule, placement, None, Obstacle("the rule has no clause that passes partial values"))
+    if not decisions:
+        for placement in candidates:
+            yield Dropped(rule, placement, None, Obstacle("the rule has no clause that passes partial values"))
 
 
 def _partial_decisions(
     rule: RuleInstance, candidates: tuple[PartialPlacement, ...]
 ) -> Iterator[tuple[PartialPlacement, Strategy | Obstacle]]:
-    """Yield a strategy or a reason for each clause that passes partial values and each of `candidates`."""
+    """Yield a strategy or a reason for each clause that passes partial values and each of `candidates`.
+
+    An `ignores` clause passes a partial operand to replicated results. In a `multilinear` clause, one operand at a time
+    is partial. In any other clause, all its operands are partial together.
+    """
     for clause in rule.active(*PASSING):
         names = clause.names or (rule.rule.tensors[0].name,)
         indices = tuple(index for name in names for index in rule.binding.operands(name))
@@ -232,9 +242,10 @@ def _passing(
         elif result is None:
             yield placement, not_passed
         else:
-            reasons = [reason for dtype in result_dtypes if (reason := _unreducible(result, dtype))]
+            obstacles = (_unreducible(result, dtype) for dtype in result_dtypes)
+            obstacle = next(filter(None, obstacles), None)
             operands = dict.fromkeys((*indices, *additive), placement)
-            yield placement, reasons[0] if reasons else _strategy(rule, operands, result, partial_results)
+            yield placement, obstacle or _strategy(rule, operands, result, partial_results)
 
 
 def _passed_placement(clause: RuleClause, placement: PartialPlacement) -> Placement | None:
@@ -261,13 +272,13 @@ def _partial_results(rule: RuleInstance, clause: RuleClause, indices: tuple[int,
     Integer results of a linear op on floating-point operands stay replicated: they are not linear.
     """
     results = tuple(meta for meta in rule.call.results if meta is not None)
-    if clause.kind in LINEAR and all(rule.call.operands[i].dtype.is_inexact for i in indices):
+    if clause.kind in LINEAR and all(rule.call.operands[index].dtype.is_inexact for index in indices):
         return tuple(meta for meta in results if meta.dtype.is_inexact) or results
     return results
 
 
 def _can_be_partial(placement: PartialPlacement, dtype: DType) -> bool:
-    """Return whether values of `dtype` may have this placement. Rules use `any` for truth values, not `max`."""
+    """Return whether values of `dtype` may have this placement. Rules use `any` for booleans, not `max`."""
     return placement.op in reductions_of(dtype) if isinstance(placement, Partial) else placement.supports(dtype)
 
 
@@ -275,5 +286,5 @@ def _strategy(
     rule: RuleInstance, operands: Mapping[int, Placement], result: Placement, partial_results: tuple[TensorMeta, ...]
 ) -> Strategy:
     """Return the strategy with these placements of `operands`, and `result` for `partial_results`; others are R."""
-    placements = tuple(operands.get(i, R) for i in range(len(rule.call.operands)))
+    placements = tuple(operands.get(index, R) for index in range(len(rule.call.operands)))
     return Strategy(placements, tuple(result if meta in partial_results else R for meta in rule.call.results))

@@ -28,6 +28,9 @@ def declared_strategies(
 ) -> Iterator[Strategy | Dropped]:
     """Yield the strategies that `placements` add by `lift`, or reasons why these are omitted.
 
+    A warning reports a strategy that is omitted because the local form of the rule requires shards of one range: the
+    author of the placement can avoid it.
+
     Args:
         strategies: the strategies of the op so far, which `lift` receives.
 
@@ -36,7 +39,7 @@ def declared_strategies(
     """
     for placement in placements:
         for strategy in evaluated("lift", placement.lift, rule, strategies, owner=str(placement), returns=_STRATEGIES):
-            _check(rule, placement, strategy)
+            _check_strategy(rule, placement, strategy)
             reason = _range_required(rule, strategy)
             if reason:
                 text = f"placement {placement} adds '{strategy}' to {rule.name}; the strategy is omitted: {reason}"
@@ -92,16 +95,17 @@ def _unshardable(
     A strategy without the `expand` rewrite of its factor keeps the op. It is compatible with other such strategies, but
     not with an axis that expands the op.
     """
-    least = int(any(p.reduce in ("max", "min") for p in strategy.results if isinstance(p, PartialPlacement)))
-    expanding = [f for f in sharded.all_axes if rule.factors[f].rewrite == "expand"]
+    partials = [placement for placement in strategy.results if isinstance(placement, PartialPlacement)]
+    least = int(any(placement.reduce in ("max", "min") for placement in partials))  # these need an element on each rank
+    expanding = [other for other in sharded.all_axes if rule.factors[other].rewrite == "expand"]
     if strategy.rewrite or rule.factors[factor].rewrite != "expand":
         return unshardable(rule, factor, count, sharded, least)
-    if any(f not in sharded.by_plugins or sharded.by_s(f) > 1 for f in expanding):
+    if any(other not in sharded.by_plugins or sharded.by_s(other) > 1 for other in expanding):
         return Obstacle("another axis expands the op")
     return unshardable(rule, factor, count, sharded.without_plugins_of(expanding), least)
 
 
-def _check(rule: RuleInstance, placement: Placement, strategy: object) -> None:
+def _check_strategy(rule: RuleInstance, placement: Placement, strategy: object) -> None:
     """Raise RuleError unless `strategy`, which `placement` added, fits the operands and results of the op."""
     metas = (*rule.call.operands, *rule.call.results)
     prefix = f"placement {placement} adds '{strategy}' to {rule.name}; expected "

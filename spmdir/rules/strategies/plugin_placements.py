@@ -37,13 +37,15 @@ NO_PLUGINS = PluginPlacements()
 
 @lru_cache(maxsize=4096)
 def plugins_among(placements: tuple[Placement, ...]) -> PluginPlacements:
-    """Return the plug-in placements among `placements`."""
-    plugin_placements = plugins(with_dim(p, 0) for p in placements)
+    """Return the plug-in placements among `placements`, sorted by how they add strategies."""
+    candidates = plugins(with_dim(placement, 0) for placement in placements)
     return PluginPlacements(
-        tuple(p for p in plugin_placements if isinstance(p, ShardPlacement) and not p.is_opaque),
-        tuple(p for p in plugin_placements if isinstance(p, PartialPlacement)),
-        tuple(p for p in plugin_placements if type(p).lift is not Placement.lift),
-        tuple(kind for kind in dict.fromkeys(map(type, plugin_placements)) if texts_of(kind)),
+        shards=tuple(
+            placement for placement in candidates if isinstance(placement, ShardPlacement) and not placement.is_opaque
+        ),
+        partials=tuple(placement for placement in candidates if isinstance(placement, PartialPlacement)),
+        lifting=tuple(placement for placement in candidates if type(placement).lift is not Placement.lift),
+        declaring=tuple(kind for kind in dict.fromkeys(map(type, candidates)) if texts_of(kind)),
     )
 
 

@@ -116,7 +116,7 @@ def _only_s_reason(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obst
         return reason
     if index in sharded.all_axes and rule.neighbours(index):
         return Obstacle("another axis shards it too, and it shares a dimension with another factor")
-    if any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ())):
+    if any(_is_uneven(rule, major, sharded) for major in rule.majors.get(index, ())):
         return Obstacle("another axis shards a major factor of the same dimension unevenly or by a plug-in placement")
     return None
 
@@ -152,7 +152,7 @@ def _factor_placements(
     """Yield the placements to try for the factor: `shards`, and those that `shards` of a dimension imply for it."""
     candidates: dict[Placement | None, None] = dict.fromkeys(shards)
     for position in _positions(rule, index, sharded):
-        candidates.update(dict.fromkeys(_implied_for_factor(p, position) for p in shards))
+        candidates.update(dict.fromkeys(_implied_for_factor(placement, position) for placement in shards))
     yield from (placement for placement in candidates if isinstance(placement, ShardPlacement))
 
 
@@ -178,9 +178,12 @@ def _position(rule: RuleInstance, index: int, dims: Dims, sharded: ShardCounts) 
 
 
 def _implied_for_factor(placement: ShardPlacement, position: FactorPosition) -> Placement | None:
-    """Return the placement of a factor if `placement` shards its dimension; None if there is none."""
-    inner = placement.inside(position.outer)
-    return inner.unscaled(position.inner) if isinstance(inner, ShardPlacement) else None
+    """Return the placement of a factor if `placement` shards its dimension; None if there is none.
+
+    For the factor `m` of a dimension `(m n)` with 8 `n`, `Cyclic(0, 8)` of the dimension is `Cyclic(0, 1)` of `m`.
+    """
+    inside_majors = placement.inside(position.outer)
+    return inside_majors.unscaled(position.inner) if isinstance(inside_majors, ShardPlacement) else None
 
 
 def _substituted(
@@ -202,10 +205,11 @@ def _substituted(
     placements = {position: _implied_for_dimension(placement, position, size, count, shards) for position in positions}
     if None in placements.values():
         return Obstacle("no placement corresponds to it in a dimension that it shares, by `scaled` and `inside`")
-    if all(isinstance(p, Shard) for p in placements.values()):
+    if all(isinstance(dim_placement, Shard) for dim_placement in placements.values()):
         return None
 
     def placement_of(dims: Dims) -> Placement | None:
+        """Return the placement of a tensor with these dimensions; None if they lack the factor."""
         position = _position(rule, index, dims, sharded)
         return None if position is None else placements[position]
 
@@ -246,8 +250,10 @@ def _is_equivalent(
         return False
     if of_factor.stretches(size, count) * position.outer > ENUMERATED.most or count > ENUMERATED.most:
         return False
-    return all(
-        joined(of_dim.ranges(position.outer * extent, count, rank))
-        == tiled(scaled(of_factor.ranges(size, count, rank), position.inner), extent, position.outer)
-        for rank in range(count)
-    )
+    for rank in range(count):
+        positions_of_dim = joined(of_dim.ranges(position.outer * extent, count, rank))
+        # Each position of the factor is `inner` positions of the dimension, in each of `outer` blocks.
+        positions_of_factor = scaled(of_factor.ranges(size, count, rank), position.inner)
+        if positions_of_dim != tiled(positions_of_factor, extent, position.outer):
+            return False
+    return True

@@ -85,7 +85,7 @@ class Strategy(ShownAsText):
 
     def replaced(self, old: Placement, new: Placement) -> Strategy:
         """Return a copy of this strategy in which results with placement `old` have placement `new`."""
-        return attrs.evolve(self, results=tuple(new if p == old else p for p in self.results))
+        return attrs.evolve(self, results=tuple(new if placement == old else placement for placement in self.results))
 
     def __str__(self) -> str:
         text = f"({', '.join(map(str, self.operands))}) -> ({', '.join(map(str, self.results))})"
@@ -124,18 +124,18 @@ class ShardCounts:
 
     def without_plugins_of(self, factors: Iterable[int]) -> ShardCounts:
         """Return these counts as if all axes sharded `factors` by S."""
-        plugins = {factor: n for factor, n in self.by_plugins.items() if factor not in factors}
+        plugins = {factor: shards for factor, shards in self.by_plugins.items() if factor not in factors}
         return ShardCounts(self.all_axes, plugins, self.by_texts)
 
     def for_inner_op(self, outer: Mapping[int, int]) -> ShardCounts:
-        """Return the counts for an op inside an expansion.
+        """Return the counts for an op inside an expansion. Text strategies are left out: they do not expand an op.
 
         Args:
             outer: factor of that op → factor of the expanded op.
         """
         return ShardCounts(
-            {inner: self.all_axes[f] for inner, f in outer.items() if f in self.all_axes},
-            {inner: self.by_plugins[f] for inner, f in outer.items() if f in self.by_plugins},
+            {inner: self.all_axes[factor] for inner, factor in outer.items() if factor in self.all_axes},
+            {inner: self.by_plugins[factor] for inner, factor in outer.items() if factor in self.by_plugins},
         )
 
     @property
@@ -157,7 +157,9 @@ def shard_counts(strategies: Iterable[tuple[Strategy, int]]) -> ShardCounts:
     by_plugins: dict[int, tuple[tuple[Placement, int], ...]] = {}
     by_texts: dict[int, TextStrategy] = {}
     for strategy, count in strategies:
-        for index, factor in enumerate(strategy.factors) if count > 1 else ():
+        if count == 1:  # one rank shards nothing
+            continue
+        for index, factor in enumerate(strategy.factors):
             all_axes[factor] = all_axes.get(factor, 1) * count
             if strategy.factor_placements:
                 by_plugins[factor] = (*by_plugins.get(factor, ()), (strategy.factor_placements[index], count))

@@ -70,7 +70,7 @@ def _has_any_shard(text: TextStrategy) -> bool:
 def _strategy(
     rule: RuleInstance, count: int, sharded: ShardCounts, text: TextStrategy, placement: ShardPlacement | None
 ) -> Strategy:
-    """Return the strategy `text` on the call of `rule`.
+    """Return the strategy `text` on the call of `rule`, for an axis of `count` ranks.
 
     Args:
         placement: the placement that `shard(…)` means; None if the text does not have it.
@@ -123,7 +123,11 @@ class _Reader:
         self.dimensions: dict[tuple[tuple[int, ...], int, Placement], None] = {}
 
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
-        """Return the placement that `term` denotes on a tensor, and record the factors that it shards."""
+        """Return the placement that `term` denotes on a tensor, and record the factors that it shards.
+
+        Raises:
+            NotApplicable: the placement does not fit the tensor, or a factor has another placement in another tensor.
+        """
         placement = self._read(term, meta, dims)
         if not placement.supports(meta.dtype):
             raise NotApplicable("{} does not support {}", placement, meta.dtype)
@@ -210,7 +214,11 @@ class _Reader:
         return value % meta.rank
 
     def _value(self, term: PlacementTerm, field: Expression, field_type: type) -> object:
-        """Return the value of a field of a placement."""
+        """Return the value of a field of a placement.
+
+        In a field of text, a name is an argument of the call, else the text itself. A whole float becomes an integer if
+        the field requires one.
+        """
         if field_type is str and isinstance(field, Name):
             return self.rule.binding.arguments.get(field.name, field.name)
         value = evaluate(field, self.rule.scope)
