@@ -32,10 +32,16 @@ class Cyclic(ShardPlacement):
         return joined((start, min(start + self.block, size)) for start in starts)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        rounds, remaining = divmod(size, self.block * count)
-        full, short = divmod(remaining, self.block)
-        last_round = ((0, full, self.block), (full, 1, short), (full + 1, count - full - 1, 0))
-        return summed_runs([(rounds, ((0, count, self.block),)), (1, last_round)], count)
+        # In each complete round, every rank gets a block. In the last round, some ranks get a full block, one rank the
+        # short block, and the others nothing.
+        complete_rounds, remaining = divmod(size, self.block * count)
+        full_blocks, short_length = divmod(remaining, self.block)
+        last_round = (
+            (0, full_blocks, self.block),
+            (full_blocks, 1, short_length),
+            (full_blocks + 1, count - full_blocks - 1, 0),
+        )
+        return summed_runs([(complete_rounds, ((0, count, self.block),)), (1, last_round)], count)
 
     def stretches(self, size: int, count: int) -> int:
         return -(-size // self.block)

@@ -28,7 +28,7 @@ KEEPS_ZERO = (
 """Pointwise ops of one tensor with f(0) = 0 for all other arguments."""
 
 
-def _positive_exponent(rule: Any) -> bool:
+def _has_positive_exponent(rule: Any) -> bool:
     """Return whether the exponent of a power is a number greater than 0."""
     return isinstance(rule.argument("exponent"), (int, float)) and rule.argument("exponent") > 0
 
@@ -36,8 +36,8 @@ def _positive_exponent(rule: Any) -> bool:
 SCALES = ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
 """Pointwise ops that pass a partial sum in one operand on."""
 
-KEEPS_ZERO_IF: dict[str, Callable[[Any], bool]] = {"aten.pow.Tensor_Scalar": _positive_exponent}
-"""Pointwise ops of one tensor → whether f(0) = 0 for the arguments of a call."""
+KEEPS_ZERO_IF: dict[str, Callable[[Any], bool]] = {"aten.pow.Tensor_Scalar": _has_positive_exponent}
+"""Pointwise op of one tensor → (rule of a call) → whether f(0) = 0 for the arguments of the call."""
 
 
 @attrs.frozen
@@ -63,7 +63,10 @@ class Masked(PartialPlacement):
     def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
         if rule.name in LOOKUPS:
             yield from rule.combining(self)
-        if rule.name.removeprefix("aten.") in KEEPS_ZERO or KEEPS_ZERO_IF.get(rule.name, lambda _: False)(rule):
+        keeps_zero = rule.name.removeprefix("aten.") in KEEPS_ZERO
+        if rule.name in KEEPS_ZERO_IF:
+            keeps_zero = KEEPS_ZERO_IF[rule.name](rule)
+        if keeps_zero:
             yield rule.pointwise(self)
         if rule.name in SCALES:
             for strategy in strategies:

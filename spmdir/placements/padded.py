@@ -98,13 +98,13 @@ class Padded(Placement):
     def _pad_strategy(self, strategy: Any) -> Any:
         """Return `strategy` with `Padded(d)` in place of each `S(d)`."""
 
-        def padded(placements: Sequence[Placement]) -> tuple[Placement, ...]:
+        def pad_all(placements: Sequence[Placement]) -> tuple[Placement, ...]:
             return tuple(
                 parse_placement(f"Padded({placement.dim})") if isinstance(placement, Shard) else placement
                 for placement in placements
             )
 
-        return attrs.evolve(strategy, operands=padded(strategy.operands), results=padded(strategy.results))
+        return attrs.evolve(strategy, operands=pad_all(strategy.operands), results=pad_all(strategy.results))
 
 
 def _ignores_padding(rule: Any, strategy: Any) -> bool:
@@ -126,7 +126,8 @@ def _ignores_padding(rule: Any, strategy: Any) -> bool:
     for dims in rule.result_dims:
         if dims is not None:
             factors_of_results.append(set().union(*dims))
-    is_elementwise = all(factors_of_operands <= factors for factors in factors_of_results)
-    is_elementwise = is_elementwise and not any(rule.active("unsharded"))
+    is_elementwise = all(factors_of_operands <= factors for factors in factors_of_results) and not any(
+        rule.active("unsharded")
+    )
     is_kept = all(factor in factors for factors in factors_of_results)
     return is_kept and (is_elementwise or rule.is_view or rule.contracts)

@@ -114,14 +114,14 @@ class Arrivals(Placement):
         return (count, shape[0] // count), dtype
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        parts = [tensor // count + (tensor % count > source) for source in range(count)]
+        # Row s of the table has the counts of the rows from rank s. The rows of each expert come evenly from all ranks.
         table = tensor.new_empty(count, *tensor.shape)
-        for source, part in enumerate(parts):
-            table[source] = part
-        return [part.clone() for part in table.chunk(count, 1)]
+        for source in range(count):
+            table[source] = tensor // count + (tensor % count > source)
+        return [columns.clone() for columns in table.chunk(count, 1)]
 
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         result = shards[0].new_empty(shape)
-        for own, shard in zip(result.chunk(len(shards)), shards, strict=True):
-            own.copy_(shard.sum(0))
+        for counts_of_rank, shard in zip(result.chunk(len(shards)), shards, strict=True):
+            counts_of_rank.copy_(shard.sum(0))
         return result

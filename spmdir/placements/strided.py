@@ -43,8 +43,9 @@ class Strided(ShardPlacement):
         return joined(ranges)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        stretches = chunk_runs(size, self.split)
-        return summed_runs(((number, chunk_runs(extent, count)) for _, number, extent in stretches), count)
+        # Blocks of equal length have equal chunks, so each run of blocks counts as often as it has blocks.
+        block_runs = chunk_runs(size, self.split)
+        return summed_runs(((blocks, chunk_runs(extent, count)) for _, blocks, extent in block_runs), count)
 
     def stretches(self, size: int, count: int) -> int:
         return min(size, self.split * count)

@@ -41,7 +41,10 @@ def constrained_activations(model: nn.Module, plan: ShardingPlan) -> Iterator[No
 
 
 def _check_inputs(name: str, module: nn.Module, activation: Activation, plan: ShardingPlan) -> None:
-    """Raise ShardingError for an input in `activation` that is not an argument of `module`."""
+    """Raise ShardingError for an input in `activation` that is not an argument of `module`.
+
+    A module whose forward has `*args` or `**kwargs` accepts any input.
+    """
     parameters = inspect.signature(module.forward).parameters
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters.values()):
         return
@@ -76,7 +79,7 @@ def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Call
 
     Args:
         names: the names of the arguments of its forward, in order. An input may be passed by position or by name.
-        texts: position or name of an input → its sharding.
+        texts: position or name of an input → its sharding. An input that a call does not pass is ignored.
     """
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

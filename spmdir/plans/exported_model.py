@@ -17,20 +17,21 @@ def exported_model(program: torch.export.ExportedProgram) -> nn.Module:
 
     A program does not contain lists of layers, or attributes of the model such as `tp_plan`.
     """
-    kinds: dict[str, str] = {}
+    kinds: dict[str, str] = {}  # path of a module → full name of its class
     for node in program.graph.nodes:
         for path, kind in node.meta.get("nn_module_stack", {}).values():
             kinds.setdefault(path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
     modules = {"": _module(kinds.get("", "Model"))}
 
     def module(path: str) -> nn.Module:
+        """Return the module at `path`; add it and its parents if they are new."""
         if path not in modules:
             parent, _, name = path.rpartition(".")
             modules[path] = _module(kinds.get(path, "Module"))
             module(parent).add_module(name, modules[path])
         return modules[path]
 
-    parameters: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}  # id of a tensor → its parameter, because tied parameters share one tensor
     for name in program.graph_signature.parameters:
         path, _, parameter_name = name.rpartition(".")
         tensor = program.state_dict[name]

@@ -26,7 +26,7 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """Return name of a parameter → its first name. The state of a step has the parameter under this name."""
+    """Return name of a parameter → the first of its names. The state of a step has a tied parameter under the first."""
     return {name: names[0] for names in tied_names(parameters_of(model).items()) for name in names}
 
 
@@ -36,23 +36,27 @@ def is_glob(key: str) -> bool:
 
 
 def find_names(key: str, names: Collection[str], base: str = "") -> list[str]:
-    """Return the name `key`, or by default the names that match it as a glob; empty if there are none.
+    """Return the name `key`; if it is not among `names`, the names that match it as a glob, or [] if there are none.
+
+    The model itself, whose name is empty, matches no glob.
 
     Args:
         base: a module. Names may also be relative to it.
     """
     for candidate in (key, f"{base}.{key}") if base else (key,):
+        if candidate in names:
+            return [candidate]
         matches = [name for name in names if name and fnmatchcase(name, candidate)]
-        matches = [candidate] if candidate in names else matches
         if matches:
             return matches
     return []
 
 
 def find_modules(key: str, names: Collection[str], base: str = "", parameters: Collection[str] = ()) -> list[str]:
-    """Return the module named `key`, or by default the modules that match it as a glob.
+    """Return the names of the modules that `key` names, as `find_names` does, else those of `parameters`.
 
     Args:
+        names: the names of all modules.
         base: a module. Names may also be relative to it, as in a plan of Hugging Face.
         parameters: names that are used if `key` matches no module.
 

@@ -67,7 +67,10 @@ AUTO = "auto"
 """The word for a search: it chooses all placements that the other words leave open."""
 
 _FACTOR = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
+"""One factor of a product: a word, and the names of axes in round brackets."""
+
 AxisPlacements = dict[str, Placement]
+"""Mesh axis → placement."""
 
 
 @attrs.frozen
@@ -81,16 +84,16 @@ class AxisRecipe:
 def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     """Return the plan of a product of recipes, such as `fsdp*tp` or `fsdp(data)*tp(model)`.
 
-    Mesh axes without a recipe are left open.
+    Mesh axes without a recipe are left open. The plan of `auto` alone is empty.
 
     Raises:
         ShardingError: a recipe or a mesh axis does not exist, two recipes are for one axis, or `tp` finds no layers.
     """
     factors = recipe_factors(text, mesh)
-    open_axes = dict.fromkeys(mesh.axis_names, parse_placement("?"))
-    replicated = {factor.axis: R for factor in factors}
     if not factors:
         return ShardingPlan()
+    open_axes = dict.fromkeys(mesh.axis_names, parse_placement("?"))
+    replicated = {factor.axis: R for factor in factors}
     layers: dict[str, Mapping[str, Style]] = {}
     inputs: AxisPlacements = {}
     for factor in factors:
@@ -125,17 +128,17 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
 
 
 def recipe_factors(text: str, mesh: Mesh) -> list[AxisRecipe]:
-    """Return the factors of a product of recipes.
+    """Return the factors of a product of recipes. `auto` is not a factor, and `hsdp` is two.
 
     Raises:
         ShardingError: a recipe or a mesh axis does not exist, or two recipes are for one axis.
     """
-    factors = list(_factors(text, mesh))
+    factors = list(_read_factors(text, mesh))
     _check_distinct(text, factors, mesh)
     return factors
 
 
-def _factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
+def _read_factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
     """Yield the factors of a product of recipes; `auto` has none, and `hsdp` has two."""
     for part in text.split("*"):
         match = _FACTOR.fullmatch(part)
@@ -159,7 +162,11 @@ def _factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
 
 
 def _axis(word: str, mesh: Mesh, named_axis: str | None) -> str:
-    """Return the mesh axis of a recipe: the one that the user named, the first of its names, or the only axis."""
+    """Return the mesh axis of a recipe: the one that the user named, the first of its names, or the only axis.
+
+    Raises:
+        ShardingError: the mesh does not have the named axis, or has several axes and none of the names of the recipe.
+    """
     if named_axis is not None:
         mesh.require(named_axis)
         return named_axis
@@ -202,7 +209,13 @@ def _check_expert_counts(names: Sequence[str], axes: Sequence[str], model: nn.Mo
 
 
 def _layer_placements(layers: Mapping[str, Mapping[str, Style]], model: nn.Module) -> dict[str, AxisPlacements]:
-    """Return parameter → axis → placement. A tied parameter has the placements of all its names."""
+    """Return parameter → axis → placement, by the styles of the layers.
+
+    A tied parameter is listed under its first name, with the placements of all its names.
+
+    Args:
+        layers: axis → module or parameter → style.
+    """
     targets, first_name_of = targets_of_styles(model), first_names(model)
     placements_by_name: dict[str, AxisPlacements] = {}
     for axis, styles in layers.items():
@@ -248,7 +261,9 @@ def _shard_size(dim: int, size: int, placements: AxisPlacements, mesh: Mesh) -> 
     """Return the size of a shard of a dimension of `size` elements; 0 if an axis does not divide it."""
     for axis, placement in placements.items():
         if isinstance(placement, ShardPlacement) and placement.dim == dim:
-            size = size // mesh.sizes[axis] if size % mesh.sizes[axis] == 0 else 0
+            if size % mesh.sizes[axis] != 0:
+                return 0
+            size //= mesh.sizes[axis]
     return size
 
 
@@ -261,7 +276,11 @@ def _sharding(open_axes: AxisPlacements, placements: AxisPlacements) -> Sharding
 def _activations(
     factors: Sequence[AxisRecipe], layers: Mapping[str, Mapping[str, Style]], model: nn.Module, mesh: Mesh
 ) -> dict[str, Activation]:
-    """Return the layouts of outputs of shape (batch, sequence, …), if a recipe shards the sequence."""
+    """Return the layouts of outputs of shape (batch, sequence, …), if a recipe shards the sequence.
+
+    Args:
+        layers: axis → module → style. Outputs that a style shards by features are left out.
+    """
     if not any(factor.recipe.sequence for factor in factors):
         return {}
     texts = dict.fromkeys(mesh.axis_names, "?") | {factor.axis: "R" for factor in factors}

@@ -46,14 +46,15 @@ def sharding_plan(model: nn.Module, mesh: Mesh | DeviceMesh, plan: PlanLike) -> 
 
 
 def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
-    """Return the explicit plan, as `sharding_plan`, for the front ends."""
+    """Return the explicit plan, as `sharding_plan` does. The front ends call it without checks of the arguments."""
     mesh = as_mesh(mesh)
     return _fit_to_model(_parse_plan(plan, model, mesh), model, mesh)
 
 
 def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     """Return any form of a plan as a ShardingPlan."""
-    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan):
+    is_path = isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan)
+    if is_path:
         path = os.fspath(plan)
         return read_plan(read_text_file(path, f"the plan {path}"), path, mesh)
     if isinstance(plan, str) and not is_plan_text(plan):
@@ -77,6 +78,7 @@ def _fit_to_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingP
             value = as_sharding(value, mesh, parameters[matches[0]].dim() if matches else None)
         if not matches or any(first_name_of[name] == name for name in matches):
             shardings[key] = value
+        # A first name that the key does not match gets an entry.
         shardings |= {first_name_of[name]: value for name in matches if first_name_of[name] not in matches}
     return attrs.evolve(plan, shardings=shardings)
 

@@ -36,7 +36,11 @@ class Style:
 
 
 _WHOLE = {"0": "R"}
+"""The first input or output is replicated."""
+
 _SEQUENCE = {"0": "S(1)"}
+"""The first input or output is sharded along the sequence, dimension 1."""
+
 COLWISE, ROWWISE, REPLICATED = Style("out"), Style("in"), Style("none")
 
 WORDS: dict[str, Style] = {
@@ -67,7 +71,11 @@ EXPERTS = ("moe_identity_expert", "ep_router", "local_params")
 
 
 def _texts(layouts: Sequence[Any] | Mapping[str, Any] | None, default: str | None = None) -> dict[str, str]:
-    """Return position or name → text of a DTensor placement, without None and placements equal to `default`."""
+    """Return position or name → text of a DTensor placement, without None and placements with the text `default`.
+
+    Args:
+        layouts: a sequence of placements by position, a mapping by name, or None for no placements.
+    """
     named = layouts if isinstance(layouts, Mapping) else dict(enumerate(layouts or ()))
     texts = {str(key): _placement_text(placement) for key, placement in named.items() if placement is not None}
     return {key: text for key, text in texts.items() if text != default}
@@ -84,7 +92,7 @@ def _placement_text(placement: Any) -> str:
 
 
 def _prepared_input(style: Any) -> Style:
-    """Return the style of a `PrepareModuleInput`."""
+    """Return the style of a `PrepareModuleInput` of torch, with the layouts that it requires of inputs."""
     keywords = _texts(style.desired_input_kwarg_layouts)
     return Style(inputs={**_texts(style.desired_input_layouts), **keywords})
 
@@ -109,9 +117,9 @@ CLASSES: dict[str, Callable[[Any], Style]] = {
 
 
 def is_style(value: object) -> bool:
-    """Return whether a value of a plan is a style rather than a sharding."""
-    word = isinstance(value, str) and value.strip().isidentifier()
-    return word or any(kind.__name__ == "ParallelStyle" for kind in type(value).__mro__)
+    """Return whether a value of a plan is a style rather than a sharding: one word, or a ParallelStyle of torch."""
+    is_word = isinstance(value, str) and value.strip().isidentifier()
+    return is_word or any(kind.__name__ == "ParallelStyle" for kind in type(value).__mro__)
 
 
 def as_style(key: str, value: object) -> Style:
@@ -158,7 +166,7 @@ def style_axis(mesh: Mesh, axis: str | None = None) -> str:
 
 
 def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = True) -> dict[str, Placement]:
-    """Return the placements of the parameters of a linear layer or an embedding.
+    """Return "weight" or "bias" → the placement of this parameter of a linear layer or an embedding.
 
     Args:
         parts: "weight" or "bias" → its number of dimensions.
@@ -182,7 +190,8 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
 def placed_parameters(name: str, module: nn.Module | nn.Parameter, style: Style) -> dict[str, Placement]:
     """Return parameter → placement, for the module or parameter `module` with the name `name`.
 
-    A parameter is the weight of a linear layer, or of one for each expert: (…, out, in).
+    A parameter is the weight of a linear layer, or of one for each expert: (…, out, in). The result is empty if the
+    style sets no placements of parameters.
 
     Raises:
         ShardingError: the style shards a weight, but the module is no linear layer or embedding.
@@ -242,7 +251,7 @@ def styles_plan(styles: Mapping[str, object], model: nn.Module, mesh: Mesh, axis
 
 
 def style_activation(style: Style, axis: str, mesh: Mesh) -> Activation | None:
-    """Return the layouts of a style along one axis. The other axes are open."""
+    """Return the layouts of a style along one axis, or None if it has none. The other axes are open."""
 
     def layouts(placements: Mapping[str, str]) -> dict[str, Layout]:
         return {key: layout({**dict.fromkeys(mesh.axis_names, "?"), axis: text}) for key, text in placements.items()}

@@ -34,6 +34,8 @@ def is_linear(module: nn.Module) -> bool:
 def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
     """Return module → style, from the model's `tp_plan`, as in Hugging Face, or by default from the names of layers.
 
+    Keys of a `tp_plan` are names or globs. Its styles are words or objects of torch, which are not checked here.
+
     Raises:
         ShardingError: there is no `tp_plan`, and no pair of known names.
     """
@@ -73,9 +75,13 @@ def _without_missing_layers(plan: Mapping[str, object], model: nn.Module) -> dic
 
 
 def _with_adapters(plan: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
-    """Return the plan of a model for its peft model, which wraps it and its layers."""
+    """Return the plan of a model for its peft model, which wraps the model and its layers.
+
+    Names have a prefix in the peft model. A wrapped layer is the submodule `base_layer` of its wrapper.
+    """
     styles: dict[str, object] = {}
     for key, style in plan.items():
         for name in find_modules(f"*.{key}", names):
-            styles[name + ADAPTED if name + ADAPTED in names else name] = style
+            wrapped_name = name + ADAPTED
+            styles[wrapped_name if wrapped_name in names else name] = style
     return styles
