@@ -67,7 +67,11 @@ class Effort:
         return [law for law in LAWS if not (self.quick and law.is_slow)]
 
     def select(self, examples: Sequence[Example]) -> Sequence[Example]:
-        """Return the examples to try first, then the others, which replace examples that the law does not apply to."""
+        """Return `examples` in the order in which to try them.
+
+        A quick check tries one example of each subject first, then `few` examples spread evenly. The others follow:
+        they replace examples that the law does not apply to.
+        """
         if not self.quick or len(examples) <= self.few:
             return examples
         spread = [examples[index * (len(examples) - 1) // (self.few - 1)] for index in range(self.few)]
@@ -76,9 +80,11 @@ class Effort:
         return [*{id(example): example for example in ordered}.values()]
 
     def required_number(self, examples: Sequence[Example]) -> int:
-        """Return the number of examples to check."""
-        subjects = len({example.subject for example in examples})
-        return min(len(examples), self.few - 1 + subjects) if self.quick else len(examples)
+        """Return the number of examples to check: in a quick check, one for each subject and `few` - 1 more."""
+        if not self.quick:
+            return len(examples)
+        subject_count = len({example.subject for example in examples})
+        return min(len(examples), self.few - 1 + subject_count)
 
 
 def check_placement(*placements: type[Placement] | Placement | str, quick: bool = False) -> PlacementReport:
@@ -154,7 +160,10 @@ def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
 
 
 def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterator[Verdict]:
-    """Yield the verdicts on the instances of a class; one if they cannot be made."""
+    """Yield the verdicts on the instances of a class; a single verdict with an error if they cannot be made.
+
+    The last usual instance gets the error for subjects of laws that no instance of the class covers.
+    """
     if not attrs.has(kind):
         error = SpmdirError(
             f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen", _location(kind, path)
@@ -163,6 +172,7 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
         return
 
     def usual_and_drawn() -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+        """Return the usual instances, and those with random numbers; a quick check has none of the latter."""
         return instances(kind), () if effort.quick else drawn_instances(kind)  # pyright: ignore[reportArgumentType]
 
     placements, error = _run_in_time(usual_and_drawn, effort)
@@ -187,20 +197,22 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
 
 
 def _verdict_of_placement(placement: Placement, path: str | None, effort: Effort) -> Verdict:
-    """Check the selected laws until one is broken."""
-    laws = examples = omitted = 0
+    """Check the selected laws until one is broken, and return the verdict on the placement."""
+    law_count = example_count = omitted_count = 0
     uncovered: list[Unchecked] = []
     for law in effort.selected_laws:
         say("{}: law '{}'", _text(placement), law.name)
         # The check must not change torch's random state, which belongs to the user.
         with torch.random.fork_rng(()):
             result = _check_law(law, placement, path, effort)
-        laws, examples = laws + bool(result.examples), examples + result.examples
-        omitted += result.omitted
+        if result.examples:
+            law_count += 1
+        example_count += result.examples
+        omitted_count += result.omitted
         if result.broken is not None:
-            return Verdict(_text(placement), laws, examples, omitted, result.broken)
+            return Verdict(_text(placement), law_count, example_count, omitted_count, result.broken)
         uncovered += unchecked_entries(placement, law, result.uncovered)
-    return Verdict(_text(placement), laws, examples, omitted, uncovered=tuple(uncovered))
+    return Verdict(_text(placement), law_count, example_count, omitted_count, uncovered=tuple(uncovered))
 
 
 def _with_uncovered_error(
@@ -255,10 +267,16 @@ class _LawResult:
 
 
 def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort) -> _LawResult:
-    """Check the examples of a law, up to the first one that breaks it."""
+    """Check the examples of a law, up to the first one that breaks it.
+
+    Examples that the law does not apply to, or whose values the placement cannot represent, are skipped. In a quick
+    check, further examples replace them, and examples beyond the required number are tried for uncovered subjects only.
+    """
 
     def broken_law(fault: str, example: Example = _NO_TENSOR, error: BaseException | None = None) -> SpmdirError:
-        where = f" on {text}" if (text := _text(example)) else ""
+        """Return the error for `fault` on `example`; `error` is the exception that reveals it, if there is one."""
+        example_text = _text(example)
+        where = f" on {example_text}" if example_text else ""
         message = f"{_text(placement)}: law '{law.name}' ({law.statement}) is broken{where}: {fault}"
         declarations = (*example.declarations, *law.declarations)
         law_error = SpmdirError(message, _location(type(placement), path, declarations, error))
@@ -279,6 +297,7 @@ def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort)
             return _LawResult(len(selected), len(examples) - len(selected), _uncovered(subjects, selected))
         if isinstance(error, TooLong):
             return _LawResult(len(selected), broken=broken_law(_describe_error(error), error=error))
+        # An example breaks the law. The loop below finds the first one.
     checked: list[Example] = []
     for number, example in enumerate(effort.select(examples), 1):
         if len(checked) >= required and example.subject not in _uncovered(subjects, checked):

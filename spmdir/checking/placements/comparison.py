@@ -15,12 +15,14 @@ from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.simulator.measured_errors import tensor_norm
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element → the integer type of this size."""
 
 
 def difference(actual: Any, expected: Any, limit: float) -> str | None:
     """Return the first difference of `actual` from `expected` that exceeds `limit`, else None.
 
-    If `limit` is 0, values are compared bit by bit.
+    If `limit` is 0, values are compared bit by bit. Otherwise, where NaN or an infinity is expected, any value that is
+    not finite is accepted.
     """
     if not isinstance(actual, torch.Tensor):
         return f"is a {type(actual).__name__}; expected a tensor"

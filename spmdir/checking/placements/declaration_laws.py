@@ -1,4 +1,7 @@
-"""Laws of the declaration of a placement: its trait, its text, its edges, and its immutable fields."""
+"""Laws of the declaration of a placement: its trait, its text, its edges, and its immutable fields.
+
+In this file and the other files of laws, a function `_find_…` returns the violation as text, or None if the law holds.
+"""
 
 from __future__ import annotations
 
@@ -93,10 +96,12 @@ def _find_text_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _edge_subjects(placement: Placement) -> list[str]:
+    """Return a name for each edge, such as "edge 0"."""
     return [f"edge {number}" for number, _ in enumerate(placement.edges())]
 
 
 def _edge_examples(placement: Placement) -> Iterator[Example]:
+    """Yield one example without a tensor for each edge."""
     yield from (Example(note=edge, subject=edge) for edge in _edge_subjects(placement))
 
 
@@ -140,7 +145,9 @@ def _source_shapes(placement: Placement, edge: Edge) -> Iterator[tuple[tuple[int
     dtype = next(iter(supported_types(placement)), F32)
     for example in layouts(placement)[-COSTED_SHAPES:]:
         assert example.shape is not None
-        source = parse_placement(SHARDED if edge.source in TRAITS else edge.source) if edge.source else placement
+        source = placement
+        if edge.source:
+            source = parse_placement(SHARDED if edge.source in TRAITS else edge.source)
         try:
             source.check(example.shape, example.ranks)
             local_types = source.local_types(example.shape, dtype, example.ranks)

@@ -32,12 +32,15 @@ def _moves_with_states(placement: Placement) -> Iterator[Move]:
     if not _edges_with_state(placement):
         return
     dtype = next((dtype for dtype in (F64, F32) if placement.supports(dtype)), None)
-    for count in usual_counts(placement) if dtype else ():
+    if dtype is None:
+        return
+    for count in usual_counts(placement):
         shapes = [example.shape or () for example in layouts(placement) if example.count == count]
         shapes = sorted(filter(math.prod, shapes), key=lambda shape: (len(shape) != 2, abs(math.prod(shape) - 6)))
         for shape in shapes:
             moves = moves_along_edges(placement, Example(count, shape, dtype), two_axes=False)
-            if moves_with_states := [move for move in moves if move.edge_states]:
+            moves_with_states = [move for move in moves if move.edge_states]
+            if moves_with_states:
                 yield from moves_with_states
                 break
 

@@ -21,7 +21,7 @@ VALUES: dict[Any, tuple[Any, ...]] = {
 """Type of a field → usual values. Values that the class rejects are skipped."""
 
 RANGES: dict[Any, tuple[tuple[int, ...], ...]] = {int: ((3,), (4, 9), (10, 40))}
-"""Type of a field → ranges. One value is drawn from each."""
+"""Type of a field → (least, greatest) numbers of ranges, or one number. One value is drawn from each range."""
 
 
 def instances(kind: type[Placement]) -> tuple[Placement, ...]:
@@ -57,8 +57,10 @@ def drawn_instances(kind: type[Placement]) -> tuple[Placement, ...]:
     types = typing.get_type_hints(kind)
     drawn: list[Placement] = []
     for field in attrs.fields(kind):  # pyright: ignore[reportArgumentType]
-        for range_ in RANGES.get(types[field.name], ()) if field.init and field.name != "dim" else ():
-            placement = _create(kind, {**_values(usual[0]), field.name: random.randint(range_[0], range_[-1])})
+        if not field.init or field.name == "dim":
+            continue
+        for bounds in RANGES.get(types[field.name], ()):
+            placement = _create(kind, {**_values(usual[0]), field.name: random.randint(bounds[0], bounds[-1])})
             if placement is not None and placement not in usual and placement not in drawn:
                 drawn.append(placement)
     return tuple(drawn)
@@ -84,12 +86,17 @@ def _variants(kind: Any) -> Iterator[Placement]:
     yield kind(**base)
     for name, values in candidates.items():
         for value in values:
-            if (placement := _create(kind, {**base, name: value})) is not None:
+            placement = _create(kind, {**base, name: value})
+            if placement is not None:
                 yield placement
 
 
 def _first_accepted(kind: Any, candidates: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
-    """Return the first accepted fields: `dim` has its first candidate, all other fields the candidate of one index."""
+    """Return the first accepted fields: `dim` has its first candidate, all other fields the candidate of one index.
+
+    A field with fewer candidates has its last one. None is returned if the class accepts no such fields, or if a field
+    has no candidates.
+    """
     for index in range(max(map(len, candidates.values()), default=1)):
         fields = {
             name: values[0 if name == "dim" else min(index, len(values) - 1)]

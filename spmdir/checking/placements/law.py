@@ -64,6 +64,7 @@ class Example:
 
     @property
     def seed(self) -> int:
+        """The seed of the random values. Equal examples have equal seeds in every process."""
         return zlib.crc32(str(self).encode())
 
     def tensor(self) -> torch.Tensor:
@@ -80,9 +81,11 @@ class Example:
         return torch.complex(real, *imaginary).to(dtype) if imaginary else real.to(dtype)
 
     def noise(self, draw: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the noise for `Placement.distribute`. Each number `draw` has its own noise."""
+        """Return the noise for `Placement.distribute`: tensor → random values. Each `draw` gives other values."""
         noise = random_like(torch.Generator().manual_seed(self.seed + 1 + draw))
-        return noise if self.noise_scale == 1 else lambda tensor: (noise(tensor) * self.noise_scale).to(tensor.dtype)
+        if self.noise_scale == 1:
+            return noise
+        return lambda tensor: (noise(tensor) * self.noise_scale).to(tensor.dtype)
 
 
 def _special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -98,7 +101,7 @@ def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _low_rank(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a matrix of rank 1 with the shape of `value`, if it has 2 dimensions."""
+    """Return nonnegative values with the shape of `value`. If it has 2 dimensions, they are a matrix of rank 1."""
     return value.abs() if value.dim() < 2 else (value[:, :1] * value[:1]).abs()
 
 

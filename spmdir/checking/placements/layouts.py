@@ -14,6 +14,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import Placement
 
 Shape = tuple[int, ...]
+"""The sizes of a tensor."""
 
 COUNTS = (1, 2, 3, 4)
 """The numbers of ranks for all shapes."""
@@ -22,11 +23,13 @@ MORE_COUNTS = (5, 6, 7, 8)
 """The numbers of ranks for SHAPES_OF_MORE_COUNTS shapes each."""
 
 SHAPES_OF_MORE_COUNTS = 3
+"""The number of shapes for each of MORE_COUNTS."""
 
 SHAPES = (
     (), (0,), (1,), (2,), (5,), (8,), (12,), (31,), (3, 2), (4, 6), (5, 7), (1, 3), (0, 3), (3, 0), (12, 1), (2, 3, 4),
     (8, 1, 5), (2, 3, 5, 4), (1, 8, 6, 4), (3, 64), (32, 128),
 )  # fmt: skip
+"""The usual shapes."""
 
 LARGE = 5001
 """The size of a large dimension. From 2 to 8 ranks, only 3 divide it evenly. It exceeds a page of 4096 elements."""
@@ -41,10 +44,13 @@ MAX_DRAWN_LAYOUTS = 24
 """The largest number of accepted random shapes."""
 
 MAX_DRAWN_ELEMENTS = 1 << 13
+"""The largest number of elements of a random shape."""
 
 DRAWN_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
+"""The sizes of dimensions of random shapes."""
 
 MAX_DRAWN_DIMENSIONS = 4
+"""The largest number of dimensions of random shapes, if the placement does not require more."""
 
 
 def layouts(placement: Placement) -> tuple[Example, ...]:
@@ -57,7 +63,7 @@ def layouts(placement: Placement) -> tuple[Example, ...]:
 
 @lru_cache(maxsize=64)
 def _layouts(placement: Placement) -> tuple[Example, ...]:
-    """Return examples of the numbers of ranks and shapes that the placement accepts."""
+    """Return the result of `layouts`: usual shapes on usual and on more ranks, and random ones if few are accepted."""
     shapes = [*dict.fromkeys((*placement.sample_shapes, *_usual_shapes(placement)))]
     tuple_lengths = [len(numbers) for numbers in tuple_fields(placement) if numbers]
     candidates = [(count, shape) for count in dict.fromkeys((*COUNTS, *tuple_lengths)) for shape in shapes]
@@ -117,13 +123,13 @@ def _draw_layouts(placement: Placement, counts: list[int]) -> list[tuple[int, Sh
 
 
 def _sizes_in_fields(placement: Placement) -> tuple[int, ...]:
-    """Return sizes of dimensions from the fields of a placement."""
+    """Return sizes of dimensions that the fields of a placement suggest: sums of tuples, and integers."""
     sums = map(sum, tuple_fields(placement))
     return tuple(dict.fromkeys((*sums, *(number for number in integer_fields(placement) if 1 < number < 1000))))
 
 
 def _rank_counts_in_fields(placement: Placement) -> Iterator[int]:
-    """Yield numbers of ranks from the fields of a placement."""
+    """Yield numbers of ranks that the fields of a placement suggest: each integer, and twice the integer, up to 16."""
     for number in integer_fields(placement):
         yield from (count for count in (number, 2 * number) if 1 <= count <= 16)
 

@@ -57,12 +57,13 @@ def with_supported_type(sample: Sample, placement: Placement) -> Sample:
 
 @cache
 def every_sample() -> tuple[Sample, ...]:
+    """Return the samples of all ops that have rules."""
     return tuple(all_samples(default()))
 
 
 @cache
 def _usual_samples() -> tuple[Sample, ...]:
-    """Return the samples of USUAL_OPS, from a few families: to make those of all families takes longer."""
+    """Return the samples of USUAL_OPS. Only a few families have them, and making the samples of all takes longer."""
     torch.manual_seed(0)
     families = (pointwise, contraction, reduction, softmax, view, index, normalization)
     written = (sample for family in families for sample in family.samples() if sample.op in USUAL_OPS)

@@ -44,7 +44,7 @@ class StatesOfOp(Example):
 
 
 def _is_combined(placement: Placement) -> bool:
-    """Return whether a placement is the first part of a packed one; it stands for all parts."""
+    """Return whether a placement is part 0 of a packed one. The laws of states are checked for this part only."""
     return isinstance(placement, PackedPlacement) and placement.part == 0
 
 
@@ -78,7 +78,8 @@ def _types_of_states(placement: PackedPlacement, op: str) -> Iterator[tuple[tupl
                 for operand, operand_placement in zip(case.operands, strategy.operands, strict=True)
             ]
             form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local_operands)))
-            for call in [expanded.call for expanded in form.ops] if form else []:
+            calls = [expanded.call for expanded in form.ops] if form else []
+            for call in calls:
                 if call.name == CombineOp.name and find_packed_placement(str(call.argument["by"])) == placement:
                     yield tuple((part.shape, part.dtype) for part in call.results if part)
 

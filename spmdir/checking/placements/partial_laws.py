@@ -70,10 +70,12 @@ def _find_identity_fault(placement: Any, example: Example) -> Fault:
 
 
 def _has_identity(placement: Placement) -> bool:
+    """Return whether a partial placement declares an identity."""
     return isinstance(placement, PartialPlacement) and placement.identity is not None
 
 
 def _allows_copies(placement: Placement) -> bool:
+    """Return whether copies of the value are partial values of the placement."""
     return isinstance(placement, PartialPlacement) and placement.copies
 
 
@@ -95,12 +97,16 @@ def _tensors_on_two_ranks(placement: Placement) -> Iterator[Example]:
     """Yield tensors on 2 ranks whose type the standard placement of the same kind supports."""
     if isinstance(placement, PartialPlacement):
         for example in tensor_examples(placement):
-            if example.count == 2 and _of_kind(placement, example):
+            if example.count == 2 and _commuting_placement(placement, example):
                 yield example
 
 
-def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
-    """Return the standard placement of the same kind, else `placement`; None if it does not support the type."""
+def _commuting_placement(placement: PartialPlacement, example: Example) -> Placement | None:
+    """Return a placement whose reduction commutes with that of `placement`, to nest them.
+
+    It is the standard placement of the same kind, or `placement` itself if its kind is not standard. None is returned
+    if it does not support the element type of `example`.
+    """
     commuting = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
     return commuting if commuting.supports(example.dtype or F32) else None
 
@@ -110,7 +116,7 @@ def _find_order_fault(placement: Any, example: Example) -> str | None:
 
     On 2x2 ranks, `rows[i][j]` is the part of rank (i, j). The first reduction adds the parts of each column j.
     """
-    tensor, commuting = example.tensor(), _of_kind(placement, example)
+    tensor, commuting = example.tensor(), _commuting_placement(placement, example)
     assert commuting is not None
     shards = placement.distribute(tensor, 2, example.noise())
     rows = [commuting.distribute(shard, 2, example.noise(2 + index)) for index, shard in enumerate(shards)]

@@ -37,10 +37,14 @@ MORE_COUNTS = (5, 8, 7, 6)
 """Numbers of ranks above the usual ones. One sample in SAMPLES_PER_LARGE_COUNT is checked on one of them, in turn."""
 
 SAMPLES_PER_LARGE_COUNT = 6
+"""Every so many samples, one is also checked on a larger number of ranks."""
 
 
 def _sample_calls(placement: Placement) -> Iterator[SampleCall]:
-    """Yield sample calls of the ops for which the placement may have strategies."""
+    """Yield sample calls of the ops for which the placement may have strategies, on the usual numbers of ranks.
+
+    Every SAMPLES_PER_LARGE_COUNT-th sample is also called on a larger number of ranks.
+    """
     if not (_adds_strategies(placement) or texts_of(type(placement))):
         return
     declared_ops = frozenset(other_names(texts_of(type(placement))))
@@ -136,14 +140,17 @@ def _companions(placement: Placement) -> tuple[Placement, ...]:
 
 
 def _subject(text: TextStrategy) -> str:
+    """Return the subject of the law for a strategy: `OP: (…) -> (…)`."""
     return f"{text.op}: {text}"
 
 
 def _text_subjects(placement: Placement) -> list[str]:
+    """Return the subjects of the strategies that the placement declares as text."""
     return [_subject(text) for text in _runs_of_texts(placement)]
 
 
 def _text_strategy_runs(placement: Placement) -> Iterator[TextStrategyRuns]:
+    """Yield one example for each declared strategy that applies to a sample call."""
     for text, runs in _runs_of_texts(placement).items():
         if runs:
             yield TextStrategyRuns(note=_subject(text), subject=_subject(text), runs=tuple(runs))

@@ -18,6 +18,7 @@ FACTORS = (2, 3)
 """The factors for `scaled`, `unscaled` and `inside`."""
 
 UNEVEN_SIZES = (97, 1000, LARGE)
+"""Sizes of dimensions that most numbers of ranks do not divide."""
 
 LARGE_COUNTS = (16, 65)
 """Additional numbers of ranks for `runs`."""
@@ -48,7 +49,10 @@ def _find_partition_fault(placement: Any, example: Example) -> str | None:
     position = 0  # all earlier positions are on exactly one rank
     for start, end, rank in sorted(ranges):
         if not position == start < end <= size:
-            fault = "overlap" if start < position else "leave a gap" if start > position else "exceed the dimension"
+            if start < position:
+                fault = "overlap"
+            else:
+                fault = "leave a gap" if start > position else "exceed the dimension"
             expected = f"expected each of {size} positions on exactly one rank; `ranges` returns {ranges_of_ranks}"
             return f"the ranges {fault} at {start}, of rank {rank}; {expected}"
         position = end
@@ -84,6 +88,7 @@ def _can_nest(placement: Placement) -> bool:
 
 
 def _tensors_on_four_ranks(placement: Placement) -> Iterator[Example]:
+    """Yield tensors on 4 ranks for a placement that can nest; of evenly sharded sizes for a shard placement."""
     if not _can_nest(placement):
         return
     if isinstance(placement, ShardPlacement):

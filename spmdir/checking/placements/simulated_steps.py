@@ -94,6 +94,7 @@ def run_moves(moves: Sequence[Move], shards_of_moves: Sequence[Sequence[torch.Te
     results_of_ranks = run_lockstep(graphs, inputs, mesh)
     results = [list(shards) for shards in zip(*results_of_ranks, strict=True)]
     for new_state, old_state, sharding in zip(results[len(moves) :], states, state_shardings, strict=True):
+        # Raises an error if ranks that share a state have different values.
         collect(new_state, sharding, mesh, _global_state_shape(old_state, sharding, mesh))
     return results[: len(moves)]
 
@@ -155,6 +156,7 @@ def _global_state_shape(state: list[torch.Tensor], sharding: Sharding, mesh: Mes
 
 
 def _type(meta: TensorMeta) -> str:
+    """Return a tensor type in the text of a program."""
     return f"tensor<{meta}>"
 
 

@@ -57,6 +57,7 @@ MOVES_PER_PROGRAM = 48
 """The number of moves in one program."""
 
 Entries = list[tuple[str, Placement]]
+"""(mesh axis, placement) pairs of a sharding."""
 
 
 def edge_name(edge: Edge) -> str:
@@ -76,6 +77,7 @@ def _has_steps_at_magnitudes(placement: Placement) -> bool:
 
 
 def _edge_subjects(placement: Placement) -> list[str]:
+    """Return the names of the edges that accept some placement at their other end."""
     if not is_value_placement(placement):
         return []
     return [edge_name(edge) for edge in placement.edges() if _accepts_any_end(edge)]
@@ -128,15 +130,16 @@ def _reshard_moves(placement: Placement) -> Iterator[Move]:
         if first_example is not None and example.ranks not in (*usual_counts(placement), *MORE_COUNTS):
             continue
         first_example = first_example or example
-        mesh = Mesh({"x": example.ranks})
+        mesh, mesh_of_two_axes = Mesh({"x": example.ranks}), Mesh({"x": example.ranks, "y": 2})
         for partner in partners:
-            entry, partner_entry, second_axis = ("x", placement), ("x", partner), ("y", partner)
+            entry, partner_entry, second_entry = ("x", placement), ("x", partner), ("y", partner)
             for source, target in (([entry], [partner_entry]), ([partner_entry], [entry])):
                 yield from _move("reshard", example, mesh, source, target)
-            if example.count == first_example.count:
-                for outer, inner in ((entry, second_axis), (second_axis, entry)):
-                    for source, target in (([outer, inner], [outer]), ([inner], [outer, inner])):
-                        yield from _move("reshard", example, Mesh({"x": example.ranks, "y": 2}), source, target)
+            if example.count != first_example.count:
+                continue
+            for outer, inner in ((entry, second_entry), (second_entry, entry)):
+                for source, target in (([outer, inner], [outer]), ([inner], [outer, inner])):
+                    yield from _move("reshard", example, mesh_of_two_axes, source, target)
     if first_example is None:
         return
     for source_partner, target_partner in itertools.permutations(partners, 2):
@@ -156,13 +159,16 @@ def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator
     random = Random(str(placement))
 
     def draw_moves(axes: Sequence[str], draws: int) -> Iterator[Move]:
+        """Yield the valid moves among `draws` random ones in which `placement` occurs."""
         for index in range(draws):
             source = [(axis, random.choice(choices)) for axis in axes]
             target = [(axis, random.choice(choices)) for axis in axes]
             if any(drawn == placement for _, drawn in (*source, *target)):
                 yield from _move("reshard", tensors[index % len(tensors)], Mesh(dict.fromkeys(axes, 2)), source, target)
 
-    for axes, number in DRAWN_MOVES.items() if tensors else ():
+    if not tensors:
+        return
+    for axes, number in DRAWN_MOVES.items():
         # A placement without steps between these placements would be drawn forever.
         yield from islice(draw_moves(axes, draws=40 * number), number)
 
@@ -218,7 +224,8 @@ def moves_of_large_tensors(placement: Placement) -> Iterator[Move]:
     moves: list[Move] = []
     for count in usual_counts(placement):
         unsharded_size = 96 if rank < 4 else 24
-        for size in (unsharded_size,) if placement.dim is None else even_sizes(placement, count):
+        sizes = (unsharded_size,) if placement.dim is None else even_sizes(placement, count)
+        for size in sizes:
             large = attrs.evolve(example, count=count, shape=(size,) * rank)
             if accepts(placement, (size,) * rank, count) and _can_represent(placement, large):
                 moves += moves_along_edges(placement, large)
@@ -238,7 +245,9 @@ def _moves_without_padding(placement: Placement, example: Example) -> Iterator[M
     tried: set[tuple[str, Sharding, Sharding]] = set()
     for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape))[:MAX_EVEN_SHAPES]:
         even = attrs.evolve(example, shape=shape)
-        for move in moves_along_edges(placement, even) if _can_represent(placement, even) else ():
+        if not _can_represent(placement, even):
+            continue
+        for move in moves_along_edges(placement, even):
             key = (move.subject, move.source, move.target)
             is_even = all(
                 sharding.is_even(dim, size, move.mesh)

@@ -23,7 +23,10 @@ from spmdir.core.placement.base import Placement
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 DTYPES = (F64, F32, F16, BF16, I64, I32, I8, UI8, I1, COMPLEX_F64)
+"""The usual element types of examples."""
+
 FLOATS = (F64, F32, F16, BF16)
+"""The floating-point types among them."""
 
 SCALES = {
     F64: (1e4, 1e30, 1e-30),
@@ -48,16 +51,21 @@ def supported_types(placement: Placement) -> list[DType]:
 def tensor_examples(placement: Placement) -> Iterator[Example]:
     """Yield layouts with supported element types: one type each in turn, all types for tensors of medium size."""
     dtypes = supported_types(placement)
-    for index, example in enumerate((*layouts(placement), *large_layouts(placement)) if dtypes else ()):
+    if not dtypes:
+        return
+    for index, example in enumerate((*layouts(placement), *large_layouts(placement))):
         is_medium = 24 <= math.prod(example.shape or ()) <= 1000
-        for dtype in dtypes if is_medium else (dtypes[index % len(dtypes)],):
+        dtypes_of_example = dtypes if is_medium else (dtypes[index % len(dtypes)],)
+        for dtype in dtypes_of_example:
             yield attrs.evolve(example, dtype=dtype, values=usual_values(placement, dtype))
 
 
 def special_tensors(placement: Placement) -> Iterator[Example]:
     """Yield layouts of floating-point elements, among them NaN, infinities and negative zeros."""
     dtypes = [dtype for dtype in FLOATS if placement.supports(dtype)]
-    for index, example in enumerate(layouts(placement) if dtypes else ()):
+    if not dtypes:
+        return
+    for index, example in enumerate(layouts(placement)):
         yield attrs.evolve(example, dtype=dtypes[index % len(dtypes)], values="special")
 
 
@@ -65,8 +73,10 @@ def magnitude_tensors(placement: Placement) -> Iterator[Example]:
     """Yield tensors of large, small, sparse, cancelling and linearly dependent values, on two numbers of ranks."""
     for count in usual_counts(placement):
         examples = [example for example in layouts(placement) if example.count == count]
+        if not examples:
+            continue
         examples.sort(key=lambda example: (len(example.shape or ()) == 2, math.prod(example.shape or ())))
-        for dtype in scaled_types(placement) if examples else ():
+        for dtype in scaled_types(placement):
             usual = attrs.evolve(examples[-1], dtype=dtype, values=usual_values(placement, dtype))
             yield from (attrs.evolve(usual, scale=scale) for scale in SCALES[dtype])
             if dtype not in FLOATS:

@@ -36,6 +36,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     has_ended, caller = False, sys._getframe(2)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
+        """Raise TooLong in `frame`, unless the limit is just being set or removed."""
         # An error while the limit is being removed would leave its timers running.
         if has_ended or frame is caller or (frame is not None and frame.f_code.co_filename in OWN_FILES):
             return

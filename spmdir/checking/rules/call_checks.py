@@ -51,9 +51,13 @@ class SearchResult:
 def check_op(
     op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, progress: Callable[[str], None]
 ) -> OpReport:
-    """Check one op.
+    """Check one op: run its strategies on samples, their variants and other numbers, and search for missing strategies.
+
+    With plug-in placements in `options`, only the strategies that these add are run, and nothing is searched.
 
     Args:
+        samples: calls of the op. A sample whose op fails is left out, with a note.
+
         progress: called with a description of each step, before it runs. If the worker process crashes, the report
             contains the last description.
     """
@@ -78,19 +82,21 @@ def check_op(
     for sample in samples:
         text = describe(sample)
         progress(f"preparing {text}")
-        case = _case(sample, rules, text, notes)
+        case = _prepare_or_note(sample, rules, text, notes)
         if case is None:
             continue
-        tried = [("", case), *variants(sample, case, rules)]
+        named_cases = [("", case), *variants(sample, case, rules)]
         number = len(cases)
-        cases.append(TriedSample(text, sample, case, [variant for name, variant in tried if name]))
-        for name, variant in tried:
+        cases.append(TriedSample(text, sample, case, [variant for name, variant in named_cases if name]))
+        for name, variant in named_cases:
             progress(f"running {text} with {name}" if name else f"running {text}")
             for verdict in axis_verdicts(variant, options.counts, plugins):
                 record(number, name, verdict)
         progress(f"running {text} with other numbers")
-        for name, verdict in () if plugins else number_verdicts(sample, case, rules):
-            record(number, name, verdict)
+        if not plugins:
+            for name, verdict in number_verdicts(sample, case, rules):
+                record(number, name, verdict)
+    # Strategies of plug-ins as text are also run on calls that are derived from the samples.
     texts = runs_of_texts(plugins, samples, rules, options.counts) if plugins else {}
     for runs in texts.values():
         for run in runs:
@@ -104,36 +110,38 @@ def check_op(
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
     unchecked: list[str] = []
-    for strategy in (text for text in (texts or rules.text_strategies(op)) if text not in run_texts):
+    for strategy in texts or rules.text_strategies(op):
+        if strategy in run_texts:
+            continue
         if reason := _why_unchecked(strategy, rules, plugins):
             notes.append(f"not checked: {strategy}: {reason}")
         else:
             unchecked.append(str(strategy))
     missing = _find_missing_strategies(op, cases, rules, progress) if options.missing and not plugins else ()
-    sound = sum(is_sound.values())
+    sound_count = sum(is_sound.values())
     return OpReport(
         op,
         _family(op, rules),
-        len(cases),
-        sound,
-        len(is_sound) - sound,
-        tuple(faults),
-        missing,
-        tuple(dict.fromkeys(notes)),
+        samples=len(cases),
+        sound=sound_count,
+        faulty=len(is_sound) - sound_count,
+        unsound=tuple(faults),
+        missing=missing,
+        notes=tuple(dict.fromkeys(notes)),
         unchecked=tuple(unchecked),
         reason=rules.records[op][0].unchecked,
     )
 
 
 def _why_unchecked(text: TextStrategy, rules: RuleSet, plugins: Sequence[Placement]) -> str | None:
-    """Return the reason why a strategy cannot be checked: from the comment before it, or from its class."""
+    """Return the reason why a strategy cannot be checked: from its class, or from the comment before it; else None."""
     declared = (type(placement).unchecked.get(text.op) for placement in plugins)
     records = (record for record in rules.declared.get(text.op, ()) if record.line == text.location.line)
     return next(filter(None, (*declared, *(record.unchecked for record in records))), None)
 
 
-def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
-    """Return the prepared sample; None, with a note, if its op fails."""
+def _prepare_or_note(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:
+    """Return the prepared sample; if its op fails, add a note that begins with `text` to `notes`, and return None."""
     if why_undetermined(sample.op):
         sample = attrs.evolve(sample, compare=False)
     try:
@@ -180,7 +188,13 @@ def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tupl
 def _find_missing_strategies(
     op: str, cases: Sequence[TriedSample], rules: RuleSet, say: Callable[[str], None]
 ) -> tuple[MissingStrategy, ...]:
-    """Return strategies that are sound for samples of the op, but that its rule lacks."""
+    """Return strategies that are sound for samples of the op, but that its rule lacks.
+
+    A strategy counts if it is sound in all samples whose calls differ only in sizes.
+
+    Args:
+        say: called with a description of each step.
+    """
     searches: list[tuple[TriedSample, SearchResult]] = []
     for tried in cases:
         if not has_distinct_results(tried.case):
@@ -197,11 +211,12 @@ def _find_missing_strategies(
             sound_in_all[key, operands] = None
         for assignment in result.sound:
             earlier = sound_in_all.get((key, assignment.operands), assignment)
-            sound_in_all[key, assignment.operands] = earlier and earlier.intersect(assignment)
+            sound_in_all[key, assignment.operands] = None if earlier is None else earlier.intersect(assignment)
     samples_of_strategy: dict[str, list[str]] = {}
     for tried, result in searches:
         for assignment in result.sound:
-            if common := sound_in_all[key_of_equal_calls(tried.case), assignment.operands]:
+            common = sound_in_all[key_of_equal_calls(tried.case), assignment.operands]
+            if common is not None:
                 samples_of_strategy.setdefault(str(common), []).append(tried.text)
     return tuple(
         MissingStrategy(strategy, len(samples), samples[0], why_left_out(op, strategy))
@@ -241,7 +256,8 @@ def find_missing(case: Case, variants: Iterable[Case] = (), hard_cases: Iterable
             continue
         assignment = check_in_all_trials([main_trial, *trials], operands)
         if assignment and any(placement.trait == "partial" for placement in operands):
-            hard_trials = list(map(_trial, hard_cases)) if hard_trials is None else hard_trials
+            if hard_trials is None:
+                hard_trials = list(map(_trial, hard_cases))
             assignment = check_in_all_trials(hard_trials, operands, assignment)
         if assignment:
             sound.append(assignment)
@@ -251,13 +267,18 @@ def find_missing(case: Case, variants: Iterable[Case] = (), hard_cases: Iterable
 
 
 def _trial(case: Case) -> AssignmentTrial:
+    """Return the trial of assignments for the call of a case."""
     return AssignmentTrial(case.rule.call, case.operands, case.expected, case.rule.shape_arguments)
 
 
 def check_in_all_trials(
     trials: Sequence[AssignmentTrial], operands: tuple[Placement, ...], so_far: SoundAssignment | None = None
 ) -> SoundAssignment | None:
-    """Return the assignment with its result placements if it is sound in all trials, else None."""
+    """Return the assignment with its result placements if it is sound in all trials, else None.
+
+    Args:
+        so_far: the assignment from earlier trials. Only its placements of results are considered.
+    """
     assignment = so_far
     for trial in trials:
         assignment = trial.check_assignment(operands, RANKS_OF_SEARCH, assignment)

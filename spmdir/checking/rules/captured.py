@@ -105,7 +105,8 @@ class _Recorder(TorchDispatchMode):
         name = op_name(func)
         is_selected = name.startswith("aten.") if self.selected is None else name in self.selected
         # The sample copies the operands before the op may overwrite them.
-        sample = _sample(name, func, args, kwargs) if is_selected and not schema_of(func).is_mutable else None
+        is_recorded = is_selected and not schema_of(func).is_mutable
+        sample = _sample_of_call(name, func, args, kwargs) if is_recorded else None
         result = func(*args, **kwargs)
         if sample:
             self._record(sample)
@@ -144,7 +145,7 @@ def op_name(func: Any) -> str:
     return f"{name}.{schema.overload_name}" if schema.overload_name else name
 
 
-def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
+def _sample_of_call(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
     """Return the call as a sample; None if a sample cannot contain one of its values."""
     values = dict(zip((argument.name for argument in schema_of(func).arguments), args, strict=False)) | kwargs
     operands: list[Any] = []
@@ -164,14 +165,17 @@ def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
 
 
 def _operand(value: Any) -> Any:
-    """Return a copy of an operand, or UNSUPPORTED."""
+    """Return a copy of an operand; UNSUPPORTED if it is a tensor that is large, not dense, or of a subclass.
+
+    A list is converted entry by entry. Other values, such as numbers, are returned unchanged.
+    """
     if isinstance(value, (list, tuple)):
         operands = [_operand(entry) for entry in value]
         return UNSUPPORTED if any(entry is UNSUPPORTED for entry in operands) else operands
     if not isinstance(value, Tensor):
         return value
-    dense = value.layout == torch.strided and value.device.type == "cpu" and value.dtype in DTYPES_OF_TORCH
-    if not dense or value.numel() > MAX_ELEMENTS or type(value) not in (Tensor, torch.nn.Parameter):
+    is_dense = value.layout == torch.strided and value.device.type == "cpu" and value.dtype in DTYPES_OF_TORCH
+    if not is_dense or value.numel() > MAX_ELEMENTS or type(value) not in (Tensor, torch.nn.Parameter):
         return UNSUPPORTED
     return value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 

@@ -25,6 +25,7 @@ MAX_CAPTURED_CALLS = 8
 """The largest number of captured calls of an op that are checked. Calls of different kinds go first."""
 
 CAPTURE_SECONDS = 120.0
+"""The time limit for the samples of one OpInfo."""
 
 FILTER_LIMIT = 40
 """If there are at most this number of ops, only OpInfos whose names share a word with one of them are run."""
@@ -89,7 +90,7 @@ def check_rules(
     for text in placements:
         parse_placement(text)
     options = Options(tuple(world_sizes), missing, tuple(placements))
-    report_progress = progress or str
+    report_progress = progress or (lambda text: None)
     with pool(setup, processes or os.cpu_count() or 1) as ask:
         if captured:
             report_progress("running torch's OpInfo samples")
@@ -113,6 +114,8 @@ def _select_ops(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
 
 def captured_calls(ask: RunJobs, selected: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
     """Return op → pickled samples of its calls in OpInfos, and notes on failures.
+
+    If few ops are selected, only OpInfos whose names have a word in common with one of them are run, to save time.
 
     Args:
         selected: the ops to capture; None for all.
@@ -167,6 +170,7 @@ def _check_ops(
     """
 
     def jobs(names: Sequence[str], options: Options) -> list[Any]:
+        """Return a job for each op, see `worker.Session.check`."""
         return [("check", op, calls.get(op, ()), options) for op in names]
 
     answers: dict[str, Any] = {}

@@ -19,10 +19,15 @@ Pairs = Sequence[tuple[TypeTrial, DType | None]]
 
 
 def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:
-    """Return the type signatures of an op: one, or one for each value of an argument that affects result types."""
+    """Return the type signatures of an op: one, or one for each value of an argument that affects result types.
+
+    If no signature agrees with all trials, the types of some results are not checked: their sources are ().
+    """
     run_trials = [trial for trial in trials if trial.result_types and not trial.is_rejected]
-    for accepted in (run_trials, [trial for trial in run_trials if trial.is_accepted]):
-        signature = _signature(op, trials, accepted, None)
+    accepted_trials = [trial for trial in run_trials if trial.is_accepted]
+    # Prefer a signature that also agrees with trials that ran on meta tensors only.
+    for accepted in (run_trials, accepted_trials):
+        signature = _fit_signature(op, trials, accepted, None)
         if all(signature.results):
             return [signature]
         for name in _switch_arguments(trials):
@@ -54,13 +59,16 @@ def _signatures_by_value(
     """Return a signature for each value of the argument `name`."""
 
     def with_value(candidates: Sequence[TypeTrial], value: str) -> list[TypeTrial]:
+        """Return the trials whose argument `name` has this value, as text."""
         return [trial for trial in candidates if argument_text(trial.arguments.get(name)) == value]
 
     values = dict.fromkeys(argument_text(trial.arguments.get(name)) for trial in trials)
-    return [_signature(op, with_value(trials, value), with_value(accepted, value), (name, value)) for value in values]
+    return [
+        _fit_signature(op, with_value(trials, value), with_value(accepted, value), (name, value)) for value in values
+    ]
 
 
-def _signature(
+def _fit_signature(
     op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], guard: tuple[str, str] | None
 ) -> TypeSignature:
     """Fit a signature of element types to the trials of an op.
@@ -72,7 +80,7 @@ def _signature(
     rejected = [trial for trial in trials if trial.is_rejected]
     result_count = max((len(types) for trial in accepted for _, types in trial.result_types), default=1)
     dtype = dtype_argument(op)
-    results = tuple(_sources(accepted, index, dtype) for index in range(result_count))
+    results = tuple(_find_sources(accepted, index, dtype) for index in range(result_count))
     equal = tuple(_equal_operands([trial for trial in trials if trial.is_accepted], rejected))
     allowed = tuple(_restricted_operands(trials, dtype))
     return TypeSignature(op, results, guard, allowed, equal)
@@ -113,7 +121,11 @@ def _types_of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
 
 
 def _equal_operands(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]) -> Iterator[tuple[str, ...]]:
-    """Yield the groups of operands that must have equal element types."""
+    """Yield the groups of operands that must have equal element types.
+
+    Pairs with a common operand join to one group: (x, y) and (y, z) become (x, y, z). A group of one operand is a list
+    of tensors whose types must be equal.
+    """
     groups: list[list[str]] = []
     names = [name for name in _operand_names(rejected) if name not in STATISTICS]
     for name in names:
@@ -131,9 +143,11 @@ def _must_be_equal(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial],
     """Return whether torch rejects different element types for these operands that it accepts if all are equal."""
 
     def types(trial: TypeTrial) -> list[DType]:
+        """Return the element types of the operands `names`."""
         return [meta.dtype for name in names for meta in trial.operands.get(name, ())]
 
     def has_operands(trial: TypeTrial) -> bool:
+        """Return whether a trial has all these operands, and at least two tensors among them."""
         return all(trial.operands.get(name) for name in names) and len(types(trial)) > 1
 
     accepted_types = [types(trial) for trial in accepted if has_operands(trial)]
@@ -146,23 +160,26 @@ def _must_be_equal(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial],
     )
 
 
-def _sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) -> tuple[TypeSource, ...]:
-    """Return the source of the element type of result `index`: one, or one for meta tensors and one for the CPU."""
+def _find_sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) -> tuple[TypeSource, ...]:
+    """Return the source of the element type of result `index`: one, or one for meta tensors and one for the CPU.
+
+    Returns () if no source agrees with all trials.
+    """
     pairs_of_device: dict[str, list[tuple[TypeTrial, DType | None]]] = {"meta": [], "cpu": []}
     for trial in accepted:
         for device, types in trial.result_types:
-            if types[index:] and types[index]:
+            if index < len(types) and types[index] is not None:
                 pairs_of_device[device].append((trial, types[index]))
     # Prefer one source for both devices.
     both_devices = [*pairs_of_device["meta"], *pairs_of_device["cpu"]]
     for groups in ([both_devices], list(pairs_of_device.values())):
-        sources = [_source(pairs, dtype) for pairs in groups if pairs]
+        sources = [_find_source(pairs, dtype) for pairs in groups if pairs]
         if sources and all(sources):
             return tuple(dict.fromkeys(source for source in sources if source))
     return ()
 
 
-def _source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
+def _find_source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
     """Return the simplest source that gives the right element type in all pairs; None if there is none.
 
     Args:
@@ -202,14 +219,16 @@ def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
     if len(types) == 1:
         yield TypeSource(fixed=types.pop())
     affecting = [name for name in (*operands, *numbers) if _affects_result(pairs, name)]
-    sets: list[tuple[str, ...]] = [(name,) for name in (affecting or operands or numbers)]
-    sets += [tuple(affecting)] if len(affecting) > 1 else []
-    sets += [(name,) for name in operands]
-    sets += list(itertools.combinations(operands, 2)) if len(operands) <= 6 else []
-    sets += [tuple(operands), (*operands, *numbers)]
-    for names, map_ in itertools.product(dict.fromkeys(sets), MAPS):
+    promoted_names: list[tuple[str, ...]] = [(name,) for name in (affecting or operands or numbers)]
+    if len(affecting) > 1:
+        promoted_names.append(tuple(affecting))
+    promoted_names += [(name,) for name in operands]
+    if len(operands) <= 6:
+        promoted_names += itertools.combinations(operands, 2)
+    promoted_names += [tuple(operands), (*operands, *numbers)]
+    for names, map_name in itertools.product(dict.fromkeys(promoted_names), MAPS):
         if names:
-            yield TypeSource(names, map_)
+            yield TypeSource(names, map_name)
     if not types and not operands:
         yield TypeSource(fixed=dt.F32)
 
@@ -245,5 +264,6 @@ def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> t
             message = error.message
         if message and trial.is_accepted:
             wrong.append((trial, message))
-        lenient_number += trial.is_rejected and not message
+        if trial.is_rejected and not message:
+            lenient_number += 1
     return wrong, lenient_number

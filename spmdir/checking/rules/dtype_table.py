@@ -39,7 +39,9 @@ class TableSession:
 
 
 def derive_lines(ops: Sequence[str], processes: int = 2) -> dict[str, list[str]]:
-    """Return the lines of each op.
+    """Return op → its lines of the table.
+
+    An op that ends its worker process is run again on meta tensors only.
 
     Raises:
         SpmdirError: an op cannot be run even on meta tensors.
@@ -59,11 +61,15 @@ def derive_lines(ops: Sequence[str], processes: int = 2) -> dict[str, list[str]]
 def main(ops: Sequence[str]) -> None:
     """Update the lines of the given ops, or the entire table if there are none."""
     lines_of_op: dict[str, list[str]] = {}
-    for line in TABLE.read_text().splitlines() if ops else ():
+    kept_lines = TABLE.read_text().splitlines() if ops else []
+    for line in kept_lines:
         lines_of_op.setdefault(line.partition(" ")[0], []).append(line)
     lines_of_op |= derive_lines(ops or sorted(default().records))
     TABLE.write_text("".join(f"{line}\n" for op in sorted(lines_of_op) for line in lines_of_op[op]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[2:]) if sys.argv[1:2] == ["write"] else serve(TableSession)
+    if sys.argv[1:2] == ["write"]:
+        main(sys.argv[2:])
+    else:  # a worker process of `derive_lines`
+        serve(TableSession)

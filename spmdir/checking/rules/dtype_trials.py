@@ -42,10 +42,13 @@ STATISTICS = frozenset({"logsumexp", "mean", "rstd", "save_mean", "save_var", "r
 """Operands that some kernels require in f32 if the values are bf16 or f16. They are tried in both types."""
 
 MISSING_KERNEL = re.compile(r"not implemented for|not implemented on|[Oo]n CPU|on cpu")
+"""An error because the device has no kernel for the element types."""
+
 TYPE_ERROR = re.compile(
     r"dtype|scalar.?type|data ?type|same type|[Ff]loat8|\b(Int|Long|Float|Double|Half|Bool|Byte|Char|Short|BFloat16"
     r"|Complex\w+|int|long|bool|boolean|floats?|floating.point|integers?|integral|complex)\b"
 )
+"""An error that concerns element types."""
 
 
 @attrs.frozen
@@ -77,6 +80,7 @@ class TypeTrial:
 
 
 DEVICES = ("meta", "cpu")
+"""The devices on which calls are run."""
 
 
 def dtype_argument(op: str) -> str | None:
@@ -133,7 +137,9 @@ def _variants(
             values = (True, False)
         elif argument.name == dtype:
             values = (*RANKING, None)
-        for value in values if "List" not in type_text else ():
+        if "List" in type_text:
+            continue
+        for value in values:
             yield tensors, {**arguments, argument.name: value}
 
 

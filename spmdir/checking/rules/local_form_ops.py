@@ -12,6 +12,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.packed import find_packed_placement
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
+"""Argument `fill` of `spmd.halo` → the value beyond the ends of a dimension."""
 
 
 def _groups(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
@@ -83,7 +84,11 @@ def wait(tensors: Sequence[Any], mesh: Mesh) -> list[Any]:
 
 
 def assemble(*blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int) -> list[Any]:
-    """Concatenate blocks in the order of the ring. `blocks` are those of each rank, then of previous ranks."""
+    """Concatenate blocks in the order of the ranks of the ring, on every rank.
+
+    Args:
+        blocks: `blocks[n][rank]` is the block of the rank n positions earlier in the ring. With n = 0 it is its own.
+    """
     results: list[Any] = [None] * mesh.world_size
     for group in _groups(mesh, axes):
         for index, rank in enumerate(group):

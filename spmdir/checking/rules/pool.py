@@ -69,8 +69,13 @@ class Worker:
         """
         process = self._process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
-        expired = threading.Event()
-        timer = threading.Timer(timeout, lambda: (expired.set(), process.kill()))
+        has_expired = threading.Event()
+
+        def end_process() -> None:
+            has_expired.set()
+            process.kill()
+
+        timer = threading.Timer(timeout, end_process)
         timer.start()
         stage = ""
         try:
@@ -87,7 +92,7 @@ class Worker:
                 stage = value
         except (EOFError, OSError, pickle.UnpicklingError):
             self.stop()
-            if expired.is_set():
+            if has_expired.is_set():
                 return Death(f"no answer within {timeout:g} s", stage, late=True)
             return Death(_exit_reason(process), stage)
         finally:
@@ -135,6 +140,7 @@ def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -
     idle = list(workers)
 
     def ask(job: Any, timeout: float) -> Any:
+        """Return the answer of an idle worker. There is one for each thread."""
         worker = idle.pop()
         try:
             return worker.ask(job, timeout)

@@ -2,6 +2,9 @@
 
 Backward functions compute the softmax from `logsumexp`, as the kernels do. Therefore a rank with some of the keys
 computes the gradients of these keys.
+
+The public functions have the parameters and results of the ops that they implement, see `REFERENCES`. Results without a
+meaning on the CPU, such as the state of a random generator, are zeros or None.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ Scale = float | None
 
 
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, causal: bool, scale: Scale) -> tuple[Tensor, Tensor]:
-    """Return the scores [batch, heads, queries, keys], and the keys repeated for each head of a group."""
+    """Return the scores [batch, heads, queries, keys], and the keys repeated for each head of a group.
+
+    `scale` multiplies the products of queries and keys; by default 1 / sqrt(features). With `causal`, the scores of
+    later keys are -inf.
+    """
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     scores = scores if bias is None else scores + bias
@@ -49,6 +56,7 @@ def _gradients(
     grad_scores = grad_scores * (query.shape[-1] ** -0.5 if scale is None else scale)
 
     def sum_groups(heads: Tensor) -> Tensor:
+        """Add the gradients of the heads that share a key and a value."""
         return heads.unflatten(1, (-1, group_size)).sum(2)
 
     grad_key = sum_groups(grad_scores.transpose(-1, -2) @ query)
@@ -156,10 +164,12 @@ def overrideable_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tenso
 
 
 def product(self: Tensor, mat2: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """Return the product of matrices that are converted to `out_dtype` first."""
     return self.to(out_dtype) @ mat2.to(out_dtype)
 
 
 def added_product(self: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """Return `self` plus the product of two matrices, all converted to `out_dtype` first."""
     return self.to(out_dtype) + product(mat1, mat2, out_dtype)
 
 

@@ -61,6 +61,9 @@ class AssignmentTrial:
     """Runs a call with different assignments, and caches local operands.
 
     Args:
+        call: the call on one device.
+        operands: its operands.
+        expected: its results; None for a result that is not compared.
         size_arguments: the arguments that list the sizes of the first result.
     """
 
@@ -71,7 +74,11 @@ class AssignmentTrial:
         self._local_tensors: dict[tuple[int, Placement, int, int], list[Tensor]] = {}
 
     def assignments(self, limit: int = MAX_ASSIGNMENTS) -> list[tuple[Placement, ...]]:
-        """Return at most about `limit` assignments to try. The tensors of a list have the same placement."""
+        """Return at most about `limit` assignments to try. The tensors of a list have the same placement.
+
+        If there are more, half of them are drawn at random, and half have operands of one trait: these are more often
+        sound.
+        """
         # For each tensor parameter, the indices of its operands: several for a list, none if it is absent.
         groups = []
         for slot in self.call.slots:
@@ -98,6 +105,8 @@ class AssignmentTrial:
         self, operands: tuple[Placement, ...], counts: Sequence[int], so_far: SoundAssignment | None = None
     ) -> SoundAssignment | None:
         """Return the assignment with the placements of its results if it is sound, else None.
+
+        It is sound if the results have common placements on all `counts` of ranks and for all draws of partial values.
 
         Args:
             counts: the numbers of ranks.
@@ -244,7 +253,11 @@ def _result_candidates(result: Tensor) -> tuple[Placement, ...]:
 def is_placement_of(
     placement: Placement, local_tensors: Sequence[Tensor], expected: Tensor, through_sums: bool
 ) -> bool:
-    """Return whether `local_tensors` are the tensor `expected` in `placement`."""
+    """Return whether `local_tensors`, one for each rank, are the tensor `expected` in `placement`, within rounding.
+
+    Args:
+        through_sums: see `values.difference`.
+    """
     count = len(local_tensors)
     if placement.trait == "shard":
         dim = placement.dim or 0

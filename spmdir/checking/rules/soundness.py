@@ -76,7 +76,10 @@ def cpu_implementation(name: str) -> Any:
 
 
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
-    """Run an op and return its results as a flat list; `slots` is as for `bind_arguments`."""
+    """Run an op and return its results as a flat list; `slots` is as for `bind_arguments`.
+
+    Every call of a random op draws the same numbers, and does not change torch's random state.
+    """
     target = torch_op(name)
     positional, values = bind_arguments(target, slots, tensors, arguments)
     draws = is_random(target)
@@ -89,7 +92,10 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 
 
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
-    """Return the Call of a sample, its flat operands, and its results on one device."""
+    """Run a sample on one device, and return its Call, its flat operands, and its results.
+
+    A number for a tensor parameter becomes an argument of the Call.
+    """
     schema = schema_of(torch_op(sample.op))
     parameters = [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
     tensors: list[torch.Tensor] = []
@@ -170,7 +176,10 @@ def _evaluate_on_rank(value: Any, mesh: Mesh, rank: int) -> Any:
 def run_strategies(
     rule: OpRule, strategies: AxisStrategies, mesh: Mesh, local: list[list[torch.Tensor]]
 ) -> list[list[Any]]:
-    """Run the strategies of all axes; `local` and the returned lists are indexed by operand or result, then by rank."""
+    """Run the strategies of all axes: an expansion, a local form, or the op itself on each rank.
+
+    `local` and the returned lists are indexed by operand or result, then by rank.
+    """
     if any(strategy.rewrite == "expand" for _, strategy in strategies):
         return _run_expansion(rule, strategies, mesh, local)
     form = form_of(rule, strategies, mesh, tuple(meta(tensors[0]) for tensors in local))
@@ -292,7 +301,8 @@ class Case:
 
     Attributes:
         rule: the rule on its call.
-        operands, expected: its flat operands, and the results on one device.
+        operands: its flat operands.
+        expected: the results on one device; None for a result that is not compared.
         finite: whether all operands are finite. Then an infinite result must not become NaN.
     """
 
@@ -314,16 +324,16 @@ def check_strategies(case: Case, strategies: AxisStrategies, mesh: Mesh) -> str 
     """
     rule, operands, expected = case.rule, case.operands, case.expected
     try:
-        local = []
+        local_operands = []
         for index, tensor in enumerate(operands):
             placements = [(mesh.sizes[axis], strategy.operands[index]) for axis, strategy in strategies]
-            local.append(distribute(tensor, placements))
+            local_operands.append(distribute(tensor, placements))
     except UnsupportedError:
         raise
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
     try:
-        results = run_strategies(rule, strategies, mesh, local)
+        results = run_strategies(rule, strategies, mesh, local_operands)
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
     through_sums = not case.finite and any(_has_partial_sums(rule, strategy) for _, strategy in strategies)
@@ -332,12 +342,12 @@ def check_strategies(case: Case, strategies: AxisStrategies, mesh: Mesh) -> str 
             continue
         placements = [(mesh.sizes[axis], strategy.results[index]) for axis, strategy in strategies]
         type_ = tuple(expected_result.shape), DTYPES_OF_TORCH[expected_result.dtype]
-        for rank, local in enumerate(local_results):
+        for rank, shard in enumerate(local_results):
             shape, dtype = local_type(type_, strategies, index, mesh, rank)
-            if tuple(local.shape) != shape:
-                return f"result {index} of rank {rank} has shape {tuple(local.shape)}, not {shape}"
-            if local.dtype != TORCH_DTYPES[dtype]:
-                return f"result {index} has type {local.dtype}, not {TORCH_DTYPES[dtype]}"
+            if tuple(shard.shape) != shape:
+                return f"result {index} of rank {rank} has shape {tuple(shard.shape)}, not {shape}"
+            if shard.dtype != TORCH_DTYPES[dtype]:
+                return f"result {index} has type {shard.dtype}, not {TORCH_DTYPES[dtype]}"
         fault = difference(collect(local_results, placements, type_), expected_result, through_sums)
         if fault:
             return f"result {index} {fault}"
@@ -371,7 +381,7 @@ class Verdict:
 
 
 def prepare(sample: Sample, rules: RuleSet) -> Case:
-    """Return `sample` as a case.
+    """Run `sample` on one device, and return it as a case for its rule.
 
     Raises:
         RuleError: no rule applies to the call.
@@ -411,7 +421,10 @@ def strategies_of(rule: OpRule, count: int, plugins: Sequence[Placement] = ()) -
 
 
 def judge(case: Case, strategies: AxisStrategies, mesh: Mesh) -> Verdict:
-    """Compare `case` by strategies with one device; twice, with different random values, if operands are partial."""
+    """Compare `case` by strategies, one for each axis of `mesh`, with one device.
+
+    If operands are partial, they are compared twice, with different random partial values.
+    """
     text = " and ".join(str(strategy) for _, strategy in strategies)
     operand_placements = [placement for _, strategy in strategies for placement in strategy.operands]
     is_partial = any(placement.trait == "partial" for placement in operand_placements)
@@ -500,8 +513,10 @@ def _pairs(rule: OpRule, plugins: tuple[Placement, ...]) -> Iterator[tuple[Strat
             continue
         # Some inner strategies require the outer one: a minor factor requires that its major factor is sharded.
         for inner in rule.strategies(2, shard_counts([(outer, 2)]), plugins):
+            if not inner.factors or _is_routed(outer) or _is_routed(inner):
+                continue
             occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
-            has_plugin = not plugins or bool(plugins_among(occurring))
-            is_routed = _is_routed(outer) or _is_routed(inner)
-            if inner.factors and has_plugin and not is_routed and are_compatible(rule, (outer, inner), (2, 2), plugins):
+            if plugins and not plugins_among(occurring):
+                continue
+            if are_compatible(rule, (outer, inner), (2, 2), plugins):
                 yield outer, inner

@@ -55,7 +55,9 @@ def runs_of_texts(
     runs_of_text: dict[TextStrategy, list[TextRun]] = {
         text: [] for op in ops for text in rules.text_strategies(op, kinds) if text not in rules.text_strategies(op)
     }
-    for sample in samples if runs_of_text else ():
+    if not runs_of_text:
+        return {}
+    for sample in samples:
         for run in _runs(sample, placements, rules, counts, is_derived=False):
             runs_of_text[run.strategy.text].append(run)  # type: ignore[index]
     for text, runs in runs_of_text.items():
@@ -111,7 +113,10 @@ def with_other_keywords(sample: Sample) -> Iterator[Sample]:
 
 
 def larger_samples(sample: Sample, placements: Sequence[Placement]) -> Iterator[Sample]:
-    """Yield `sample` with larger tensors, and with sizes from the fields of `placements`."""
+    """Yield `sample` with larger tensors, and with sizes from the fields of `placements`.
+
+    For `Ragged(0, [1, 6, 3])`, each size of a dimension is replaced by 10 in turn.
+    """
     for times in SIZE_FACTORS:
         for scaled in _scaled_arguments(sample.arguments, times):
             yield from _resized(sample, lambda size, times=times: size * times if size > 1 else size, scaled)
@@ -119,7 +124,10 @@ def larger_samples(sample: Sample, placements: Sequence[Placement]) -> Iterator[
     sizes = dict.fromkeys(size for tensor in _tensors(sample) for size in tensor.shape if size > 1)
     for field in fields:
         new_size = sum(field) if isinstance(field, tuple) else field
-        for size in sizes if new_size > 1 else ():
+        if new_size <= 1:
+            continue
+        for size in sizes:
+            # A list of sizes of this dimension, as of `split_with_sizes`, becomes the list in the field.
             arguments = {
                 name: field if isinstance(field, tuple) and _is_sizes(value) and sum(value) == size else value
                 for name, value in sample.arguments.items()

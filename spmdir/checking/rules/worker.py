@@ -40,7 +40,7 @@ class Session:
         return opinfo_names()
 
     def capture(self, index: int, selected: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
-        """Return the calls in the samples of one OpInfo."""
+        """Return the calls in the samples of one OpInfo, see `captured.capture`."""
         self.say("running its OpInfo samples")
         return capture(index, selected)
 
@@ -67,13 +67,19 @@ def _samples_of(path: str) -> list[Sample]:
 
 
 def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
-    """Answer jobs until stdin ends. The first job creates `session_of(setup, say)`."""
+    """Answer jobs from stdin until it ends; `pool.Worker` describes the messages.
+
+    Args:
+        session_of: (setup, function that reports a step) → the object whose methods run jobs. The first job creates it,
+            because creating it may fail.
+    """
     # Output of native code must not mix with the answers.
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
 
     def send(kind: str, value: Any) -> None:
+        """Send a message to the parent process."""
         pickle.dump((kind, value), channel)
         channel.flush()
 
@@ -85,7 +91,8 @@ def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
         except EOFError:
             return
         try:
-            session = session or session_of(setup, lambda stage: send("stage", stage))
+            if session is None:
+                session = session_of(setup, lambda stage: send("stage", stage))
             send("answer", getattr(session, method)(*arguments))
         except SpmdirError as error:
             errors = error.errors if isinstance(error, SpmdirErrors) else [error]
