@@ -112,10 +112,12 @@ def accepts(**kinds: Kind) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
+        """Return `function` with the checks."""
         signature = inspect.signature(function)
 
         @wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:
+            """Check the arguments, and call `function`."""
             check_call(signature, function.__name__, args, keywords)
             positional = tuple(signature.parameters)[: len(args)]
             check_kinds(kinds, {**dict(zip(positional, args, strict=False)), **keywords}, positional)
@@ -152,7 +154,13 @@ def check_kinds(kinds: Mapping[str, Kind], arguments: Mapping[str, Any], positio
 
 
 def check_call(signature: inspect.Signature, function: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Raise SpmdirError if these arguments do not fit `signature`."""
+    """Raise SpmdirError if a call with these arguments does not fit `signature`.
+
+    The message names the first unknown keyword, if there is one. Otherwise it contains the reason of Python.
+
+    Args:
+        function: the name of the function, for the message.
+    """
     try:
         signature.bind(*args, **keywords)
     except TypeError as error:

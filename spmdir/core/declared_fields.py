@@ -74,6 +74,7 @@ class Function:
         return f"a function of ({', '.join(self.parameters)})"
 
     def guarded(self, field: str, owner: str, value: Any) -> Any:
+        """Return the function in a GuardedFunction; a function of spmdir itself, and an optional None, unchanged."""
         if value is None and self.optional:
             return None
         function = value.function if isinstance(value, GuardedFunction) else value
@@ -229,7 +230,10 @@ def _shorten(arguments: tuple[Any, ...]) -> str:
 
 
 def _accepts_arguments(function: Any, count: int) -> bool:
-    """Return whether a function can be called with `count` arguments; True if its signature is not available."""
+    """Return whether a function can be called with `count` positional arguments.
+
+    Returns True if its signature is not available, as for some functions written in C.
+    """
     code = getattr(function, "__code__", None)
     # `inspect.signature` is slow, and most functions have only plain parameters.
     if code and inspect.isfunction(function) and not (code.co_flags & inspect.CO_VARARGS or code.co_kwonlyargcount):

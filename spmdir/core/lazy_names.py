@@ -27,6 +27,7 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
     module = sys.modules[package]
 
     def get(name: str) -> object:
+        """Import and return the value of a public name."""
         from importlib import import_module
 
         if name not in module_of_name:
@@ -44,7 +45,11 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
 
 
 def _hint(name: str, module_of_name: dict[str, str]) -> str:
-    """Return the end of the message for an unknown name: the public module that has it, or a similar name."""
+    """Return the end of the message for an unknown name: the public module that has it, or a similar name.
+
+    Args:
+        module_of_name: the public names of the package in which it was looked up.
+    """
     from spmdir.core.errors import did_you_mean
 
     package = Path(__file__).parents[1]

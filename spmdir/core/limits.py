@@ -87,7 +87,10 @@ def check_shape(shape: Iterable[int]) -> None:
 
 
 def check_nesting(text: str, file: str, first_line: int = 1) -> None:
-    """Raise a located LimitError if brackets are nested too deeply or a number has too many digits."""
+    """Raise a located LimitError if brackets are nested too deeply or a number has too many digits.
+
+    Strings and comments, which begin with `#` or `//`, are skipped.
+    """
     depth = 0
     for match in _TOKEN.finditer(text):
         if match["skipped"]:

@@ -201,7 +201,10 @@ class Mesh:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int, int], tuple[str, ...]]:
-        """Return (root axis, product of the sizes outside, size) → the adjacent axes with this product."""
+        """Return (root axis, product of the sizes outside, size) → the adjacent axes with this product.
+
+        The axes tp(1)2 and tp(2)4 have the products (tp, 1, 2) and (tp, 2, 4), and both axes together (tp, 1, 8).
+        """
         parts: dict[tuple[str, int, int], tuple[str, ...]] = {}
         for start, axis in enumerate(self.axis_names):
             name, outer, size = self._part(axis)
@@ -261,7 +264,10 @@ class Mesh:
         return position
 
     def group(self, rank: int, axes: Iterable[str]) -> tuple[int, ...]:
-        """Return the ranks that differ from `rank` only along `axes`, ordered by `index`."""
+        """Return the ranks that differ from `rank` only along `axes`, ordered by `index`.
+
+        On the mesh <dp = 2, tp = 2>, the group of rank 1 along dp is (1, 3).
+        """
         axes = tuple(axes)
         refined = self.refine(axes)
         varying_axes = [part for axis in axes for part in refined.parts(axis)]

@@ -69,7 +69,10 @@ class ParsedTexts:
         return (*_CONTAINERS, Location, *self.kinds)
 
     def _data(self, value: Any, offset: int) -> Any:
-        """Convert `value` to JSON data, with `offset` subtracted from the lines of locations."""
+        """Convert `value` to JSON data, with `offset` subtracted from the lines of locations.
+
+        The file of a location is omitted. The items of a frozenset are sorted, so that equal values have equal data.
+        """
         if value is None or type(value) in (bool, int, float, str):
             return value
         class_index = self._classes.index(type(value))
@@ -82,7 +85,10 @@ class ParsedTexts:
         return [class_index, *(self._data(field, offset) for field in fields)]
 
     def _value(self, data: Any, file: str, offset: int) -> Any:
-        """Convert JSON data to a value, with `offset` added to the lines of locations in `file`."""
+        """Convert JSON data to a value: the inverse of `_data`.
+
+        Locations are in `file`, with `offset` added to their lines.
+        """
         constructors: list[Callable[..., Any]] = [
             lambda *items: items,
             lambda *items: frozenset(items),

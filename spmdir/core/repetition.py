@@ -85,7 +85,11 @@ def repeated_parts(
 def _most_repeated(
     looks: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
 ) -> list[range]:
-    """Return the parts, of at least `smallest` indices, with the most indices in repetitions; [] if none repeat."""
+    """Return the parts, of at least `smallest` indices, with the most indices in repetitions; [] if none repeat.
+
+    The most frequent distances between equal windows are tried as the length of a part. For each length, the parts are
+    those equal to one part of the longest range with this period.
+    """
     best: list[range] = []
     distance_counts = distances(looks, min(WINDOW, smallest))
     for period, _ in distance_counts.most_common(CANDIDATES):

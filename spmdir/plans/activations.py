@@ -101,7 +101,13 @@ def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Call
 
 
 def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
-    """Return a hook that constrains the outputs of the module `name`: a tensor, or a dict or sequence of tensors."""
+    """Return a hook that constrains the outputs of the module `name`: a tensor, or a dict or sequence of tensors.
+
+    The hook changes a dict in place. It raises ShardingError if the module does not return an output in `texts`.
+
+    Args:
+        texts: position of an output, or its key in a dict → its sharding; "0" for a single tensor.
+    """
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if isinstance(output, Tensor):

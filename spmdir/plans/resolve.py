@@ -52,7 +52,7 @@ def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> Shardi
 
 
 def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
-    """Return any form of a plan as a ShardingPlan."""
+    """Return any form of a plan as a ShardingPlan: a path, a recipe, styles and shardings, or a form of `as_plan`."""
     is_path = isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan)
     if is_path:
         path = os.fspath(plan)
@@ -67,7 +67,10 @@ def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
 
 
 def _fit_to_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingPlan:
-    """Return `plan` with the first name of each tied parameter, and with DTensor placements as shardings."""
+    """Return `plan` with the first name of each tied parameter, and with DTensor placements as shardings.
+
+    A key that matches no parameter, such as the name of an input, is kept.
+    """
     parameters = parameters_of(model)
     first_name_of = first_names(model)
     shardings: dict[str, Any] = {}

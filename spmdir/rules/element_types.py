@@ -94,7 +94,10 @@ class TypeSource:
         return self.fixed is not None or any(operands.get(name) or arguments.get(name) is not None for name in names)
 
     def evaluate(self, operands: Named, arguments: Mapping[str, Any]) -> DType | None:
-        """Return the element type for a call; None if torch does not promote the operands."""
+        """Return the element type for a call; None if torch does not promote the operands.
+
+        It is that of `argument` if the call has it, else `fixed`, else the map of the promoted type.
+        """
         dtype = arguments.get(self.argument) if self.argument else None
         if isinstance(dtype, DType):
             return dtype
@@ -168,7 +171,7 @@ class TypeSignature:
         self.check_results(operands, arguments, results)
 
     def check_operands(self, operands: Named, arguments: Mapping[str, Any]) -> None:
-        """Raise RuleError if operands have element types that torch rejects."""
+        """Raise RuleError if an operand has a type that is not allowed, or operands that must be equal differ."""
         for allowed in self.allowed:
             if allowed.unless is not None and arguments.get(allowed.unless) is not None:
                 continue
@@ -260,7 +263,7 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _parse_source(text: str) -> TypeSource:
-    """Parse the origin of one result type, such as `f32`, `self` or `dtype or sum(self)`."""
+    """Parse the origin of one result type, such as `f32`, `self` or `dtype or sum(self)`; the inverse of `str`."""
     argument, is_given, source = text.rpartition(" or ")
     override = argument if is_given else None
     if source in DTYPES:

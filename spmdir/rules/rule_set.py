@@ -240,7 +240,11 @@ class RuleSet:
         raise_all([*errors[: MISTAKES.most], *limit_error])
 
     def errors(self, names: Iterable[str], strategies: Records) -> list[SpmdirError]:
-        """Return all errors in the rules of the ops `names` and in `strategies`."""
+        """Return all errors in the rules of the ops `names` and in `strategies`.
+
+        These are malformed rules, rules of ops that a program may not use, calls in rewrites of ops without a rule, and
+        strategies that do not fit their op.
+        """
         errors: list[SpmdirError] = []
         rule_records = [record for name in names for record in self.records[name]]
         for record in rule_records:

@@ -141,7 +141,11 @@ def check_plugin(source: str, effort: Effort | None = None) -> PlacementReport:
 
 
 def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
-    """Yield the verdicts of `check_plugin` one by one."""
+    """Yield the verdicts of `check_plugin` one by one, up to the first that exceeds its time limit.
+
+    Raises:
+        SpmdirError: the plug-in cannot be loaded, or declares no placement.
+    """
     path = source if source.endswith(".py") else None
     plugin, error = _run_in_time(lambda: load_plugin(source), effort)
     if plugin is None:
@@ -230,7 +234,10 @@ def _with_uncovered_error(
 
 
 def _uncovered_error(placement: Placement, path: str | None, uncovered: Sequence[Unchecked]) -> SpmdirError:
-    """Return the error for parts of laws without an example."""
+    """Return the error for parts of laws without an example.
+
+    If the placement rejects all tensors, the remedy is to declare shapes that it accepts.
+    """
     if _accepts_any_tensor(placement):
         parts = ", ".join(map(str, uncovered[:MAX_NAMED]))
         parts += f" and {len(uncovered) - MAX_NAMED} more" if len(uncovered) > MAX_NAMED else ""

@@ -39,7 +39,7 @@ RESERVED_FIELDS = {"dim": "shard", "op": "partial"}
 
 
 def _find_declaration_fault(placement: Placement, example: Example) -> str | None:
-    """Find a fault of the trait, base class or fields."""
+    """Return a fault of the trait, base class, fields, reduction or error of a placement, else None."""
     kind, trait = type(placement), placement.trait
     if trait not in TRAITS:
         return f"the trait is '{trait}'; expected one of {', '.join(TRAITS)}"
@@ -62,7 +62,7 @@ def _find_declaration_fault(placement: Placement, example: Example) -> str | Non
 
 
 def _find_mutability(placement: Any, example: Example) -> str | None:
-    """Find a field that can be set, or equal placements that compare or hash differently."""
+    """Return a fault if a field can be set, or if a copy compares or hashes differently; else None."""
     kind = type(placement)
     if not attrs.has(kind):
         return f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen"
@@ -81,7 +81,7 @@ def _find_mutability(placement: Any, example: Example) -> str | None:
 
 
 def _find_text_fault(placement: Placement, example: Example) -> str | None:
-    """Find a text that is read as another placement, or that two placements have."""
+    """Return a fault if the text of a placement is read as another one, or if two placements have it; else None."""
     text = str(placement)
     parsed = parse_placement(text)
     if parsed != placement:
@@ -106,7 +106,7 @@ def _edge_examples(placement: Placement) -> Iterator[Example]:
 
 
 def _find_edge_fault(placement: Placement, example: Example) -> str | None:
-    """Find a fault of the ends, collectives, declared costs or lowering of an edge."""
+    """Return a fault of the ends, collectives, declared costs or lowering of the edge of `example`, else None."""
     number = int(example.subject.split()[1])
     *earlier_edges, edge = list(placement.edges())[: number + 1]
     if not isinstance(edge, Edge):
@@ -141,7 +141,10 @@ def _find_edge_fault(placement: Placement, example: Example) -> str | None:
 
 
 def _source_shapes(placement: Placement, edge: Edge) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the largest local shape before an edge and the number of ranks, for some tensors."""
+    """Yield the largest local shape before an edge and the number of ranks, for COSTED_SHAPES tensors.
+
+    Tensors that the placement before the edge rejects are left out.
+    """
     dtype = next(iter(supported_types(placement)), F32)
     for example in layouts(placement)[-COSTED_SHAPES:]:
         assert example.shape is not None

@@ -28,7 +28,10 @@ def _edges_with_state(placement: Placement) -> list[str]:
 
 
 def _moves_with_states(placement: Placement) -> Iterator[Move]:
-    """Yield moves along edges with states, on the two usual numbers of ranks, preferably of small matrices."""
+    """Yield the moves of one tensor along edges with states, on each of the usual numbers of ranks.
+
+    The first tensor with such a move is used. Matrices come first, and shapes of about 6 elements.
+    """
     if not _edges_with_state(placement):
         return
     dtype = next((dtype for dtype in (F64, F32) if placement.supports(dtype)), None)
@@ -46,7 +49,7 @@ def _moves_with_states(placement: Placement) -> Iterator[Move]:
 
 
 def _find_state_fault(placement: Placement, example: Example) -> str | None:
-    """Run the move on the same tensor many times, and check its states and the sum of its errors.
+    """Run the move on the same tensor many times; return a fault of its states or of the sum of its errors, else None.
 
     A compression that loses 0.1 in each run has an error of 3.2 after 32 runs, and of 6.4 after 64. With error feedback
     the next run adds what was lost, so the sum stays near 0.1.

@@ -68,7 +68,10 @@ class Example:
         return zlib.crc32(str(self).encode())
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor of the example. Each call returns the same values."""
+        """Return the tensor of the example; f32 if it has no element type. Each call returns the same values.
+
+        Elements are normal numbers mapped by VALUES, integers up to 100 in magnitude, or random booleans.
+        """
         generator = torch.Generator().manual_seed(self.seed)
         shape, dtype = self.shape or (), TORCH_DTYPES[self.dtype or F32]
         if dtype == torch.bool:

@@ -94,7 +94,10 @@ def large_layouts(placement: Placement) -> Iterator[Example]:
 
 
 def _usual_shapes(placement: Placement) -> Iterator[Shape]:
-    """Yield shapes that have the dimension of the placement, with several sizes of it."""
+    """Yield the usual shapes that have the dimension of the placement, and some of them with sizes from its fields.
+
+    For a dimension that none of the usual shapes has, shapes with as many dimensions as necessary replace them.
+    """
     dim, sizes = placement.dim, _sizes_in_fields(placement)
     shapes = [shape for shape in SHAPES if dim is None or len(shape) > dim]
     if dim is None:

@@ -49,7 +49,11 @@ def _is_combined(placement: Placement) -> bool:
 
 
 def _states(placement: Placement) -> Iterator[Example]:
-    """Yield examples of the states of a packed placement."""
+    """Yield examples of the states of a packed placement; none for other placements.
+
+    If values may have the placement, its states are those of two nonempty tensors and of empty ones. Otherwise they
+    have the types of the states in the local forms of ops with strategies of the placement.
+    """
     if not isinstance(placement, PackedPlacement) or not _is_combined(placement):
         return
     if not placement.of_values:
@@ -106,10 +110,11 @@ def _draw_states(placement: PackedPlacement, example: Example) -> list[list[torc
 
 
 def _find_combine_fault(placement: Placement, example: Example) -> str | None:
-    """Find a fault of `combine` or `identity`, such as that the order matters."""
+    """Return a fault of `combine` or `identity`, such as that the order matters; None if there is none."""
     assert isinstance(placement, PackedPlacement)
 
     def combine(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Combine copies of two states."""
         return placement.combine(_copy(left), _copy(right))
 
     a, b, c = _draw_states(placement, example)
@@ -141,6 +146,7 @@ def _find_finish_fault(placement: Placement, example: Example) -> str | None:
     assert isinstance(placement, PackedPlacement)
 
     def finish(state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return the results of a state as a list, also a single one."""
         results = placement.finish(state)
         return results if isinstance(results, (tuple, list)) else [results]  # type: ignore[list-item]
 

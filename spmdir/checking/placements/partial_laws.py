@@ -36,7 +36,7 @@ def _tensors_of_any_sign(placement: Placement) -> Iterator[Example]:
 
 
 def _find_reduction_fault(placement: Any, example: Example) -> str | None:
-    """Find a tensor that the reduction of `before` of its shards, then `after`, changes."""
+    """Return a fault if `after` of the reduction of `before` of the shards is not the tensor, else None."""
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
     for draw in range(2):
         shards = placement.distribute(tensor, example.ranks, example.noise(draw))
@@ -54,9 +54,12 @@ def _find_reduction_fault(placement: Any, example: Example) -> str | None:
 
 
 def _find_identity_fault(placement: Any, example: Example) -> Fault:
-    """Find a tensor that a reduction with the identity changes."""
+    """Return a fault if a reduction with the identity changes the tensor, else None.
+
+    NOT_APPLICABLE if there is no identity, or if it is infinite and the elements are integers.
+    """
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
-    # Integers have no infinities. Their identity is their least or greatest value.
+    # The identity of integers is their least or greatest value instead.
     if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
         return Outcome.NOT_APPLICABLE
     identity = placement.before(tensor.new_full(tensor.shape, placement.identity))
@@ -86,7 +89,7 @@ def _copied_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _find_copies_fault(placement: Any, example: Example) -> str | None:
-    """Find a tensor that `collect` of copies on all ranks changes."""
+    """Return a fault if `collect` of copies on all ranks changes the tensor, else None."""
     tensor = example.tensor()
     collected = placement.collect([tensor.clone() for _ in range(example.ranks)], tuple(tensor.shape))
     fault = difference(collected, tensor, rounding_limit(placement, example.ranks, [tensor]))
@@ -112,7 +115,10 @@ def _commuting_placement(placement: PartialPlacement, example: Example) -> Place
 
 
 def _find_order_fault(placement: Any, example: Example) -> str | None:
-    """Distribute a value by the placement, then by one of the same kind, and reduce it in the same order.
+    """Return a fault if a value changes that is reduced in the order in which it was distributed, else None.
+
+    The value is distributed by the placement, then by one of the same kind. Usually the inner placement is reduced
+    first. If both reductions commute, the order does not matter.
 
     On 2x2 ranks, `rows[i][j]` is the part of rank (i, j). The first reduction adds the parts of each column j.
     """
@@ -130,7 +136,10 @@ def _find_order_fault(placement: Any, example: Example) -> str | None:
 
 
 def _find_elementwise_fault(placement: Any, example: Example) -> Fault:
-    """Check that `before` and `after` of the first rows return the first rows of their results for all rows."""
+    """Return a fault if `before` or `after` of the first rows is not the first rows of the result for all rows.
+
+    NOT_APPLICABLE if the tensor has no rows; None if there is no fault.
+    """
     tensor = example.tensor()
     if not tensor.dim() or not len(tensor):
         return Outcome.NOT_APPLICABLE

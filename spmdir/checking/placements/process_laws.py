@@ -38,7 +38,11 @@ DIGEST_PROCESS = "spmdir.checking.placements.digest_process"
 
 
 def digests(placement: Placement) -> dict[str, str]:
-    """Return the digests that DECLARATIONS names. All processes use the same tensors."""
+    """Return the digests that DECLARATIONS names: of local types and ranges, of local tensors, and of steps.
+
+    All processes use the same tensors, so equal digests are expected. Tensors that the placement cannot represent are
+    left out.
+    """
     torch.manual_seed(0)
     dtype = next(iter(supported_types(placement)), None)
     examples = [attrs.evolve(example, dtype=dtype) for example in layouts(placement)] if dtype else []
@@ -83,7 +87,10 @@ def _environment_example(placement: Placement) -> Iterator[Example]:
 
 
 def _find_difference(placement: Placement, example: Example) -> Fault:
-    """Find what another process, with other settings of Python, computes differently."""
+    """Return a fault if another process, with another environment, computes another digest or fails; else None.
+
+    NOT_APPLICABLE if the placement accepts no tensors.
+    """
     kind = type(placement)
     source = source_of(kind)
     assert source is not None

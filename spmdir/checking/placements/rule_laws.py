@@ -119,7 +119,10 @@ class TextStrategyRuns(Example):
 
 @lru_cache(maxsize=1)
 def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
-    """Return declared strategy → the sample calls that it applies to."""
+    """Return strategy that the placement declares as text → the sample calls that it applies to.
+
+    Strategies that apply to no call have an empty list. Open and replicated placements have no strategies.
+    """
     if placement.trait in ("open", "replicated"):
         return {}
     tuple_lengths = [len(numbers) for numbers in tuple_fields(placement) if 1 < len(numbers) < 9]
@@ -128,7 +131,7 @@ def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
     for op in dict.fromkeys(other_names(texts_of(type(placement)))):
         samples = [with_supported_type(sample, placement) for sample in samples_of(frozenset([op]))]
         runs |= runs_of_texts((placement, *_companions(placement)), samples, default(), tuple(counts))
-    return runs  # also strategies without a call, with an empty list
+    return runs
 
 
 def _companions(placement: Placement) -> tuple[Placement, ...]:
@@ -157,7 +160,10 @@ def _text_strategy_runs(placement: Placement) -> Iterator[TextStrategyRuns]:
 
 
 def _find_text_strategy_fault(placement: Placement, example: Example) -> Fault:
-    """Find a sample call for which a declared strategy has a wrong result."""
+    """Return a fault if a declared strategy has a wrong result for a sample call; None if all results are right.
+
+    NOT_APPLICABLE if no call was run, because the placements cannot represent its operands.
+    """
     assert isinstance(example, TextStrategyRuns)
     is_run = False
     for run in example.runs:
@@ -170,9 +176,10 @@ def _find_text_strategy_fault(placement: Placement, example: Example) -> Fault:
 
 
 def _find_strategy_fault(placement: Placement, example: Example) -> Fault:
-    """Find a strategy with the placement that has a wrong result for a sample call.
+    """Return a fault if a strategy with the placement has a wrong result for a sample call; None if all are right.
 
-    Strategies that have only the companion of a state placement are not checked.
+    NOT_APPLICABLE if no strategy was run, because the placements cannot represent the operands. Strategies that have
+    only the companion of a state placement are not checked.
     """
     assert isinstance(example, SampleCall)
     case, companions = prepare(example.sample, default()), _companions(placement)

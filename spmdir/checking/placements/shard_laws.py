@@ -39,7 +39,7 @@ def _large_shapes(placement: ShardPlacement, counts: Sequence[int]) -> Iterator[
 
 
 def _find_partition_fault(placement: Any, example: Example) -> str | None:
-    """Find a position that `ranges` gives to no rank, or to several."""
+    """Return a fault if `ranges` gives a position to no rank or to several, or exceeds the dimension; else None."""
     assert example.shape is not None
     size = example.shape[placement.dim]
     ranges_of_ranks = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
@@ -75,7 +75,7 @@ def _shapes_on_many_ranks(placement: Placement) -> Iterator[Example]:
 
 
 def _find_runs_fault(placement: Any, example: Example) -> str | None:
-    """Find a size for which `runs` is not the lengths of `ranges`."""
+    """Return a fault if `runs` is not the lengths of `ranges` for the size of `example`, else None."""
     assert example.shape is not None
     size = example.shape[placement.dim]
     actual, expected = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
@@ -98,7 +98,11 @@ def _tensors_on_four_ranks(placement: Placement) -> Iterator[Example]:
 
 
 def _find_nesting_fault(placement: Any, example: Example) -> str | None:
-    """Find a tensor that two axes of 2 ranks shard differently from one axis of 4."""
+    """Return a fault if two axes of 2 ranks distribute a tensor differently from one axis of 4, else None.
+
+    For a shard placement, ranges are compared. For another placement, the local tensors on 4 ranks are collected in two
+    steps and in one.
+    """
     if isinstance(placement, ShardPlacement):
         assert example.shape is not None
         size = example.shape[placement.dim]
@@ -151,7 +155,10 @@ def _scaling_calls(placement: Placement) -> Iterator[Example]:
 
 
 def _find_scaling_fault(placement: Any, example: Example) -> Fault:
-    """Find a call whose result has other ranges than the scaled ones."""
+    """Call a method of SCALINGS, and return a fault if the resulting placement has other ranges than expected.
+
+    NOT_APPLICABLE if the method returns None, or if the factor does not divide the size; None if there is no fault.
+    """
     assert example.shape is not None
     method, factor = example.subject, int(example.note.split()[-1])
     size, result = example.shape[placement.dim], getattr(placement, method)(factor)

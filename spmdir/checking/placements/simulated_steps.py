@@ -109,7 +109,10 @@ def run_repeatedly(move: Move, shards: Sequence[torch.Tensor], times: int) -> It
 
 
 def _lower(moves: Sequence[Move]) -> tuple[list[fx.GraphModule], list[list[torch.Tensor]], list[Sharding]]:
-    """Return the graph of each rank that runs all moves, the initial local tensors of each state, and its sharding."""
+    """Return (graph of each rank, initial local tensors of each state, sharding of each state) for all moves.
+
+    Each graph runs all moves. Its inputs are the local tensors of the moves, then of the states.
+    """
     mesh, module = moves[0].mesh, parse(program_text(moves), "<step>")
     run_passes(module, "lower-reshard,localize")
     function = main_function(module)
@@ -122,7 +125,10 @@ def _lower(moves: Sequence[Move]) -> tuple[list[fx.GraphModule], list[list[torch
 
 
 def program_text(moves: Sequence[Move]) -> str:
-    """Return the text of the program that runs all moves. At most one of them may have states."""
+    """Return the text of the program that runs all moves. At most one of them may have states.
+
+    Argument `%x0` and result `%y0` belong to the first move. States are further arguments and results.
+    """
     arguments, results, ops = [], [], ""
     types = [_type(move.meta) for move in moves]
     for index, (move, type_) in enumerate(zip(moves, types, strict=True)):

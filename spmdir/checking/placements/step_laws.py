@@ -94,7 +94,11 @@ SIZE_CLASSES = ("large", "middle", "short", "empty")
 
 
 def _tensors_of_sizes(placement: Placement) -> Iterator[Example]:
-    """Yield accepted tensors: those of SIZE_CLASSES on the two usual numbers of ranks, one on each larger number."""
+    """Yield accepted tensors: those of SIZE_CLASSES on the two usual numbers of ranks, one on each larger number.
+
+    They are matrices of the first supported type, or have more dimensions if the placement accepts no matrices. There
+    are none for open and replicated placements.
+    """
     dtype = next(iter(supported_types(placement)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
@@ -152,7 +156,10 @@ def _reshard_moves(placement: Placement) -> Iterator[Move]:
 
 
 def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator[Move]:
-    """Yield reshards between random placements from `choices` on several axes of two ranks."""
+    """Yield reshards between random placements from `choices` on several axes of two ranks.
+
+    DRAWN_MOVES has the number of moves. There may be fewer, if most draws have no plan. Each call draws the same.
+    """
     tensors = [
         example for example in _tensors_of_sizes(placement) if example.ranks == 2 and math.prod(example.shape or ())
     ]
@@ -178,7 +185,11 @@ EDGE_TENSOR_INDICES = (0, 2, 5, 7)
 
 
 def _edge_moves(placement: Placement) -> Iterator[Move]:
-    """Yield moves along each edge, on one axis and on two, with the placements at its other end."""
+    """Yield moves along each edge, on one axis and on two, with the placements at its other end.
+
+    On the usual numbers of ranks, EDGE_TENSOR_INDICES selects the tensors. Larger numbers are tried for every second
+    edge in turn. An edge without a move is tried once more with other shapes.
+    """
     usual, tried = usual_counts(placement), set[str]()
     number_of_edge = {edge_name(edge): number for number, edge in enumerate(placement.edges())}
     for index, example in enumerate(_tensors_of_sizes(placement)):
@@ -194,7 +205,7 @@ def _edge_moves(placement: Placement) -> Iterator[Move]:
 
 
 def _moves_of_other_edges(placement: Placement, tried: Collection[str]) -> Iterator[Move]:
-    """Yield one move for each edge that is not in `tried`, with the first other shape that fits."""
+    """Yield one move for each edge whose name is not in `tried`, with the first other shape that fits."""
     example = next(_tensors_of_sizes(placement), None)
     if example is None:
         return
@@ -205,6 +216,7 @@ def _moves_of_other_edges(placement: Placement, tried: Collection[str]) -> Itera
     shapes += [(2,) * rank for rank in range(min_rank, 9) if accepts(placement, (2,) * rank, example.ranks)]
 
     def moves_along(edge: Edge) -> Iterator[Move]:
+        """Yield the moves of all shapes along one edge."""
         for shape in shapes:
             for move in moves_along_edges(placement, attrs.evolve(example, shape=shape), two_axes=False):
                 if move.subject == edge_name(edge):
@@ -216,7 +228,10 @@ def _moves_of_other_edges(placement: Placement, tried: Collection[str]) -> Itera
 
 
 def moves_of_large_tensors(placement: Placement) -> Iterator[Move]:
-    """Yield moves along edges, of tensors so large that the bytes of a scale are negligible."""
+    """Yield moves along edges, of tensors so large that the bytes of a scale are negligible.
+
+    If the placement accepts none, the largest accepted tensors with even shards replace them.
+    """
     example = next(_tensors_of_sizes(placement), None)
     if example is None:
         return
@@ -238,7 +253,10 @@ MAX_EVEN_SHAPES = 6
 
 
 def _moves_without_padding(placement: Placement, example: Example) -> Iterator[Move]:
-    """Yield a move along each edge, of the largest tensor whose shards are even."""
+    """Yield a move along each edge, of the largest tensor with the ranks of `example` whose shards are even.
+
+    Edges for which MAX_EVEN_SHAPES shapes have uneven shards are left out.
+    """
     shapes = {
         layout.shape for layout in layouts(placement) if layout.ranks == example.ranks and layout.shape is not None
     }
@@ -294,7 +312,13 @@ def _can_represent(placement: Placement, example: Example) -> bool:
 def moves_along_edges(
     placement: Placement, example: Example, two_axes: bool = True, kind: str = "convert"
 ) -> Iterator[Move]:
-    """Yield moves of one tensor along each edge: on one axis, and on two axes at once."""
+    """Yield moves of one tensor along each edge: on one axis and, if `two_axes`, also on two axes at once.
+
+    Moves that a sharding rejects, or that have no plan, are left out.
+
+    Args:
+        kind: the kind of step: "convert" is the step of a declared edge.
+    """
     meshes = (Mesh({"x": example.ranks}), *([Mesh({"x": example.ranks, "y": 2})] if two_axes else ()))
     for edge in placement.edges():
         end = edge.target if edge.target is not None else edge.source
@@ -313,7 +337,13 @@ def _planned_moves(placement: Placement) -> Iterator[Move]:
 
 
 def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterator[Move]:
-    """Yield the move, if both shardings accept the tensor and the planner finds a plan."""
+    """Yield the move, if both shardings accept the tensor and the planner finds a plan; else nothing.
+
+    If no placement rounds, usual values become "special" ones, so that NaN and infinities are moved too.
+
+    Args:
+        entries: those of the source sharding, and of the target sharding.
+    """
     assert example.shape is not None and example.dtype is not None
     source, target = map(Sharding, entries)
     placements = [placement for sharding in (source, target) for _, placement in sharding.entries]
@@ -334,7 +364,7 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterato
 
 
 def _find_result_fault(placement: Placement, example: Example) -> str | None:
-    """Find a wrong result of the steps of a move."""
+    """Return the first fault of the local tensors after a move, else None."""
     assert isinstance(example, Move)
     source_shards = example.source_shards()
     return _describe_wrong_result(placement, example, source_shards, run_moves([example], [source_shards])[0])
@@ -379,7 +409,10 @@ def _describe_wrong_result(
 
 
 def _find_cost_fault(placement: Placement, example: Example) -> str | None:
-    """Find a declared cost below the bytes that the collectives of the edge send."""
+    """Return a fault if an edge declares fewer bytes than its collectives send, or far more; else None.
+
+    ALLOWANCE and MAX_DECLARED_RATIO are the allowed differences.
+    """
     assert isinstance(example, Move) and example.shape is not None
     cost = _step_cost(example)
     for name, number in (("wire bytes", cost.wire_bytes), ("seconds", cost.seconds)):
@@ -402,7 +435,7 @@ def _step_cost(move: Move):
 
 
 def _find_plan_fault(placement: Placement, example: Example) -> str | None:
-    """Find a move for which the planner chooses a slower plan than the declared edge."""
+    """Return a fault if the planner chooses a slower plan for a move than the declared edge, else None."""
     assert isinstance(example, Move) and example.shape is not None
     plan = plan_reshard(example.shape, example.dtype, example.source, example.target, example.mesh)
     cost = _step_cost(example)

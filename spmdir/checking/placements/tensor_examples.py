@@ -70,7 +70,10 @@ def special_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def magnitude_tensors(placement: Placement) -> Iterator[Example]:
-    """Yield tensors of large, small, sparse, cancelling and linearly dependent values, on two numbers of ranks."""
+    """Yield tensors of large, small, sparse, cancelling and linearly dependent values, on two numbers of ranks.
+
+    Each has the shape of the largest accepted matrix, or of the largest tensor if no matrix is accepted.
+    """
     for count in usual_counts(placement):
         examples = [example for example in layouts(placement) if example.count == count]
         if not examples:
@@ -95,7 +98,10 @@ def scaled_types(placement: Placement) -> list[DType]:
 
 
 def usual_values(placement: Placement, dtype: DType) -> str:
-    """Return the values that a placement can represent: "random", or "positive" if it rejects negative values."""
+    """Return the values that a placement can represent: "random", or "positive" if it rejects negative values.
+
+    It is tried on its largest accepted tensor of up to 1000 elements on several ranks.
+    """
     layouts_on_ranks = (
         example for example in layouts(placement) if example.ranks > 1 and math.prod(example.shape or ()) <= 1000
     )

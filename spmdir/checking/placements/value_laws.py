@@ -18,7 +18,7 @@ def _usual_tensors(placement: Placement) -> Iterable[Example]:
 
 
 def _find_type_fault(placement: Placement, example: Example) -> str | None:
-    """Find a shard of another shape or element type than the declared one."""
+    """Return a fault if `distribute` returns a wrong number of tensors, or one of another type than declared."""
     tensor = example.tensor()
     method = "ranges" if placement.trait == "shard" and not placement.has_own_type else "local_type"
     shards = placement.distribute(tensor, example.ranks, example.noise())
@@ -44,7 +44,7 @@ def _usual_and_special_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _find_inverse_fault(placement: Placement, example: Example) -> str | None:
-    """Find a tensor that `distribute` and then `collect` change."""
+    """Return a fault if `distribute` and then `collect` change the tensor beyond rounding and the declared error."""
     tensor = example.tensor()
     for draw in range(2 if placement.trait == "partial" else 1):
         shards = placement.distribute(tensor.clone(), example.ranks, example.noise(draw))
@@ -67,7 +67,10 @@ def _scaled_tensors(placement: Placement) -> Iterator[Example]:
 
 
 def _find_magnitude_fault(placement: Placement, example: Example) -> Fault:
-    """Find a large or small tensor that `distribute` accepts but cannot hold."""
+    """Return a fault if `distribute` accepts the values of a tensor, but `collect` does not restore them.
+
+    NOT_APPLICABLE if `distribute` rejects the values with UnsupportedError; None if there is no fault.
+    """
     try:
         placement.distribute(example.tensor(), example.ranks, example.noise())
     except UnsupportedError:

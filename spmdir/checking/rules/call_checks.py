@@ -171,7 +171,10 @@ def _prepared(samples: Iterable[Sample], rules: RuleSet) -> Iterator[Case]:
 
 
 def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
-    """Yield (`alpha=inf`, verdict) of the sample with another number, if the op accepts it. Two ranks suffice."""
+    """Yield (`alpha=inf`, verdict) for the strategies of the sample with another number, if the op accepts it.
+
+    Two ranks suffice. Ops without comparable results, and differences that `reasons.toml` allows, are left out.
+    """
     if all(result is None for result in case.expected) or why_finite(sample.op):
         return
     for name, variant in number_variants(sample):

@@ -80,7 +80,7 @@ def capture(
 
 
 def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
-    """Record the ops of a sample and of its backward pass; stop if the sample fails."""
+    """Run a sample of an OpInfo and its backward pass, so that `recorder` records their ops. Stop if an op fails."""
     try:
         with recorder:
             results = op(sample.input, *sample.args, **sample.kwargs)

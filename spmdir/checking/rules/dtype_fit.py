@@ -56,7 +56,7 @@ def _is_switch(value: Any) -> bool:
 def _signatures_by_value(
     op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], name: str
 ) -> list[TypeSignature]:
-    """Return a signature for each value of the argument `name`."""
+    """Return a signature for each value of the argument `name`, fitted to the trials with this value."""
 
     def with_value(candidates: Sequence[TypeTrial], value: str) -> list[TypeTrial]:
         """Return the trials whose argument `name` has this value, as text."""
@@ -140,7 +140,11 @@ def _equal_operands(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]
 
 
 def _must_be_equal(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial], names: tuple[str, ...]) -> bool:
-    """Return whether torch rejects different element types for these operands that it accepts if all are equal."""
+    """Return whether torch rejects different element types for these operands that it accepts if all are equal.
+
+    In every accepted trial, the operands must have one type, and at least two types must occur in all. In some rejected
+    trial, they must have different ones of these types.
+    """
 
     def types(trial: TypeTrial) -> list[DType]:
         """Return the element types of the operands `names`."""
@@ -246,7 +250,10 @@ def _affects_result(pairs: Pairs, name: str) -> bool:
 
 
 def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> tuple[list[tuple[TypeTrial, str]], int]:
-    """Return the trials that torch accepts but the lines reject, and the number that only torch rejects."""
+    """Return (trial, message) for each trial that torch accepts but `lines` reject, and a number of trials.
+
+    The number counts the trials that torch rejects but `lines` accept. Trials that no line is for are left out.
+    """
     wrong, lenient_number = [], 0
     for trial in trials:
         line = next((line for line in lines if line.fits(trial.arguments)), None)

@@ -92,7 +92,11 @@ def dtype_argument(op: str) -> str | None:
 
 
 def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[TypeTrial]:
-    """Run samples of one op with other element types. Return each distinct call with its result."""
+    """Run samples of one op with other element types. Return each distinct call with its result.
+
+    If torch rejects a sample with its original types, no trial counts as rejected: the errors of the op are then not
+    about types.
+    """
     trials_by_key: dict[str, TypeTrial] = {}
     is_trusted = True
     for sample in samples[:MAX_SAMPLES]:
@@ -200,7 +204,14 @@ def _cast(tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def _run_trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], devices: Sequence[str]) -> TypeTrial:
-    """Run a call on each device and return the element types of its results, or its errors."""
+    """Run a call on each device, and return the element types of its results and whether torch rejects the types.
+
+    The error on the CPU decides, or the one on meta tensors if the CPU has no kernel for the types. It counts only if
+    its text is about element types.
+
+    Args:
+        tensors: the operands, with the element types to try.
+    """
     target = torch_op(call.name)
     result_types: list[tuple[str, tuple[DType | None, ...]]] = []
     errors: dict[str, str] = {}

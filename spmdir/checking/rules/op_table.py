@@ -30,7 +30,7 @@ def registered_ops() -> Iterator[tuple[str, str]]:
 
 
 def parse_table(text: str) -> Verdicts:
-    """Return the table with this text."""
+    """Parse the text of a table: the inverse of `table_text`. A line without versions is for all of them."""
     verdicts: Verdicts = {}
     for line in text.splitlines():
         name_and_reason, _, versions = line.partition(" [")

@@ -135,7 +135,14 @@ def _exit_reason(process: subprocess.Popen[bytes]) -> str:
 
 @contextmanager
 def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -> Iterator[RunJobs]:
-    """Start `count` worker processes; yield a function from (jobs, time limit of each in seconds) to their answers."""
+    """Yield a function from (jobs, time limit of each in seconds) to their answers, which `count` processes compute.
+
+    A process starts with its first job. At the end of the context, all processes end, and jobs that wait are cancelled.
+
+    Args:
+        setup: the first object that each process receives.
+        module: the module that each process runs.
+    """
     workers = [Worker(setup, module) for _ in range(count)]
     idle = list(workers)
 

@@ -162,6 +162,7 @@ class RuleReport(ShownAsText):
 
 
 def _dicts(faults: Sequence[Fault]) -> list[dict[str, str]]:
+    """Return the faults as dicts of their fields, for JSON."""
     return [attrs.asdict(fault) for fault in faults]
 
 

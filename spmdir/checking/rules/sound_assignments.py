@@ -130,7 +130,11 @@ class AssignmentTrial:
         return None
 
     def ignored_operands(self) -> frozenset[int]:
-        """Return the indices of the operands whose values do not affect the results."""
+        """Return the indices of the operands whose values do not affect the results.
+
+        The elements of an operand are permuted, or drawn again if they are floating-point. An operand for which the op
+        then fails is not ignored.
+        """
         ignored = []
         for index, tensor in enumerate(self.operands):
             seed(self.call.name, "ignored", index)

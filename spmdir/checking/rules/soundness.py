@@ -197,7 +197,10 @@ def run_strategies(
 
 
 def form_of(rule: OpRule, strategies: AxisStrategies, mesh: Mesh, operands: tuple[TensorMeta, ...]) -> Expansion | None:
-    """Return the local form of the op on rank 0 with its local `operands`; None if there is none."""
+    """Return the local form of the op on rank 0 with its local `operands`; None if no strategy has a local form.
+
+    Integers that depend on the rank are Locals in it, so other ranks can run it too.
+    """
     used = [strategy for _, strategy in strategies]
     if all(strategy.rewrite not in ("local", SPLIT) for strategy in used):
         return None
@@ -245,7 +248,10 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
 
 
 def _needed_ops(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
-    """Return the ops of `form` that `rank` runs: all exchanges, and the ops whose values it uses."""
+    """Return the indices of the ops of `form` that `rank` runs: all exchanges, and the ops whose values it uses.
+
+    Of the two operands of `spmd.choose`, the rank uses one.
+    """
     needed = {value.index for value in form.results if value is not None and value.source == "op"}
     for number, op in reversed([*enumerate(form.ops)]):
         if number not in needed and op.call.name not in EXCHANGES:

@@ -83,7 +83,10 @@ def runs_of_texts(
 def _runs(
     sample: Sample, placements: Sequence[Placement], rules: RuleSet, counts: Sequence[int], is_derived: bool
 ) -> Iterator[TextRun]:
-    """Yield the runs of a sample with the strategies that the placements declare as text."""
+    """Yield the runs of a sample with the strategies that the placements declare as text.
+
+    A derived sample whose op fails has no runs. A failure of any other sample is an error.
+    """
     try:
         case = prepare(sample, rules)
         for count in counts:
@@ -160,6 +163,7 @@ def _scaled_arguments(arguments: Mapping[str, Any], times: int) -> Iterator[dict
     """
 
     def is_scaled(name: str, value: Any, is_list: bool) -> bool:
+        """Return whether an argument is multiplied: a list of sizes if `is_list`, else an integer."""
         return not name.startswith("dim") and (_is_sizes(value) if is_list else type(value) is int)
 
     with_integers = {
@@ -189,6 +193,7 @@ def _resized(sample: Sample, new_size: Callable[[int], int], arguments: dict[str
     """Yield `sample` with dimensions of `new_size(old size)` elements, if no tensor becomes too large."""
 
     def resize(operand: Any) -> Any:
+        """Return an operand with resized tensors; other operands unchanged."""
         if isinstance(operand, list):
             return [resize(tensor) for tensor in operand]
         return _repeated(operand, list(map(new_size, operand.shape))) if isinstance(operand, torch.Tensor) else operand

@@ -46,7 +46,11 @@ def noise(tensor: Tensor) -> Tensor:
 
 
 def local_values(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
-    """Return the local tensors of `count` ranks. The parts of each partial element are shuffled among the ranks."""
+    """Return the local tensors of `count` ranks, as `Placement.distribute` does, with harder partial values.
+
+    The partial values of each element are shuffled among the ranks. For a maximum or minimum, some become neutral, and
+    where one value alone determines the element, the others are noise.
+    """
     local = placement.distribute(tensor, count, noise)
     if not isinstance(placement, PartialPlacement) or count == 1:
         return local
@@ -111,7 +115,11 @@ def _with_special_values(sample: Sample, values: tuple[float, ...], share: float
 
 
 def _insert_values(operand: object, values: tuple[float, ...], share: float) -> object:
-    """Replace about `share` of the elements of an operand, and at least one, by `values`."""
+    """Return an operand with about `share` of its elements, and at least one, replaced at random by `values`.
+
+    A tensor with one element may be unchanged. Operands of other types than f64, and empty ones, are returned
+    unchanged.
+    """
     if isinstance(operand, list):
         tensors = [_insert_values(tensor, values, share) for tensor in operand]
         return tensors if any(new is not old for new, old in zip(tensors, operand, strict=True)) else operand

@@ -332,7 +332,10 @@ def own_type(placement: Placement, shape: tuple[int, ...], dtype: DType, count: 
 
 
 def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
-    """Return the positions `ranges` of dimension `dim`, in their order; a view if they are one range."""
+    """Return the part of a tensor at the positions `ranges` of dimension `dim`, in their order.
+
+    If they are one range, the result is a view of the tensor; otherwise it is a copy.
+    """
     if len(ranges) == 1:
         return tensor.narrow(dim, ranges[0][0], ranges[0][1] - ranges[0][0])
     shape = list(tensor.shape)

@@ -188,9 +188,10 @@ Arguments = tuple[tuple[str, Literal], ...]
 
 
 def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
-    """Replace size operands in `arguments` by the entries of `sizes`."""
+    """Replace size operands in `arguments`, also inside lists, by the entries of `sizes`: `%0` by `sizes[0]`."""
 
     def substitute(literal: Any) -> Any:
+        """Return a literal with its size operands replaced."""
         if isinstance(literal, tuple):
             return tuple(map(substitute, literal))
         return sizes[literal.index] if isinstance(literal, SizeOperand) else literal

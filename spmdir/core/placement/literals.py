@@ -52,7 +52,10 @@ class LiteralError(ValueError):
 
 
 def print_literal(value: Literal) -> str:
-    """Return the canonical text of one literal."""
+    """Return the canonical text of one literal, as the module describes it.
+
+    A float has a point or an exponent, to differ from an integer: 1e20 is `1.0e+20`.
+    """
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -83,7 +86,7 @@ class _Reader:
         self.advance()
 
     def advance(self) -> None:
-        """Read the next token."""
+        """Read the next token into `kind`, `token` and `start`; the kind is "end" after the last, or "unknown"."""
         match = _TOKEN.match(self.text, self.position)
         if match is None:
             remaining = self.text[self.position :].strip()
@@ -106,7 +109,7 @@ class _Reader:
         self.advance()
 
     def literal(self) -> Literal:
-        """Read a literal, and return its value."""
+        """Read a literal, and return its value. Raise LiteralError if the current token begins none."""
         kind, token, start = self.kind, self.token, self.start
         if token == "[" and kind == "punctuation":
             return self.items()

@@ -142,7 +142,11 @@ class PackedPlacement(Placement):
         return edge.lower in (self._replicate, self._scatter)
 
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
-        """Call `types` of the declaration and check its result."""
+        """Return the result of the method `types`, with element types as DTypes, after a check.
+
+        Raises:
+            ShardingError: the result is not a shape and an element type for each part.
+        """
         declared: Any = evaluated("types", self.types, tuple(shape), dtype)
         try:
             types = [(tuple(sizes), as_dtype(kind)) for sizes, kind in declared]
@@ -179,7 +183,11 @@ class PackedPlacement(Placement):
         return self._check_tensors("combine", self.combine(left, right), self.parts, left)
 
     def _finish_states(self, states: Sequence[Parts], shape: tuple[int, ...]) -> Any:
-        """Combine `states` and return the result `part`, of `shape`."""
+        """Combine `states` in their order, and return the result number `part` of `finish`.
+
+        Raises:
+            ShardingError: a method returns wrong tensors, or the result does not have `shape`.
+        """
         finished = self.finish(functools.reduce(self._combine_states, states))
         results = finished if isinstance(finished, (tuple, list)) else (finished,)
         result = self._check_tensors("finish", results, self.results or self.parts)[self.part]

@@ -48,7 +48,10 @@ def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
 
 
 def pack(parts: Sequence[Any], leading: int) -> Any:
-    """Return `parts` as one tensor. Its dimensions are the first `leading` dimensions of each part, and one more."""
+    """Return `parts` as one tensor. Its dimensions are the first `leading` dimensions of each part, and one more.
+
+    If the element types of parts differ, its elements are the bytes of their elements.
+    """
     flat = [part.reshape((*part.shape[:leading], math.prod(part.shape[leading:]))) for part in parts]
     if len({part.dtype for part in parts}) > 1:
         flat = [part.contiguous().view(part.new_empty(0).byte().dtype) for part in flat]

@@ -182,7 +182,11 @@ class Sharding(ShownAsText):
         return Sharding(entries, self.mesh)
 
     def merged(self, mesh: Mesh) -> Sharding:
-        """Return this sharding with adjacent sub-axes of one placement merged."""
+        """Return this sharding with adjacent sub-axes of one placement merged.
+
+        `tp(1)2: S(0), tp(2)4: S(0)` on a mesh with 8 ranks along tp becomes `tp: S(0)`. Entries are merged only if the
+        placement `splits`.
+        """
         if not any(is_part(axis) for axis, _ in self.entries):
             return self
         entries: list[tuple[str, Placement]] = []
@@ -259,7 +263,11 @@ class Sharding(ShownAsText):
         return len(self.lengths(dim, size, mesh)) == 1
 
     def check_shape(self, mesh: Mesh, shape: tuple[int, ...], dtype: DType = F32) -> None:
-        """Raise ShardingError unless a tensor of global `shape` and `dtype` can have this sharding on `mesh`."""
+        """Raise ShardingError unless a tensor of global `shape` and `dtype` can have this sharding on `mesh`.
+
+        Standard placements accept every shape. A plug-in placement must accept each local shape and element type that
+        the outer placements lead to.
+        """
         self.check(mesh, len(shape))
         if not self._is_checked:
             return
@@ -300,7 +308,11 @@ ShardingLike: TypeAlias = str | Sharding | Mapping[str, str | Placement] | Seque
 
 @lru_cache(maxsize=65536)
 def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
-    """Raise ShardingError unless a tensor of `rank` dimensions on `mesh` can have `sharding`."""
+    """Raise ShardingError unless a tensor of `rank` dimensions on `mesh` can have `sharding`.
+
+    The axes must be in the mesh, sub-axes must be merged, sharded dimensions must exist (unless `rank` is None), and
+    partial placements must be of one kind.
+    """
     for axis, placement in sharding.entries:
         mesh.require(axis)
         if mesh.root is None and is_part(axis) and sharding.merged(mesh) != sharding:
@@ -333,11 +345,15 @@ def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
         ParseError: the text is not a sharding.
         ShardingError: an axis has two placements.
     """
-    return Sharding(_entries(text), mesh)
+    return Sharding(_parse_entries(text), mesh)
 
 
-def _entries(text: str) -> list[tuple[str, Placement]]:
-    """Parse the entries of a sharding: `dp: S(0), tp: R`."""
+def _parse_entries(text: str) -> list[tuple[str, Placement]]:
+    """Parse `dp: S(0), tp: R` into (axis, placement) pairs, replicated ones included.
+
+    Raises:
+        ParseError: a part of the text is not `axis: placement`.
+    """
     entries = []
     for part in split_entries(text):
         axis, colon, placement = part.partition(":")
@@ -360,7 +376,7 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
     if isinstance(value, Sharding):
         entries = list(value.entries)
     elif isinstance(value, str):
-        entries = _entries(value)
+        entries = _parse_entries(value)
     elif isinstance(value, Mapping):
         entries = [(str(axis), _placement(placement, rank)) for axis, placement in value.items()]
     elif isinstance(value, (list, tuple)):

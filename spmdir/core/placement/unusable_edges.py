@@ -24,7 +24,11 @@ def instance_of(kind: type[Placement]) -> Placement | None:
 
 
 def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
-    """Yield (edge, reason) for each edge of `placement` that no reshard can use."""
+    """Yield (edge, reason) for each edge of `placement` that no reshard can use.
+
+    An edge is unusable if it names no other end, if the end is not a placement or is `placement` itself, or if an
+    earlier edge always takes precedence.
+    """
     earlier_edges: list[Edge] = []
     for edge in placement.edges():
         if not isinstance(edge, Edge):  # a law reports it

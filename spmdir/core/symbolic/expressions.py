@@ -338,6 +338,7 @@ def _max_or_min(name: str) -> Callable[..., int | Size]:
     """
 
     def reduce(*values: Number) -> int | Size:
+        """Return the maximum or minimum of `values`."""
         operands: list[Any] = []
         for value in values:
             for index, operand in enumerate(operands):
@@ -388,6 +389,7 @@ def symbols(value: object) -> tuple[str, ...]:
     names: set[str] = set()
 
     def collect(part: object) -> None:
+        """Add the symbols in `part` to `names`."""
         if isinstance(part, str):
             names.add(part)
         elif isinstance(part, (Function, Real)):

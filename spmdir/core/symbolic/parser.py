@@ -42,7 +42,16 @@ def _tree(text: str) -> ast.expr:
 
 
 def _read(tree: ast.expr, text: str) -> Number:
-    """Convert an expression of Python to a number or size; `text` is the whole expression, for errors."""
+    """Convert an expression of Python to a number or size.
+
+    It may contain numbers, names, `-`, binary operators, and calls of the functions of sizes.
+
+    Args:
+        text: the whole expression, for errors.
+
+    Raises:
+        SpmdirError: it contains something else.
+    """
     if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
         return tree.value  # type: ignore
     if isinstance(tree, ast.Name):

@@ -96,7 +96,7 @@ def check_calls(rule: Rule, signatures: Signatures) -> None:
 
 
 def call_errors(values: Iterable[Expression], signatures: Signatures) -> list[SpmdirError]:
-    """Return an error for each call in `values` of an op without a rule, or with unknown parameters."""
+    """Return an error for each call in `values` of an op without a rule, with too many arguments, or unknown ones."""
     errors: list[SpmdirError] = []
     calls = [call for value in values for call in _calls(value)]
     for call in calls:
@@ -123,7 +123,10 @@ Problem = tuple[str, Location]
 
 
 def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
-    """Yield the errors in a rule: in its parameters, patterns, clauses, and declared element types."""
+    """Yield the errors in a rule: in its parameters, patterns, clauses, and declared element types.
+
+    A rule with `replicated` may have no other clauses than `when`, and how factors combine is not checked.
+    """
     yield from _parameter_problems(rule)
     for pattern in patterns_of(rule):
         yield from _pattern_problems(rule, pattern, maps)
@@ -162,7 +165,11 @@ def _parameter_problems(rule: Rule) -> Iterator[Problem]:
 
 
 def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
-    """Yield the errors in a pattern: second variadic terms, unknown names, and wrong numbers of arguments of maps."""
+    """Yield the errors in a pattern.
+
+    They are: several variadic terms, an argument in `*b-dim` that is not a parameter, an unknown dimension map, and a
+    map with unknown or too few or too many arguments.
+    """
     parameter_names = [parameter.name for parameter in rule.parameters]
     variadic_terms = [term for term in pattern if term.kind == "variadic"]
     for term in variadic_terms[1:]:
@@ -256,7 +263,10 @@ def body_problems(body: tuple[Statement, ...], names: set[str], factors: set[str
 
 
 def _ring_problems(ring: Statement, names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
-    """Yield the errors in a ring: its place, its factor, its targets and its body."""
+    """Yield the errors in a ring: outside of a local form, over an unknown factor, or with wrong targets or body.
+
+    The targets must have values before the ring. Its body must not be empty, return, or contain another ring.
+    """
     if not is_local:
         yield "a ring in an `expand` clause; expected it in a `local` form", ring.location
     if ring.ring not in factors | names:
@@ -284,7 +294,12 @@ def _accepts(function: Callable[..., object], count: int) -> bool:
 
 
 def expression_problems(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
-    """Yield the unknown names, and the unknown or wrongly called functions, in an expression."""
+    """Yield the unknown names, functions and methods in an expression, and calls with wrong numbers of arguments.
+
+    Args:
+        names: the parameters, and the names that earlier statements assign.
+        factors: the names by which arguments of functions may refer to factors.
+    """
     if isinstance(expression, Name) and expression.name not in names and expression.name not in DTYPES:
         yield _unknown_name("name", expression.name, sorted(names)), expression.location
     if isinstance(expression, Function):

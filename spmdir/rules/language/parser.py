@@ -340,7 +340,16 @@ def parse_condition(text: str, file: str, first_line: int, indent: int = 0) -> E
 
 
 def _parse(text: str, file: str, first_line: int, indent: int = 0, start: str = "record") -> Any:
-    """Parse a text from the symbol `start` of the grammar; raise ParseError, located in the file, if that fails."""
+    """Parse a text from the symbol `start` of the grammar, and build its syntax tree.
+
+    Args:
+        first_line: the line of `file` where the text begins.
+        indent: the number of columns by which the text is indented in the file.
+
+    Raises:
+        ParseError: the text is malformed; located in the file.
+        LimitError: brackets or expressions are nested too deeply.
+    """
     check_nesting(text, file, first_line)
     try:
         tree = _grammar(start).parse(text)

@@ -58,7 +58,10 @@ def split_records(text: str) -> list[tuple[int, str, str | None]]:
 
 
 def reasons(text: str) -> dict[int, str]:
-    """Return line of a record → REASON of the comment `# unchecked: REASON` before it."""
+    """Return line of a record → REASON of the comment `# unchecked: REASON` before it.
+
+    Comments and empty lines may be between both.
+    """
     reason_of_line: dict[int, str] = {}
     if "unchecked:" not in text:
         return reason_of_line

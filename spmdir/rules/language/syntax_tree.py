@@ -176,7 +176,10 @@ def statements(body: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def nested(flat: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Return statements in which those after a ring with a deeper indentation are the body of the ring."""
+    """Return statements in which those after a ring with a deeper indentation are the body of the ring.
+
+    A statement with the indentation of the ring, or a smaller one, ends the body.
+    """
     result: list[Statement] = []
     for statement in flat:
         previous = result[-1] if result else None

@@ -91,7 +91,10 @@ class Emitter:
         return None
 
     def _run(self, statement: Statement) -> tuple[Any, ...] | None:
-        """Run one statement; return its values if it is a `return` whose condition holds, else None."""
+        """Run one statement: emit its ops, and assign its targets, or return the values of a `return`.
+
+        Returns None for all statements but a `return`, and if the condition of the statement does not hold.
+        """
         if statement.ring is not None:
             (factor,) = self.owner.layout.refer(statement.ring)
             run_ring(self, statement, factor, lambda value: self._dim(value, factor))
@@ -149,7 +152,13 @@ class Emitter:
                 )
 
     def _condition(self, condition: Condition | None) -> bool | Local:
-        """Return whether `condition` holds. If ranks differ, return a Local that is nonzero on ranks where it holds."""
+        """Return whether `condition` holds; True if there is none.
+
+        If it holds on some ranks only, return a Local that is nonzero on these ranks.
+
+        Raises:
+            RuleError: an `unless` differs between ranks.
+        """
         if condition is None:
             return True
         value = evaluate(condition.expression, self._scope())
@@ -188,7 +197,10 @@ class Emitter:
         return attrs.evolve(self.scope, names=self.names, meta_of=self.meta)
 
     def evaluate_expression(self, expression: Any) -> Any:
-        """Emit the ops of an expression and return its value: a Value, a literal, a Local, or a tuple of these."""
+        """Emit the ops of an expression and return its value: a Value, a literal, a Local, or a tuple of these.
+
+        The value of an op is its first result. A Local of two shards with one value on all ranks is this value.
+        """
         if isinstance(expression, OpCall):
             return self.emit_call(expression)[0]
         if isinstance(expression, StateCall):

@@ -45,7 +45,7 @@ class Expansion:
     results: tuple[Value | None, ...]
 
     def without_unused(self) -> Expansion:
-        """Return this rewrite without the ops whose results are not used."""
+        """Return this rewrite without the ops whose results no result and no other used op needs."""
         used_indices = {value.index for value in self.results if value is not None and value.source == "op"}
         for op_index in reversed(range(len(self.ops))):
             if op_index in used_indices:
@@ -53,6 +53,7 @@ class Expansion:
         new_indices = {old: new for new, old in enumerate(sorted(used_indices))}
 
         def renumbered(value: Value) -> Value:
+            """Return `value` with the new index of its op."""
             return value if value.source == "operand" else attrs.evolve(value, index=new_indices[value.index])
 
         used_ops = (self.ops[old] for old in new_indices)

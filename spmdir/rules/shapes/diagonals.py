@@ -61,7 +61,10 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
 def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, step: str) -> Dims:
     """Return the dimensions of windows along one dimension: it becomes the windows, and their elements come last.
 
-    Windows that tile the dimension may be sharded: they have no common element. Others are unsharded.
+    Windows of 5 in steps of 5 of a dimension of 10 are a dimension of 2 windows, and a last dimension of 5 elements.
+
+    Windows that tile the dimension may be sharded: they have no common element. Others are unsharded. The result for a
+    scalar has only the dimension of elements.
     """
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     size, stride = layout.integer(length), layout.integer(step)
@@ -85,7 +88,10 @@ def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, st
 
 
 def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, length: str, step: str) -> Dims:
-    """Return the dimensions of the tensor of shape `sizes` with the windows `operand`; the inverse of `windows`."""
+    """Return the dimensions of the tensor of shape `sizes` with the windows `operand`; the inverse of `windows`.
+
+    If the windows tile the dimension, it consists of the windows and their elements. Otherwise it is unsharded.
+    """
     dims, shape = list(layout.dims(operand)), layout.integers(sizes)
     if len(dims) != len(shape) + 1 or not shape:
         layout.fail(f"a tensor of rank {len(dims)} cannot contain windows of a tensor of shape {list(shape)}")

@@ -25,7 +25,11 @@ def scores(layout: LayoutBuilder, query: str, key: str) -> Dims:
 
 
 def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of an operand or result of an einsum. Letters that the result lacks are separate."""
+    """Return the dimensions of an operand or result of an einsum: one factor for each letter.
+
+    Letters that the result lacks are separate: `~equation` refers to them. Only equations of the form `ab,bc->ac` are
+    supported, without dots.
+    """
     equation = layout.argument(argument)
     joined_terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
     has_valid_letters = joined_terms.replace(",", "").isalpha() and (not result or result.isalpha())

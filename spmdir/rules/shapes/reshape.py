@@ -68,7 +68,11 @@ def _reshape_to(layout: LayoutBuilder, operand: str, requested_shape: tuple[int,
 
 
 def _target_shape(layout: LayoutBuilder, shape: tuple[int, ...], requested_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return `requested_shape` with -1 replaced by the size that follows from `shape`."""
+    """Return `requested_shape` with -1 replaced by the size that follows from the result, or else from `shape`.
+
+    Raises:
+        RuleError: a size is invalid, the numbers of elements differ, or the result has another shape.
+    """
     if requested_shape.count(-1) > 1 or any(size < -1 for size in requested_shape):
         layout.fail(f"invalid shape {list(requested_shape)}; expected non-negative sizes, and at most one -1")
     sizes = result_sizes(layout, requested_shape)

@@ -232,7 +232,13 @@ def _predict_variadic(layout: LayoutBuilder, term: Term, part: int | None) -> li
 
 
 def _solve_groups(layout: LayoutBuilder) -> None:
-    """Compute the unknown size of one factor in each group such as `(h g)`; raise RuleError if it does not fit."""
+    """Compute the unknown size of one factor in each open group such as `(h g)`, and close the groups.
+
+    A dimension of 12 elements with the known factor h = 4 gives g = 3.
+
+    Raises:
+        RuleError: several sizes of a group are unknown, or the known sizes do not fit the dimension.
+    """
     for group, size, description in layout.open_groups:
         unknown_factors = [factor for factor in group if layout.sizes[factor] is None]
         known_sizes = [factor_size for factor in group if (factor_size := layout.sizes[factor]) is not None]

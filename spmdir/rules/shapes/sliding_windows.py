@@ -41,7 +41,10 @@ def slide(
 
 
 def size_outcomes(layout: LayoutBuilder) -> None:
-    """Infer the sizes of the output dimensions of `slides` clauses from the input sizes and the window's arguments."""
+    """Infer the sizes of the output dimensions of `slides` clauses from the input sizes and the window's arguments.
+
+    Known sizes are kept. Nothing is inferred with `ceil_mode`, or if the arguments are invalid.
+    """
     for clause in layout.rule.of_kind("slides"):
         kernel, over, to = clause.groups
         sources = _referred(layout, over)

@@ -20,7 +20,11 @@ class _Match:
 
 
 def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
-    """Add the factors of variadic dimensions. Plain operands define them, else those with a modifier, else results."""
+    """Add the factors of variadic dimensions, with the sizes that operands and results have in common.
+
+    The sizes come from terms without a modifier in operands, else from terms with a modifier, else from results.
+    Tensors whose dimensions a map computes are left out.
+    """
     tensors = [
         (parameter.pattern or (), layout.operands[index].shape, f"operand '{parameter.name}'", False)
         for index, parameter in operands

@@ -68,7 +68,11 @@ def _clause_obstacle(rule: RuleInstance, index: int, kind: str, message: str) ->
 
 
 def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
-    """Return why no placement can shard the factor, given the shards on the other axes; None if one can."""
+    """Return why no placement can shard the factor, given the shards on the other axes; None if one may.
+
+    Reasons are its size, its clauses, a rewrite that another axis requires, text strategies of other axes, and a tensor
+    with the factor in two dimensions. Numbers of elements for each rank are not checked here.
+    """
     factor = rule.factors[index]
     if factor.size <= 1:
         return _FEWER_THAN_2

@@ -200,7 +200,11 @@ def _partial_decisions(
 
 
 def _blocking_number(rule: RuleInstance, clause: RuleClause, names: tuple[str, ...]) -> Obstacle | None:
-    """Return the reason if a number among the arguments stops all partial values at `clause`, else None."""
+    """Return the reason if a number among the arguments stops all partial values at `clause`, else None.
+
+    Infinite factors would turn partial sums into NaN. A number in place of a partial operand, or one that the op adds,
+    would be added by every rank.
+    """
     if clause.kind in LINEAR and not rule.scales_finitely:
         return Obstacle("an argument is a number that is not finite, and a `{}` op may multiply by it", (clause.kind,))
     if clause.kind == "multilinear":

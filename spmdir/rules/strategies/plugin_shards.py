@@ -52,7 +52,15 @@ class FactorPosition:
 def substituted_strategies(
     rule: RuleInstance, count: int, sharded: ShardCounts, shards: tuple[ShardPlacement, ...], lay_out: LayOutExpansion
 ) -> Iterator[Strategy | Dropped]:
-    """Yield the strategies that shard one factor by a plug-in placement: by `shards`, or by one that these imply."""
+    """Yield the strategies that shard one factor by a plug-in placement: by `shards`, or by one that these imply.
+
+    A reason is yielded in place of a strategy that one of `shards` does not lead to. Implied placements without a
+    strategy are skipped.
+
+    Args:
+        shards: the plug-in placements of the program, with `dim` 0.
+        lay_out: returns the layout of the op's expansion.
+    """
     for index in range(len(rule.factors)):
         reason = _only_s_reason(rule, index, sharded)
         if reason:
@@ -105,7 +113,7 @@ def _reason_against_routed(rule: RuleInstance, index: int) -> Obstacle | None:
 
 
 def _only_s_reason(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
-    """Return why only S may shard the factor; None if plug-in placements may shard it too."""
+    """Return why plug-in placements cannot shard the factor, whatever their positions are; None if they can."""
     factor = rule.factors[index]
     if factor.aligned:
         return Obstacle("only S keeps shards to multiples of 16 bytes", (), ClauseLocation(rule, ("aligned",), index))
@@ -219,7 +227,10 @@ def _substituted(
 def _implied_for_dimension(
     placement: ShardPlacement, position: FactorPosition, size: int, count: int, shards: tuple[ShardPlacement, ...]
 ) -> Placement | None:
-    """Return the placement of a dimension whose factor of `size` is sharded by `placement`; None if none is found."""
+    """Return the placement of a dimension whose factor of `size` is sharded by `placement`; None if none is found.
+
+    A factor that fills its dimension has the same placement. Otherwise the candidates of the module are compared.
+    """
     if position.fills:
         return with_dim(placement, position.dim)
     candidates: list[Placement | None] = [

@@ -199,7 +199,11 @@ class _Reader:
             raise NotApplicable("{}", error.message, location=term.location) from None
 
     def _dimension(self, term: PlacementTerm, field: Expression, meta: TensorMeta, dims: Dims) -> int:
-        """Return the dimension that `field` denotes: the dimension of a factor, or a number, which may be negative."""
+        """Return the dimension that `field` denotes: that of a factor, or a number, which may count from the end.
+
+        Raises:
+            NotApplicable: the tensor has no such dimension.
+        """
         if isinstance(field, Name) and (factor := self.rule.layout.named.get(field.name)) is not None:
             matching = [dim for dim, factors in enumerate(dims) if factor in factors]
             if not matching:
