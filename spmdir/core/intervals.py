@@ -40,12 +40,14 @@ def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
     """
     step = -(-size // count)
     full_chunks, remainder = divmod(size, step) if step else (0, 0)
+    short_chunks = 1 if remainder else 0
+    nonempty_chunks = full_chunks + short_chunks
     runs = (
         (0, full_chunks, step),
-        (full_chunks, bool(remainder), remainder),
-        (full_chunks + bool(remainder), count - full_chunks - bool(remainder), 0),
+        (full_chunks, short_chunks, remainder),
+        (nonempty_chunks, count - nonempty_chunks, 0),
     )
-    return tuple(run for run in runs if run[1])
+    return tuple((first_rank, ranks, length) for first_rank, ranks, length in runs if ranks)
 
 
 def summed_runs(weighted_runs: Iterable[tuple[int, Sequence[Run]]], count: int) -> tuple[Run, ...]:

@@ -89,6 +89,8 @@ def values_by_module(
 def with_globs(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
     """Merge equal values of all layers under one glob, if the glob matches only their names.
 
+    {"layers.0.up.weight": v, "layers.1.up.weight": v} becomes {"layers.*.up.weight": v}. Other names are kept.
+
     Args:
         values: name → value.
         names: all names that a glob could match.

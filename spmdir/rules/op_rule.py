@@ -368,7 +368,10 @@ class OpRule(RuleInstance):
         return any(statement.ring is not None for statement in self._local_body(strategy))
 
     def may_send(self, placements: Iterable[Placement]) -> bool:
-        """Return whether the local form of a strategy with `placements` sends: a ring, or rows of experts."""
+        """Return whether a local form of the op with `placements` may send: in a ring, or rows of experts.
+
+        All local forms of the rule, and of strategies of the plug-ins among `placements`, are considered.
+        """
         kinds = tuple(dict.fromkeys(map(type, plugins(placements))))
         texts = self.rules.text_strategies(self.name, kinds)
         bodies = [*(text.body for text in texts), *(clause.body for clause in self.rule.of_kind("local"))]

@@ -72,6 +72,7 @@ class _Builder:
         operands: tuple[TensorMeta, ...],
         rank: Rank,
     ):
+        # The ring is along the innermost axis. The outer axes have already divided the block factor.
         *outer, axis = shard.axes
         self.owner, self.ops, self.operands, self.rank = owner, ops, operands, rank
         self.shard = attrs.evolve(shard, extent=shard.extent // rank.ring_size(outer), axes=(axis,))

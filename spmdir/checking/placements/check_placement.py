@@ -304,7 +304,7 @@ def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort)
             return _LawResult(len(selected), len(examples) - len(selected), _uncovered(subjects, selected))
         if isinstance(error, TooLong):
             return _LawResult(len(selected), broken=broken_law(_describe_error(error), error=error))
-        # An example breaks the law. The loop below finds the first one.
+        # An example breaks the law or raises an error. The loop below finds the first one.
     checked: list[Example] = []
     for number, example in enumerate(effort.select(examples), 1):
         if len(checked) >= required and example.subject not in _uncovered(subjects, checked):

@@ -163,7 +163,7 @@ class Local:
 
 @lru_cache(maxsize=65536)
 def _values(local: Local, mesh: Mesh) -> frozenset[int]:
-    """Return the values of a local form on all ranks."""
+    """Return the set of values of `local` on all ranks of `mesh`."""
     axes = tuple(dict.fromkeys(local.all_axes))
     coordinates = product(*(range(mesh.sizes[axis]) for axis in axes))
     return frozenset(local.evaluate(mesh, dict(zip(axes, indices, strict=True))) for indices in coordinates)

@@ -40,4 +40,5 @@ class Factor:
 
     def least_with(self, rewrite: str | None) -> int:
         """Return the number of elements that every rank must have if sharding it leads to `rewrite`."""
-        return max(self.least, self.kind in ("max", "min") or rewrite == "local")
+        requires_one = self.kind in ("max", "min") or rewrite == "local"
+        return max(self.least, int(requires_one))

@@ -73,7 +73,11 @@ def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def keep_equal(layout: LayoutBuilder, operand: str) -> Dims:
-    """Return the dimensions of a result of the same rank. Those whose size changes are unsharded in both tensors."""
+    """Return the dimensions of a result with the rank of `operand`. Those whose size changes are unsharded in both.
+
+    Raises:
+        RuleError: the shape of the result is to be inferred, or it has another rank.
+    """
     dims, shape = layout.dims(operand), layout.shape(operand)
     result = layout.result_shape()
     if result is None:

@@ -144,8 +144,8 @@ def _shortage(
 
     S leaves no shard empty in a dimension of several factors. Ops other than views may rely on it.
     """
-    factor = rule.factors[index]
-    least = max(factor.least_with(rewrite), bool(rule.neighbours(index)) and not rule.is_view)
+    requires_one = bool(rule.neighbours(index)) and not rule.is_view
+    least = max(rule.factors[index].least_with(rewrite), int(requires_one))
     return shortage(rule, index, placement, count, sharded, least) if least else None
 
 
