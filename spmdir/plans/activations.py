@@ -113,7 +113,7 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
         if isinstance(output, Tensor):
             for key, layouts in texts.items():
                 if key != "0":
-                    raise ShardingError(f"the plan shards output {key} of '{name}', but it returns one tensor")
+                    raise ShardingError(f"the plan shards output {key} of '{name}', but the module returns one tensor")
                 output = _constrain_tensor(output, layouts, f"the output of '{name}'")
             return output
         if isinstance(output, dict):
@@ -121,13 +121,17 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
             for key, layouts in texts.items():
                 output_key = keys[int(key)] if key.isdigit() and int(key) < len(keys) else key
                 if output_key not in output:
-                    raise ShardingError(f"the plan shards output {key} of '{name}', but it returns {', '.join(keys)}")
+                    raise ShardingError(
+                        f"the plan shards output {key} of '{name}', but the module returns {', '.join(keys)}"
+                    )
                 output[output_key] = _constrain_tensor(output[output_key], layouts, f"output {key} of '{name}'")
             return output
         outputs = list(output)
         for key, layouts in texts.items():
             if not key.isdigit() or int(key) >= len(outputs):
-                raise ShardingError(f"the plan shards output {key} of '{name}', but it returns {len(outputs)} values")
+                raise ShardingError(
+                    f"the plan shards output {key} of '{name}', but the module returns {len(outputs)} values"
+                )
             outputs[int(key)] = _constrain_tensor(outputs[int(key)], layouts, f"output {key} of '{name}'")
         return type(output)(*outputs) if hasattr(output, "_fields") else type(output)(outputs)
 

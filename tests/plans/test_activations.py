@@ -74,9 +74,15 @@ WRONG = {
     ),
     "no such argument": ('"layers.0" = { inputs = ["?", "?", "?", ""] }', "input 3 of 'layers.0', but the arguments"),
     "a number": ('"layers.2" = { outputs = ["?", ""] }', "output 1 of 'layers.2' of type float; expected"),
-    "too many outputs": ('"layers.2" = { outputs = ["?", "?", ""] }', "output 2 of 'layers.2', but it returns 2"),
-    "one output": ('"layers.0" = { outputs = ["?", ""] }', "output 1 of 'layers.0', but it returns one tensor"),
-    "no key": ('"layers.3" = { outputs = { third = "" } }', "output third of 'layers.3', but it returns first, second"),
+    "too many outputs": (
+        '"layers.2" = { outputs = ["?", "?", ""] }',
+        "output 2 of 'layers.2', but the module returns 2",
+    ),
+    "one output": ('"layers.0" = { outputs = ["?", ""] }', "output 1 of 'layers.0', but the module returns one tensor"),
+    "no key": (
+        '"layers.3" = { outputs = { third = "" } }',
+        "output third of 'layers.3', but the module returns first, second",
+    ),
 }
 
 

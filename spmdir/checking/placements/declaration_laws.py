@@ -51,7 +51,7 @@ def _find_declaration_fault(placement: Placement, example: Example) -> str | Non
     for field in attrs.fields(kind) if attrs.has(kind) else ():
         if RESERVED_FIELDS.get(field.name, trait) != trait:
             reserved = f"which is reserved for the trait '{RESERVED_FIELDS[field.name]}'"
-            return f"it has a field '{field.name}', {reserved}; expected another name"
+            return f"the class has a field '{field.name}', {reserved}; expected another name"
     if trait == "shard" and (type(placement.dim) is not int or placement.dim < 0):
         return f"`dim` is {placement.dim!r}; expected a dimension, counted from 0"
     if isinstance(placement, PartialPlacement) and placement.reduce not in REDUCTIONS:
@@ -71,7 +71,7 @@ def _find_mutability(placement: Any, example: Example) -> str | None:
             setattr(placement, field.name, getattr(placement, field.name))
         except attrs.exceptions.FrozenInstanceError:
             continue
-        return f"its field '{field.name}' can be set; decorate the class with @attrs.frozen"
+        return f"the field '{field.name}' can be set; decorate the class with @attrs.frozen"
     copy = attrs.evolve(placement)
     if copy != placement:
         return f"two placements {placement!r} are not equal; decorate the class with @attrs.frozen"
@@ -112,15 +112,16 @@ def _find_edge_fault(placement: Placement, example: Example) -> str | None:
     if not isinstance(edge, Edge):
         return f"`edges` returns {edge!r}; expected Edges"
     if any((edge.source, edge.target) == (earlier.source, earlier.target) for earlier in earlier_edges):
-        return "an earlier edge has the same ends, so this one is never used; expected one edge for each pair of ends"
+        return "an earlier edge has the same ends, so this edge is never used; expected one edge for each pair of ends"
     ends = [end for end in (edge.source, edge.target) if end is not None]
     if len(ends) != 1:
-        return f"it has {len(ends)} of `source` and `target`; expected one, because the other end is {placement}"
+        declared_ends = "both `source` and `target`" if ends else "neither `source` nor `target`"
+        return f"the edge has {declared_ends}; expected one of them, because the other end is {placement}"
     if ends[0] not in TRAITS:
         try:
             parse_placement(ends[0])
         except SpmdirError as error:
-            return f"its end is '{ends[0]}': {error.message}"
+            return f"the end of the edge is '{ends[0]}': {error.message}"
     names = [spec.name for spec in collectives() if spec.moves != "edge"]
     for name in edge.collectives:
         if name not in names:

@@ -74,8 +74,8 @@ def _find_state_fault(placement: Placement, example: Example) -> str | None:
         return None
     if not has_changed:
         return (
-            "its states never change, and its results are not exact; expected that `lower` returns the new states "
-            "after the result"
+            "the states of the edge never change, and its results are not exact; expected that `lower` returns the new "
+            "states after the result"
         )
     feedback = [state for state in states_of_edge if state.feedback]
     if feedback and after > GROWTH * before:

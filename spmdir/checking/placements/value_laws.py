@@ -76,7 +76,11 @@ def _find_magnitude_fault(placement: Placement, example: Example) -> Fault:
     except UnsupportedError:
         return Outcome.NOT_APPLICABLE
     fault = _find_inverse_fault(placement, example)
-    return f"{fault}; raise UnsupportedError in `distribute` for values that it cannot hold" if fault else None
+    return (
+        f"{fault}; raise UnsupportedError in `distribute` for values that the placement cannot represent"
+        if fault
+        else None
+    )
 
 
 VALUE_LAWS = (

@@ -216,7 +216,7 @@ def _check_class_variables(kind: type[Placement]) -> None:
     for name, annotation in inspect.get_annotations(kind).items():
         if name in annotations and "ClassVar" in str(annotations[name]) and "ClassVar" not in str(annotation):
             raise ShardingError(
-                f"{kind.__name__} declares `{name}` as a field; it must be equal in the whole class: write "
+                f"{kind.__name__} declares `{name}` as a field; all placements of a class have one `{name}`: write "
                 f"`{name}: ClassVar[…] = …`"
             )
 
@@ -641,7 +641,7 @@ def _register(kind: type[Placement]) -> None:
     if shipped not in (None, kind.__module__):
         raise ShardingError(
             f"placement '{head}' is declared by {shipped}, which comes with spmdir, and by "
-            f"{kind.__module__}.{kind.__qualname__}; give this one another name"
+            f"{kind.__module__}.{kind.__qualname__}; give the second class another name"
         )
     # attrs creates a class twice if it has slots, and a file may be executed again.
     if existing is not None and (existing.__module__, existing.__qualname__) != (kind.__module__, kind.__qualname__):

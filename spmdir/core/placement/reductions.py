@@ -133,7 +133,7 @@ def why_not_reduced(name: str, dtype: DType) -> str | None:
     if dtype in REDUCED_AS:
         return f"{fault}; convert to {REDUCED_AS[dtype]} where the value becomes partial"
     if dtype.is_complex and not REDUCTIONS[name].is_linear:
-        return f"{fault}, only by sum and avg; replicate the operands of the op that makes it partial"
+        return f"{fault}, only by sum and avg; replicate the operands of the op that makes the value partial"
     if dtype.is_bool and REDUCTIONS[name].of_bool is None:
         return f"{fault}, only by any and all; convert to an integer type before"
     return None

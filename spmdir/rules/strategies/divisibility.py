@@ -33,7 +33,7 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
         return Obstacle("a major factor of the same dimension is not sharded down to single elements")
     if factor.size % shard_count and rule.neighbours(index):
         return Obstacle(
-            "{} elements cannot be sharded evenly over {} ranks, and it shares a dimension with another factor",
+            "{} elements cannot be sharded evenly over {} ranks, and the factor shares a dimension with another one",
             (factor.size, shard_count),
         )
     if factor.aligned and factor.size * rule.call.operands[0].dtype.itemsize % (16 * shard_count):

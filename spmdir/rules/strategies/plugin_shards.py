@@ -123,7 +123,7 @@ def _only_s_reason(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obst
     if reason:
         return reason
     if index in sharded.all_axes and rule.neighbours(index):
-        return Obstacle("another axis shards it too, and it shares a dimension with another factor")
+        return Obstacle("another axis shards the factor too, and the factor shares a dimension with another one")
     if any(_is_uneven(rule, major, sharded) for major in rule.majors.get(index, ())):
         return Obstacle("another axis shards a major factor of the same dimension unevenly or by a plug-in placement")
     return None
