@@ -54,7 +54,7 @@ def result_type(tensors: Iterable[tuple[DType, int]], numbers: Iterable[complex]
         (with_dimensions if rank else of_rank_zero).append(dtype)
     of_numbers = [_OF_NUMBER[type(number)] for number in numbers]
     result: DType | None = None
-    for dtypes in (of_numbers, of_rank_zero, with_dimensions):
+    for dtypes in (of_numbers, of_rank_zero, with_dimensions):  # from the last class to the first
         if not dtypes:
             continue
         class_type = _common_type_of_all(dtypes)

@@ -131,6 +131,8 @@ AxisStrategies = Sequence[tuple[str, Strategy]]
 def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]) -> list[torch.Tensor]:
     """Return the local tensor of each rank, in row-major order.
 
+    The tensor is distributed along the first axis, and each of its shards along the inner axes.
+
     Args:
         placements: (axis size, placement), outermost axis first.
     """
@@ -146,7 +148,10 @@ def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]
 def collect(
     local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]], type_: LocalType
 ) -> torch.Tensor:
-    """Return the tensor of global type `type_` with local tensors `local`; the inverse of `distribute`."""
+    """Return the tensor of global type `type_` with the local tensors `local` of all ranks: `distribute` inverted.
+
+    The local tensors are collected along the inner axes first. Without placements, there is one rank.
+    """
     if not placements:
         return local[0]
     (count, placement), *inner_placements = placements

@@ -485,6 +485,7 @@ class PartialPlacement(Placement):
         is_plain_reduction = kind.before is PartialPlacement.before and kind.after is PartialPlacement.after
         if is_plain_reduction:
             return parse_placement(f"P({self.reduce})").distribute(tensor, count, noise)
+        # With `before` or `after`, only copies, or the identity on all ranks but one, are known to reduce to the value.
         if self.identity is None:
             return [tensor.clone() for _ in range(count)]
         return [*(tensor.new_full(tensor.shape, self.identity) for _ in range(count - 1)), tensor.clone()]

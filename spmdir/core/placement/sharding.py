@@ -35,7 +35,11 @@ _REPLICATED = type(R)
 
 
 def _convert_entries(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
-    """Convert the argument `entries` of a sharding to (axis, placement) pairs."""
+    """Convert the argument `entries` of a sharding to (axis, placement) pairs in canonical order.
+
+    Raises:
+        ShardingError: the argument does not consist of such pairs, an axis has two placements, or sub-axes overlap.
+    """
     try:
         return _canonical(entries)
     except (AttributeError, TypeError, ValueError):
@@ -411,7 +415,7 @@ def _check_layout(placement: Placement, shape: tuple[int, ...], count: int) -> N
 
 
 def _placement(value: object, rank: int | None) -> Placement:
-    """Convert a placement, its text, or a DTensor placement, to a placement."""
+    """Convert a placement, its text, or a DTensor placement of a tensor of `rank` dimensions, to a placement."""
     if isinstance(value, Placement):
         return value
     return parse_placement(value) if isinstance(value, str) else _from_dtensor(value, rank)
