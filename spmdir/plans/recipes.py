@@ -84,10 +84,12 @@ class AxisRecipe:
 def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     """Return the plan of a product of recipes, such as `fsdp*tp` or `fsdp(data)*tp(model)`.
 
-    Mesh axes without a recipe are left open. The plan of `auto` alone is empty.
+    Mesh axes without a recipe are left open. The plan of `auto` alone is empty. If a recipe shards optimizer states,
+    the key `NAME` is for the states of a parameter, and the key `parameters.NAME` for the parameter itself.
 
     Raises:
-        ShardingError: a recipe or a mesh axis does not exist, two recipes are for one axis, or `tp` finds no layers.
+        ShardingError: a recipe or a mesh axis does not exist, two recipes are for one axis, `tp` finds no layers, or
+            `ep` finds no experts or cannot divide their number.
     """
     factors = recipe_factors(text, mesh)
     if not factors:
@@ -107,8 +109,8 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     _check_expert_counts(experts, expert_axes, model, mesh)
     parameter_axes = _axes_with(factors, "parameters", expert_axes)
     state_axes = _axes_with(factors, "state", expert_axes)
-    parameters: dict[str, Sharding] = {}
-    state: dict[str, Sharding] = {}
+    parameters: dict[str, Sharding] = {}  # name → sharding of the parameter
+    state: dict[str, Sharding] = {}  # name → sharding of its optimizer states
     for name, parameter in model.named_parameters():
         by_expert = dict.fromkeys(expert_axes if name in experts else [], Shard(0))
         placements = {**replicated, **by_expert, **weights.get(name, {})}
@@ -233,9 +235,9 @@ def _shard_over(
     The placements of `fixed` axes do not change. All other `axes` shard one dimension if they can, so that one message
     gathers the tensor.
 
-    Dimension 0 is the first choice, then the largest dimension, among those that are not sharded yet. A dimension that
-    other axes shard is the last choice. There, the axis is nested inside these axes. For the shape (6, 8) and an axis
-    of 4 ranks, the result is `S(1)`, since 4 does not divide 6.
+    Dimension 0 is the first choice, then the largest dimension, among those that only `axes` shard or none. A dimension
+    that other or fixed axes shard is the last choice. There, the axis is nested inside these axes. For the shape (6, 8)
+    and an axis of 4 ranks, the result is `S(1)`, since 4 does not divide 6.
     """
     placements = dict(placements)
     for axis in axes:
@@ -243,8 +245,8 @@ def _shard_over(
             continue
         sharded_dims = {
             placement.dim
-            for other, placement in placements.items()
-            if isinstance(placement, ShardPlacement) and (other in fixed or other not in axes)
+            for other_axis, placement in placements.items()
+            if isinstance(placement, ShardPlacement) and (other_axis in fixed or other_axis not in axes)
         }
         ranking: dict[int, tuple[bool, bool, int, int]] = {}
         for dim, size in enumerate(shape):

@@ -224,7 +224,7 @@ def layer_styles(styles: Mapping[str, object], model: nn.Module) -> dict[str, St
 
 
 def targets_of_styles(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
-    """Return the name → module or parameter of everything that may have a style."""
+    """Return name → module or parameter, for all modules and parameters of the model: both may have a style."""
     return {**parameters_of(model), **modules_of(model)}
 
 
