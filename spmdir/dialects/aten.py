@@ -1,6 +1,6 @@
 """The ops of torch: one op class per name, generated on demand.
 
-This module contains no list of ops. `rules/aten/*.rules` describes how ops propagate shardings, and `core/ops.txt`
+There is no list of ops here. `rules/aten/*.rules` describes how ops propagate shardings, and `core/ops.txt`
 lists the ops that a program may use. The tables of `core/admitted_ops.py` determine the traits of a class:
 
 * an admitted op is `Pure`: cse and dce may merge and erase it;
@@ -100,6 +100,7 @@ class StatisticsOp(FunctionalOp):
     """An op with calls that write running statistics although its schema does not declare it."""
 
     def check_admitted(self) -> None:
+        """Raise UnsupportedError if this call writes running statistics."""
         index, training_argument = STATISTICS[self.name]
         slots = self.call().slots
         has_statistics = index < len(slots) and slots[index] is not None

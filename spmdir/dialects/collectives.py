@@ -1,4 +1,4 @@
-"""The ops of collectives. They name mesh axes, never ranks or groups, and each verifies its own transition.
+"""The ops of collectives. A collective names mesh axes, never ranks or groups, and verifies its own transition.
 
 Op classes are generated from `CollectiveSpec`: see `spmdir.reshard.collectives`.
 """
@@ -69,6 +69,7 @@ class SpmdOp(ValueOp):
         return pairs if self.may_take_several else pairs[:1]
 
     def check(self, mesh: Mesh | None) -> None:
+        """Raise VerifyException unless each result has the global type of its operand. Edge states are not compared."""
         super().check(mesh)
         for source, target in self.pairs:
             operand_type, result_type = global_type(source, mesh), global_type(target, mesh)
@@ -337,6 +338,7 @@ class Collective(SpmdOp):
         return arguments
 
     def check(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError or VerifyException unless clauses are valid and each result follows from its operand."""
         super().check(mesh)
         if mesh is None or self.source is None or self.target is None:
             raise VerifyException(
@@ -490,6 +492,7 @@ class WaitOp(SpmdOp):
         return owner
 
     def check_operands(self) -> None:
+        """Raise VerifyException unless the operands are all results of one start, in order."""
         for operand in self.operands:
             if not isinstance(operand.type, PendingType):
                 raise VerifyException(
@@ -501,6 +504,7 @@ class WaitOp(SpmdOp):
             raise VerifyException("expected all results of one `*_start` op as operands, in order")
 
     def check(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError or VerifyException unless each result is the tensor that its pending operand contains."""
         super().check(mesh)
         for operand, result in self.pairs:
             if isinstance(result.type, PendingType):

@@ -1,6 +1,6 @@
 """Context, parser and printer of the IR.
 
-They keep the locations of ops and the names of values, and parse repeated text once.
+Parser and printer keep the locations of ops and the names of values. The parser parses repeated text once.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class IRLexer(MLIRLexer):
     _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
 
     def _lex_string_literal(self, start_pos: int) -> MLIRToken:
+        """Return the token of a string. A literal of bytes that are UTF-8 is a string."""
         token = super()._lex_string_literal(start_pos)
         if token.kind is MLIRTokenKind.BYTES_LIT:
             with suppress(UnicodeDecodeError):
@@ -192,6 +193,7 @@ class IRParser(Parser):
         return True
 
     def parse_optional_location(self) -> LocationAttr | None:
+        """Parse a location, if one is next. An alias and `loc(unknown)` are read without the slower lexer."""
         text = self.lexer.input.content
         if not text.startswith("loc", self.pos):
             return None
@@ -219,6 +221,7 @@ class IRParser(Parser):
         return dict(self._dictionaries[key])
 
     def parse_operation(self) -> Operation:
+        """Parse an op. Without a location, it gets its line and column in the text."""
         line, column = self.place(self.pos)
         self._op_start = self.pos
         op = self._parse_tensor_op() or self._parse_layer_call() or super().parse_operation()
@@ -227,8 +230,13 @@ class IRParser(Parser):
         return op
 
     def parse_optional_type(self) -> Any:
+        """Parse a type, if one is next. Tensor types with numbers are memoised by their text.
+
+        A tensor type with symbolic sizes is an error here: it is allowed in results of ops, which another parser reads.
+        """
         start = self.pos
-        if plain := _PLAIN_TYPE.match(self.lexer.input.content, start):
+        plain = _PLAIN_TYPE.match(self.lexer.input.content, start)
+        if plain is not None:
             if plain[1] not in DTYPES:
                 self.raise_error(unknown_dtype(plain[1], f" in '{plain[0]}'"), start, plain.end())
             if plain[0] not in self._types:
@@ -313,6 +321,7 @@ class IRParser(Parser):
                 self.raise_error(f"unknown op '{name}'; did you mean '{op_class.name}'?", position, position)
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
+        """Return the class of an op; raise an error of the parser for an unknown name."""
         kind = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
         if kind is None:
             known_names = [*(op.name for op in self.ctx.loaded_ops), *(f"spmd.{spec.name}" for spec in collectives())]
@@ -352,6 +361,7 @@ class IRPrinter(Printer):
         return LocationAliases()
 
     def print_ssa_value(self, value: SSAValue) -> str:
+        """Print the name of a value with `%`, and return it without. The name is chosen at the first call."""
         name = self._ssa_values.get(value)
         if name is None:
             name = self._new_name(full_name(value))
@@ -376,6 +386,7 @@ class IRPrinter(Printer):
         return name
 
     def print_op(self, op: Operation) -> None:
+        """Print an op. Functions and returns have other forms than in xDSL, unless the generic form is printed."""
         if self.print_generic_format or not isinstance(op, (func.FuncOp, func.ReturnOp)):
             super().print_op(op)
             return
@@ -464,6 +475,7 @@ class IRPrinter(Printer):
             self.print_attr_dict(attrs.data[index].data)
 
     def print_attribute(self, attribute: Attribute) -> None:
+        """Print an attribute or a type. Locations, and shardings if `shardings` is set, are printed as aliases."""
         if self.print_debuginfo and isinstance(attribute, LocationAttr):
             self.print_string(self.locations.text(attribute))
         elif self.shardings is not None and isinstance(attribute, ShardingAttr):

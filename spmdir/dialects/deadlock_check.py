@@ -1,9 +1,10 @@
 """Check that the collectives in flight cannot deadlock.
 
 A collective completes when all ranks of its group run it. One communicator runs its collectives in program order, which
-is the same on all ranks. Two communicators may run their collectives in any order. If they share two ranks, these can
-choose different orders, and then each waits for the other forever. Therefore two collectives in flight must use one
-communicator, or groups that share at most one rank. Groups share more ranks only if they have a mesh axis in common.
+is the same on all ranks. Two communicators may run their collectives in any order. If two ranks are in groups of both,
+the ranks can choose different orders, and then wait for each other forever. Therefore two collectives in flight must
+use one communicator, or groups that share at most one rank. Groups share more ranks only if they have a mesh axis in
+common.
 """
 
 from __future__ import annotations

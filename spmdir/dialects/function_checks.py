@@ -223,7 +223,7 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
 def _check_argument_shards(place: str, attributes: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
     """Raise ShardingError unless `spmd.of` and the sharding determine the local type `meta` of an argument.
 
-    They are required if a size of the local type differs between ranks.
+    Both attributes are required if a size of the local type differs between ranks.
     """
     shape, sharding = attributes.get("spmd.of"), attributes.get("spmd.sharding")
     if shape is None and DYNAMIC not in meta.shape:

@@ -1,6 +1,6 @@
 """The ops that exchange halos, for convolutions and pools over a sharded dimension.
 
-They occur only in local forms after localize, so their types are local.
+The ops occur only in local forms after localize, so their types are local.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class HaloExchangeOp(ValueOp):
         return sent_length * math.prod(other_sizes) * meta.dtype.itemsize
 
     def check(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError unless the arguments are valid, and the halos are the difference of operand and result."""
         super().check(mesh)
         function = self.parent_op()
         if mesh is None or not is_local(function):

@@ -55,12 +55,14 @@ class HostCopyOp(SpmdOp):
         return pending(copy_type) if cls.IS_START else copy_type
 
     def check_operands(self) -> None:
+        """Raise VerifyException unless the operand is in the memory that the op copies from."""
         type_, expected = self.operands[0].type, TensorType if self.TO_HOST else HostType
         if not isinstance(type_, expected):
             expected_text = "a tensor on the accelerator" if self.TO_HOST else "the result of `spmd.offload`"
             raise VerifyException(f"copies {print_type(type_)}; expected {expected_text}")
 
     def check(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError or VerifyException unless the result is a copy with the same sharding, and no argument."""
         super().check(mesh)
         result_type, expected = self.results[0].type, self.copy_type(self.operands[0].type)
         if result_type != expected:
@@ -69,7 +71,7 @@ class HostCopyOp(SpmdOp):
             raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected none: remove them")
         if self.source != self.target:
             raise ShardingError(
-                f"the copy of a tensor <{self.source}> must have the same sharding, found <{self.target}>"
+                f"the operand is <{self.source}> and its copy is <{self.target}>; give both the same sharding"
             )
         if self.IS_START:
             check_waited(self)

@@ -166,7 +166,8 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
         parts.append(buffer.getvalue())
         buffer.seek(0)
         buffer.truncate()
-    if printer.shardings is not None and (definitions := printer.shardings.definitions()):
+    definitions = "" if printer.shardings is None else printer.shardings.definitions()
+    if definitions:
         declaration_count = sum(not isinstance(op, FuncOp) for op in module.body.block.ops)
         parts.insert(declaration_count, definitions.rstrip())
     printer.print_string("\n\n".join(parts))

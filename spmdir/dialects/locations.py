@@ -32,7 +32,7 @@ from xdsl.printer import Printer
 from spmdir.core.errors import Location, SpmdirError
 
 _NOWHERE = (UNKNOWN_LOC, NoneAttr())
-"""Spellings of an unknown location; xDSL reads the latter inside `loc("name")`."""
+"""Spellings of an unknown location. xDSL reads `NoneAttr` inside `loc("name")`."""
 
 
 def location_of(op: Operation) -> Location | None:

@@ -75,6 +75,7 @@ class MeshOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> MeshOp:
+        """Parse the op after its name, and declare the mesh for the ops that follow."""
         name = parser.parse_symbol_name().data
         text, start = take_balanced(parser)
         end = start + len(text)

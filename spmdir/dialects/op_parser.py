@@ -388,7 +388,8 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
     """
     if text == "none":
         return type_of(None)
-    if wrapped := _WRAPPED.fullmatch(text):
+    wrapped = _WRAPPED.fullmatch(text)
+    if wrapped is not None:
         wrapped_type = parse_type(wrapped[2], offset + wrapped.start(2), hints)
         return pending(wrapped_type) if wrapped[1] == "pending" else host_type(wrapped_type)
     if text.startswith("!"):

@@ -1,6 +1,6 @@
 """Declarations that a parser has read, for the ops that follow: the mesh, and the examples of symbolic sizes.
 
-They are stored as attributes of the parser, which may be `IRParser` or xDSL's own.
+The declarations are stored as attributes of the parser, which may be `IRParser` or xDSL's parser.
 """
 
 from __future__ import annotations

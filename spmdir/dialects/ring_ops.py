@@ -1,6 +1,6 @@
 """Ops of local forms: rotations of local tensors around a ring of ranks, and ops on states of packed placements.
 
-They occur only after localize, so their types are local.
+The ops occur only after localize, so their types are local.
 """
 
 from __future__ import annotations
@@ -115,6 +115,10 @@ class RotationOp(LocalFormOp):
         return math.prod(sizes) * meta.dtype.itemsize if self.steps % count else 0
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless operand and result have one type, and the arguments are valid.
+
+        `largest` is required if a size of the type is DYNAMIC.
+        """
         self.check_value_counts(1, 1)
         self.check_argument_names("axes", "steps", "largest")
         argument = self.argument
@@ -179,6 +183,7 @@ class AssembleOp(LocalFormOp):
         return self.argument["dim"]  # type: ignore  # verified
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless there is one block of equal type for each rank, and the result joins all of them."""
         self.check_argument_names("axes", "dim")
         dim = self.argument.get("dim")
         check_axes(self.argument.get("axes"), mesh)
@@ -207,6 +212,7 @@ class ChooseOp(LocalFormOp):
     name = "spmd.choose"
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless both operands and the result have one type, and `when` depends on the rank."""
         self.check_value_counts(2, 1)
         self.check_argument_names("when")
         when = self.argument.get("when")
@@ -234,6 +240,7 @@ class StateOp(LocalFormOp):
         return find_packed_placement(str(self.argument["by"]))
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless `by` names a packed placement and the values are states of this placement."""
         self.check_argument_names("by")
         placement_name = self.argument.get("by")
         if not isinstance(placement_name, str):

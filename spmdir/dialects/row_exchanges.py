@@ -1,7 +1,7 @@
 """Ops of local forms that exchange the rows of a mixture of experts between the ranks of an axis.
 
-They occur only after localize. The number of rows that a rank sends is data, so the sizes in their types are those of a
-balanced router.
+The ops occur only after localize. The number of rows that a rank sends is data, so the types of the ops have the sizes
+of a balanced router.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class ExchangeCountsOp(ExpertExchangeOp):
     name = "spmd.exchange_counts"
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless the operand is a vector that the ranks divide, and the result has a row for each."""
         self.check_value_counts(1, 1)
         self.check_argument_names("axes")
         check_axes(self.argument.get("axes"), mesh)
@@ -71,6 +72,7 @@ class ExchangeRowsOp(ExpertExchangeOp):
     name = "spmd.exchange_rows"
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless rows of one shape and element type go in and out. Their number may change."""
         self.check_value_counts(3, 1)
         self.check_argument_names("axes")
         check_axes(self.argument.get("axes"), mesh)

@@ -1,6 +1,6 @@
 """Ops on the positions that a rank has of a sharded dimension: global indices from local ones, and the reverse.
 
-They occur only in local forms, so after localize: their types are those of one rank.
+The ops occur only in local forms, which localize creates. So their types are those of one rank.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class ShardIndexOp(LocalFormOp):
         return local
 
     def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless `of` is a shard, without further arguments, and the result has the right type."""
         self.check_value_counts(self.OPERANDS, 1)
         shard = self.argument.get("of")
         if not isinstance(shard, Local) or shard.kind != "shard" or (shard.times, shard.plus) != (1, 0):

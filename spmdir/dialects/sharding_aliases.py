@@ -1,4 +1,4 @@
-"""Aliases of shardings in printed modules, such as `#dp_S0_tp_S1`. They are defined once, after the mesh."""
+"""Aliases of shardings in printed modules, such as `#dp_S0_tp_S1`. Each alias is defined once, after the mesh."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ class SizeOp(ValueOp):
         self.results[0]._type = SizeType(attrs.evolve(self.measure, axes=self.axes()))  # pyright: ignore[reportPrivateUsage]
 
     def check_counts(self) -> None:
+        """Raise VerifyException unless the only result is a size, whose type follows from the operands."""
         if len(self.results) != 1 or type(self.results[0].type) is not SizeType:
             raise VerifyException("expected one result, of a type such as !spmd.size<s0>")
         self.check_operands()
@@ -168,6 +169,7 @@ class SizeOp(ValueOp):
 
     @classmethod
     def parse_from(cls, parser: Parser, start: int) -> SizeOp:
+        """Return the op whose name ends at `start` of the text, such as `operator.mul(%n, 2) : !spmd.size<2*s0>`."""
         text = parser.lexer.input.content
         match = _ARGUMENTS.match(text, start)
         if match is None:
@@ -230,6 +232,7 @@ class SymSizeOp(MeasureOp):
     name = "aten.sym_size.int"
 
     def _measured_dims(self) -> Iterable[int]:
+        """Return the dimension that the argument names, from 0 on; raise VerifyException if there is none."""
         rank, dims = len(sizes_of(self.operands[0].type)), self.argument_values
         if len(dims) != 1 or type(dims[0]) is not int or not -rank <= dims[0] < rank:
             raise VerifyException(

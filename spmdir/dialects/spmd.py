@@ -44,6 +44,7 @@ class ConstantOp(ValueOp):
     traits = traits_def(Pure())
 
     def check(self, mesh: Mesh | None) -> None:
+        """Raise VerifyException unless `value` is hexadecimal text with as many bytes as the type has."""
         super().check(mesh)
         meta = meta_of(self.results[0].type)
         value = self.argument.get("value")

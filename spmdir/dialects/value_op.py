@@ -260,6 +260,7 @@ class ValueOp(IRDLOperation):
                     mesh.require(axis)
 
     def print(self, printer: Printer) -> None:
+        """Print the op after its name: operands, arguments, types and shardings, and attributes that passes set."""
         tensors: Sequence[SSAValue] = self._operands
         sizes: Sequence[SSAValue] = ()
         if tensors and type(tensors[-1]._type) is SizeType:

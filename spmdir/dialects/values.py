@@ -58,7 +58,8 @@ def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
     if not is_local(owner.parent_op()):
         return meta
     if type(value) is OpResult:
-        if (returned := returned_value(value)) is not None:
+        returned = returned_value(value)
+        if returned is not None:
             return global_type(returned, mesh)
         attribute: Any = owner.properties.get("of")
         shape_entry = attribute.data[value.index] if attribute is not None else None

@@ -133,6 +133,6 @@ FUNCTION_CHECKS = (check_stage, check_in_flight, check_recomputations)
 
 @lru_cache(maxsize=4096)
 def _checks_of(kind: type[Operation]) -> tuple[Callable[[Any], None], ...]:
-    """Return the checks of an op class: those of `OP_CHECKS`, and for other than tensor ops that of the place."""
+    """Return the checks of an op class: those of `OP_CHECKS`, and `_check_place` if it is not a class of tensor ops."""
     checks = tuple(check for checked, check in OP_CHECKS if issubclass(kind, checked))
     return checks if issubclass(kind, ValueOp) else (_check_place, *checks)

@@ -112,10 +112,10 @@ class Difference(ShownAsText):
     constraints: tuple[Constrained, ...] = ()
 
     def __str__(self) -> str:
-        parts = [self._layers(), self._collectives(), self._constraints(), self._values()]
-        if not any(parts):
-            parts.append(["all shardings and collectives are equal"])
-        return "\n\n".join("\n".join(part) for part in (self._totals(), *parts) if part)
+        tables = [self._layers(), self._collectives(), self._constraints(), self._values()]
+        if not any(tables):
+            tables.append(["all shardings and collectives are equal"])
+        return "\n\n".join("\n".join(lines) for lines in (self._totals(), *tables) if lines)
 
     def _totals(self) -> list[str]:
         """Return the table of the totals of both programs."""

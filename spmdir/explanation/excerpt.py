@@ -21,7 +21,8 @@ from spmdir.transforms.layers.segments import Segment
 def excerpt(module: ModuleOp, selectors: Sequence[str]) -> ModuleOp:
     """Return a module whose function `@only` contains the selected ops.
 
-    Its arguments are the values that these ops read from other ops, and its results those that other ops read.
+    The arguments of `@only` are the values that these ops read from other ops. Its results are the values of these ops
+    that other ops read.
 
     Args:
         selectors: names of values, lines, module paths or globs; see `matches`. The name of an argument selects the

@@ -106,7 +106,7 @@ class UserReason:
 
 @attrs.frozen
 class Delivery:
-    """A sharding that users need of a value, and the one reshard that they share.
+    """A sharding that users need of a value, and the reshard that these users share.
 
     Attributes:
         needs: the sharding.

@@ -119,7 +119,7 @@ def _torch_ops() -> tuple[str, ...]:
 
 
 def _arguments(rules: RuleSet, op: str) -> Iterable[Completion]:
-    """Return the names of the literal arguments of an op, those of its rules."""
+    """Return the names of the literal arguments in the rules of an op."""
     parameters = [parameter for rule in rules.alternatives(op) for parameter in rule.parameters]
     tensors = {parameter.name for parameter in parameters if parameter.is_tensor}
     names = dict.fromkeys(parameter.name for parameter in parameters)

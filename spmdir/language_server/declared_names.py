@@ -39,7 +39,8 @@ def symbols(document: Document) -> Iterator[DeclaredName]:
     if document.language != "program":
         for line in range(len(scanned.lines)):
             span = scanned.line_span(line)
-            if match := _HEAD.match(document.text, span.start, span.end):
+            match = _HEAD.match(document.text, span.start, span.end)
+            if match is not None:
                 name = TextSpan(*match.span(1 if match[1] else 2))
                 yield DeclaredName(document.text[name.start : name.end], "rule", span, name)
         return

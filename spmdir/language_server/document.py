@@ -135,7 +135,7 @@ def _language(file: str) -> Language:
 def _read_part(text: str, file: str, first_line: int, previous: TextPart | None) -> TextPart:
     """Parse a part of a text.
 
-    An unchanged part without errors is reused. One with errors is parsed again, because its lines may have moved.
+    An unchanged part without errors is reused. A part with errors is parsed again, because its lines may have moved.
     """
     if previous is not None and previous.text == text and previous.is_current and not previous.errors:
         return previous

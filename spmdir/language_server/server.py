@@ -224,9 +224,10 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
     @answers(lsp.TEXT_DOCUMENT_DEFINITION, [])
     def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
         document, offset = texts.document_and_offset(params)
-        if document.language == "program" and (places := rule_places(document, offset)):
+        rule_locations = rule_places(document, offset) if document.language == "program" else []
+        if rule_locations:
             locations = []
-            for place in places:
+            for place in rule_locations:
                 start = lsp.Position(place.line - 1, 0)
                 locations.append(lsp.Location(from_fs_path(place.file) or place.file, lsp.Range(start, start)))
             return locations

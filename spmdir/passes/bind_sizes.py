@@ -89,7 +89,7 @@ def _bind_function(function: FuncOp, numbers: Mapping[str, int]) -> None:
         if isinstance(op, SizeOp):
             Rewriter.erase_op(op)
     returned = ir.terminator(function).operand_types
-    function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
+    function.properties["function_type"] = FunctionType.from_lists([arg.type for arg in block.args], returned)
     outputs = function.attributes.get("spmd.outputs")
     if isinstance(outputs, ArgumentsAttr):
         function.attributes["spmd.outputs"] = ArgumentsAttr(

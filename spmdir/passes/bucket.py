@@ -38,6 +38,10 @@ class BucketPass(LocalPass, MachineOptions):
     """The memory limit of a rank: a size, or `auto` for the limit of propagate. By default, the peak does not rise."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Merge collectives with equal keys where the scheduler finds that this saves time within the memory limit.
+
+        The ops of `function` get the order that the merges require.
+        """
         machine = self.machine(ctx, function, self.memory)
         # Forward outputs are returned before backward starts, so a bucket must not mix forward and backward members.
         backward = backward_ops(function)

@@ -64,6 +64,10 @@ class FuseCollectivesPass(ModulePass, MachineOptions):
     trace: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite the module in place. With `trace`, print a remark for each attempt.
+
+        A further remark lists the rewrites of the user (of `only`, `rewrites` or a plug-in) that matched nowhere.
+        """
         assert isinstance(ctx, IRContext)
         if not self.trace:
             self.run(ctx, op)

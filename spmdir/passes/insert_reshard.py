@@ -59,6 +59,10 @@ class InsertReshardPass(FunctionPass):
     produces: ClassVar[str | None] = "resharded"
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Expand ops where required, and reshard operands of ops and results of the function to the needed shardings.
+
+        Constraints become reshards, and the attribute `needs` is removed.
+        """
         mesh = ir.mesh(module)
         function.attributes.pop(GIVEN, None)  # only the output of propagate can be decided again
         expand_all(function, mesh, ctx)

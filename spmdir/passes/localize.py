@@ -56,7 +56,8 @@ def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
     blocks_of_ring: dict[tuple[SSAValue, tuple[str, ...]], list[SSAValue]] = {}  # (first block, axes) → all blocks
     first_block: dict[SSAValue, SSAValue] = {}  # block → the block that the ring started with
     for op in list(function.body.block.ops):
-        if isinstance(op, WaitOp) and isinstance(start := op.operands[0].owner, RotateStartOp):
+        start = op.operands[0].owner if isinstance(op, WaitOp) else None
+        if isinstance(start, RotateStartOp):
             sent, received = start.operands[0], op.results[0]
             first = first_block[received] = first_block.get(sent, sent)
             blocks_of_ring.setdefault((first, start.axes), [first]).append(received)
@@ -93,6 +94,11 @@ class LocalizePass(ModulePass):
     takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Localize each function that is not local yet, also those of outlined layers.
+
+        Raises:
+            SpmdirErrors: the module has symbolic sizes, or a function is ill typed or not lowered; located.
+        """
         assert isinstance(ctx, IRContext)
         reject_open_sizes(op, self.name)
         mesh = ir.mesh(op)
@@ -161,7 +167,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     of = [_localize_value(argument, mesh) for argument in block.args]
     _set_argument_shapes(function, of)
     returned = ir.terminator(function).operand_types
-    function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
+    function.properties["function_type"] = FunctionType.from_lists([arg.type for arg in block.args], returned)
     write_stage(function, "local")
     replace_gathers_by_assembles(function, mesh)
     trust(function)

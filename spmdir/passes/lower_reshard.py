@@ -102,6 +102,10 @@ class LowerReshardPass(FunctionPass, MachineOptions):
     produces: ClassVar[str | None] = "lowered"
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Plan all reshards of each value together, and replace them by the steps of the plan.
+
+        If the function was decided for shared messages, reshards that share messages are planned without latency.
+        """
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
             if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow for other ops
@@ -120,7 +124,7 @@ class LowerReshardPass(FunctionPass, MachineOptions):
 
 
 def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
-    """Return the values whose reshards share messages with others, such as those of parameters and gradients."""
+    """Return the values whose reshards share messages with other reshards, such as parameters and gradients."""
     uses = [Dependence[SSAValue]((), function.args, is_input=True, is_contraction=False)]
     for op in function.body.block.ops:
         rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None

@@ -66,7 +66,7 @@ def exposed_parts(
 
     Args:
         units: the ops of each task of `run`.
-        owner: value of the program → the value of the problem, and whether the former is a resharded copy of it.
+        owner: value of the program → (value of the problem, whether the first value is a resharded copy of the second).
         values: the global type of each value.
         bandwidth: the bandwidth of a rank, in bytes per second.
     """
@@ -194,7 +194,7 @@ class MeshSearch:
         return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + counted_reshards
 
     def within(self, budget: float, free: Decision | None) -> Decision:
-        """Return the cheapest decision within `budget` bytes, or the one with the smallest peak if none fits.
+        """Return the cheapest decision within `budget` bytes, or the decision with the smallest peak if none fits.
 
         Args:
             free: the decision without a limit, if it was computed before.
@@ -214,7 +214,7 @@ class MeshSearch:
     def fastest(self, plain: Solution, budget: float) -> tuple[Scheduled, Scheduled]:
         """Return the scheduled decision `plain`, and the fastest scheduled decision.
 
-        The peak of the latter is at most `budget` bytes, or at most the peak of `plain`, if that is larger.
+        The peak of the fastest decision is at most `budget` bytes, or at most the peak of `plain`, if that is larger.
         """
         limit = max(budget, self.decision(plain).memory.peak_bytes) if budget < math.inf else budget
         first = self._schedule_copy(plain, limit)

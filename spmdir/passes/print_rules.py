@@ -38,6 +38,10 @@ class PrintRulesPass(FunctionPass):
     """The placements whose strategies are listed: the plug-ins that the function names, all, or none."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Add the attributes to the torch ops of `function`. An op without a rule gets a note that it is replicated.
+
+        Strategies depend on the number of ranks, so axes with equally many ranks share a line.
+        """
         placements = _plugin_placements(function) if self.strategies != "none" else ()
         axes_of_count: dict[int, list[str]] = {}  # number of ranks → the axes with so many ranks
         if placements or self.strategies == "all":
@@ -68,9 +72,11 @@ class PrintRulesPass(FunctionPass):
 def _plugin_placements(function: FuncOp) -> tuple[Placement, ...]:
     """Return the plug-in placements that a function names."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
-    attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
+    result_count = len(function.function_type.outputs)
+    attributes += [function_attrs(function, "res_attrs", index) for index in range(result_count)]
     shardings = [entries["spmd.sharding"].data for entries in attributes if "spmd.sharding" in entries]
-    op_shardings = [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings]
+    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
+    op_shardings = [sharding for op in ops for sharding in op.shardings]
     return plugins_of((*shardings, *op_shardings))
 
 

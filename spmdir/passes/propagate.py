@@ -70,7 +70,7 @@ class PropagatePass(FunctionPass):
     topology: str = DEFAULT.name
     """The machine of the cost model: a preset or a TOML file."""
     costs: str = ""
-    """A file of measured times. They take precedence over modelled times."""
+    """A file of measured times, which take precedence over modelled times."""
     costs_digest: str = ""
     """A digest of the table in `costs`, from `spmd.decided_by`. If the table has changed, a remark reports it."""
     memory: Memory = "auto"
@@ -98,12 +98,14 @@ class PropagatePass(FunctionPass):
     """Whether to print the number of rounds of the search for each block of axes, and why it ended."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Decide each function, then print a remark if lines of the table of costs match nothing in the module."""
         super().apply(ctx, op)
         costs = with_costs(find_topology(self.topology), self.costs).costs
         if costs is not None:
             _remark_unused(costs, op)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Decide the function, certify the decision if requested, and write the new axes into the types of sizes."""
         search, solution, objective = self.decide(ctx, module, function)
         if self.certify:
             counted = counted_fractions(search.problem) if self.overlap == "messages" else ()
@@ -342,7 +344,10 @@ def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> Shar
             "give the sharding to a spmd.constraint on its result instead",
             location_of(maker),
         )
-    return ShardingError(f"a value has no valid placement on axis '{error.axis}' with its other partial placements")
+    return ShardingError(
+        f"a value has no valid placement on axis '{error.axis}' with its partial placements on other axes; expected "
+        "one reduction on all axes: correct the annotations"
+    )
 
 
 def _reasons(problem: Problem, error: Unsolvable) -> str:

@@ -37,6 +37,7 @@ class ReorderPass(LocalPass, MachineOptions):
     """The memory limit of a rank: a size, or `auto` for the limit of propagate. By default, the peak does not rise."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Put the ops of `function` into the new order. Without starts of collectives or copies, nothing changes."""
         if not any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for op in function.body.block.ops):
             return
         machine = self.machine(ctx, function, self.memory)

@@ -24,6 +24,7 @@ class SplitAsyncPass(LocalPass):
     name = "split-async"
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Split each collective and host copy outside local forms that has an asynchronous form."""
         names = Names(function.body.block)
         for form, (op, *_) in list(units_of(function.body.block)):
             # Local forms are not changed: verify-spmd compares them with the output of localize.

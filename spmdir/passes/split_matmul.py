@@ -127,6 +127,10 @@ class SplitMatmulPass(FunctionPass, MachineOptions):
     always: bool = False
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
+        """Split at each collective the choice of products that saves most time, if any saves time.
+
+        With `always`, the first choice is split at every collective, without modelled times.
+        """
         # Created at the first price: a missing machine file is an error only if something is priced.
         trials: Trials | None = None
         for collective, choices in _Sites(function.body.block, ir.mesh(module), ctx.rules, self.always).candidates():

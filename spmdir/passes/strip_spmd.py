@@ -31,6 +31,11 @@ class StripSpmdPass(ModulePass):
     takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Strip all functions of a global program, also those of outlined layers, then erase the mesh.
+
+        Raises:
+            UnsupportedError: a function has the types of one rank, or calls a function that is not a layer; located.
+        """
         for function in global_functions(op, self.name, with_layers=True):
             for name in (GIVEN, DECIDED_BY, STAGE, PASSES_RUN, TOPOLOGY, OBJECTIVE, CERTIFICATE):
                 function.attributes.pop(name, None)

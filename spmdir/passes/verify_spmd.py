@@ -110,6 +110,7 @@ class VerifySpmdPass(ModulePass):
     before_reshard: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Raise SpmdirErrors unless the module verifies and each of its functions is well typed; located."""
         assert isinstance(ctx, IRContext)
         verify(op)
         for function in flat_functions(op):
@@ -133,7 +134,8 @@ def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -
     """Raise SpmdirError unless a function with global types is well typed.
 
     Args:
-        results: whether results must have their declared shardings. This is not checked if an op has `needs`.
+        results: whether results must have their declared shardings. If an op has `needs`, insert-reshard has not run
+            yet, so results are not checked.
     """
     errors: list[SpmdirError] = [*argument_errors(function)]
     for child in function.body.block.ops:

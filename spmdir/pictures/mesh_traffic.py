@@ -48,20 +48,19 @@ def _groups(step: RankStep, shares: Sequence[CollectiveShare]) -> list[dict[str,
     for task in step.execution.program.tasks:
         if task.transfer is not None:
             transfers.setdefault(task.transfer.axes, []).append(task.transfer)
-    return [
-        {
+    groups: list[dict[str, Any]] = []
+    for axes, members in members_of_axes.items():
+        busy_inside_nodes = sum(transfer.intra for transfer in transfers[axes])
+        busy_between_nodes = sum(transfer.inter for transfer in transfers[axes])
+        groups.append({
             "axes": list(axes),
             "bytes": sum(shares[index].wire_bytes for index in members),
             "count": sum(shares[index].count for index in members),
-            "busy": [
-                sum(transfer.intra for transfer in transfers[axes]),
-                sum(transfer.inter for transfer in transfers[axes]),
-            ],
+            "busy": [busy_inside_nodes, busy_between_nodes],
             "shares": members,
-            "groups": group_numbers(step.mesh, axes) if axes else [],
-        }
-        for axes, members in members_of_axes.items()
-    ]
+            "groups": group_numbers(step.mesh, axes) if axes else [],  # copies to the host have no groups
+        })  # fmt: skip
+    return groups
 
 
 def group_numbers(mesh: Mesh, axes: Sequence[str]) -> list[int]:

@@ -84,7 +84,7 @@ def visualize(
         what: a value of the IR; the text of a type with or without a sharding, such as "8x12xf32 <dp: S(0)>"; a
             TensorMeta; or a sharding, which is drawn for the smallest tensor that it shards evenly.
         mesh: the mesh of the ranks; the default for a value of the IR is the mesh of its module.
-        sharding: the sharding of the tensor; overrides the one of `what`.
+        sharding: the sharding of the tensor; overrides the sharding of `what`.
         slices: dimension → the position of the slice.
 
     Raises:

@@ -23,10 +23,10 @@ class MachineOptions:
     """The machine: a preset or a TOML file. `auto` is the machine that propagate used."""
 
     costs: str = ""
-    """A file of measured times. They take precedence over modelled times. By default, the file that propagate used."""
+    """A file of measured times, which take precedence over modelled times. By default, the file that propagate used."""
 
     def machine(self, context: IRContext, function: FuncOp, memory: Memory = "auto") -> Machine:
-        """Return the machine of the options, by default the one that `function` was decided for, with limit `memory`.
+        """Return the machine of the options, by default the machine of the decision of `function`, with limit `memory`.
 
         Raises:
             SpmdirError: the machine is unknown, or a file cannot be read.
@@ -34,7 +34,7 @@ class MachineOptions:
         return machine_of(function, as_pipeline(context.pipeline), self.topology, self.costs, memory)
 
     def machine_with_remark(self, context: IRContext, function: FuncOp, memory: Memory = "auto") -> Machine:
-        """Return the machine, and print a remark to stderr if it is not the one that propagate used."""
+        """Return the machine, and print a remark to stderr if propagate used another one."""
         machine = self.machine(context, function, memory)
         remark_other_machine(function, machine, self.name, as_pipeline(context.pipeline))
         return machine

@@ -199,7 +199,7 @@ class Pipeline:
 
     @property
     def rules(self) -> RuleSet:
-        """Return the rules of the torch ops. They are a context manager: in its `with` block, they are in force."""
+        """Return the rules of the torch ops. They are also a context manager, and in force in its `with` block."""
         return self.plugins.rules
 
     @property

@@ -146,9 +146,9 @@ def machine_of(
     """Return the machine of options, or by default the one that `function` was decided for.
 
     Args:
-        topology: `auto`, or a machine that replaces the one of propagate, with its measured times and memory limit.
-        costs: a file of measured times that replaces the one of propagate.
-        memory: `auto`, or a limit that replaces the one of propagate.
+        topology: `auto`, or a machine that replaces that of propagate, including its measured times and memory limit.
+        costs: a file of measured times that replaces the file of propagate.
+        memory: `auto`, or a limit that replaces that of propagate.
 
     Raises:
         SpmdirError: the machine is unknown, or a file cannot be read.

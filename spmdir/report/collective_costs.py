@@ -34,7 +34,7 @@ def collective_costs(function: FuncOp, messages: SentMessages) -> Iterator[OpCos
 
 
 def inner_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> Iterator[OpCost]:
-    """Yield the cost of each message inside an op of a decided function: those of rings, and of rows of experts.
+    """Yield the cost of each message inside an op of a decided function: messages of rings, and of rows of experts.
 
     After localize, these messages are ops of local forms, and `collective_costs` yields their costs.
     """

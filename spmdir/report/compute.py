@@ -63,8 +63,8 @@ def _local_step_cost(op: Collective, mesh: Mesh, topology: Topology) -> OpCost |
     if sends_anything(step, meta.shape, mesh):
         return None
     price = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology)
-    parts = step_collectives(step, meta.shape, meta.dtype.itemsize, mesh)
-    traffic = 2 * sum(traffic.copied(sizes) for traffic, sizes in parts)
+    collectives = step_collectives(step, meta.shape, meta.dtype.itemsize, mesh)
+    traffic = 2 * sum(traffic.copied(sizes) for traffic, sizes in collectives)  # each byte is read and written
     is_memory_bound = 2 * traffic / topology.memory_bandwidth > price.seconds  # more than half of the time
     share = Share(1, 0.0, price.seconds, (topology.name,))
     name = text_name(op.results[0])

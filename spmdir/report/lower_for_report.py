@@ -22,7 +22,8 @@ def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tu
         SpmdirError: a pass rejects the module.
     """
     module = inline_layers(module)
-    if examples := open_sizes(module).hints:
+    examples = open_sizes(module).hints
+    if examples:
         sized = bind_sizes(module, examples, pipeline)
         return run_passes(sized, remaining_passes(pipeline, ir.main_function(sized)).before("localize")), ()
     if all(stage_of(function) not in ("decided", "resharded") for function in ir.functions(module)):

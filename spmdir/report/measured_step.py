@@ -1,8 +1,8 @@
-"""Match the calls of profiler traces to the ops of a rank's program, to set measured times beside modelled ones.
+"""Match the calls of profiler traces to the ops of a rank's program, to compare measured with modelled times.
 
-Both are sequences in the same order. A longest common subsequence matches op names with operand shapes first, and names
-alone between those matches. The remaining calls between two matches pack or unpack a message, or are the torch calls of
-a local op:
+Calls and ops are sequences in the same order. First, a longest common subsequence of (op name, operand shapes) is
+matched. Between these matches, the names alone are matched. The remaining calls between two matches pack or unpack a
+message, or are the torch calls of a local op:
 
     program              calls
     aten.mul             aten::mul               matched
@@ -56,14 +56,15 @@ class MeasuredStep:
     """The measured times of a step, as medians over all steps and ranks.
 
     Attributes:
-        seconds: [task], the time of its kernels and of its exposed communication. The time of a wait is that of its
-            start.
-        transfers: [task], the time of its transfer: the shortest of all ranks, which is that of the last to arrive.
+        seconds: for each task, the time of its kernels and of its exposed communication. The time of a wait counts in
+            its start.
+        transfers: for each task, the time of its transfer: the shortest of all ranks. The last rank to arrive waits for
+            no other, so its time is that of the transfer alone.
         step_seconds: from the first call of a step to the end of its last kernel.
         skew: seconds by which transfers are longer than the shortest of all ranks: the wait for ranks that arrive late.
         attributed: the part of the time of all calls that is in `seconds`.
         unmatched: (name of a call that matches no op, its seconds), the longest first.
-        missing: the names of torch ops, views excepted, that none of the calls belongs to.
+        missing: the names of torch ops, except views, to which no call belongs.
         ranks, steps: how many were measured.
         refitted: the measured times as a table for `propagate{costs=…}`. A line is the median over all ops with these
             operands, or over all collectives of this size. Views have no line.
@@ -119,10 +120,10 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
         SpmdirError: a trace has no call of this program.
     """
     tasks, keys = step.execution.program.tasks, list(_program_keys(step))
-    samples = [[_sample(tasks, keys, trace_step.calls) for trace_step in trace.steps] for trace in traces]
+    samples = [[_sum_calls(tasks, keys, trace_step.calls) for trace_step in trace.steps] for trace in traces]
     every_sample = [sample for rank_samples in samples for sample in rank_samples]
     torch_ops = {key.task for key in keys if key.name not in (_NO_CALL, *_MESSAGE_KEYS) and tasks[key.task].seconds}
-    missing = torch_ops.difference(*[sample.found for sample in every_sample])
+    missing = torch_ops.difference(*[sample.matched_tasks for sample in every_sample])
     if missing == torch_ops:
         raise SpmdirError(
             f"no call of '{traces[0].file}' belongs to this program; expected a trace of the program of one rank that "
@@ -147,7 +148,7 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
         missing=tuple(tasks[index].name for index in sorted(missing)),
         ranks=len(traces),
         steps=len(samples[0]),
-        refitted=_refitted(step, seconds, shortest),
+        refitted=_refit_costs(step, seconds, shortest),
     )
 
 
@@ -161,21 +162,21 @@ class _Sample:
     """One measured step of one rank.
 
     Attributes:
-        seconds, transfers: [task], as in `MeasuredStep`.
-        found: the tasks that a call belongs to.
+        seconds, transfers: for each task, as in `MeasuredStep`, but of this step and rank alone.
+        matched_tasks: the tasks to which a call belongs.
         unmatched: the calls that belong to no task.
     """
 
     seconds: Sequence[float]
     transfers: Sequence[float]
-    found: frozenset[int]
+    matched_tasks: frozenset[int]
     unmatched: Sequence[TraceCall]
 
 
-def _sample(tasks: Sequence[Task], keys: Sequence[_Key], calls: Sequence[TraceCall]) -> _Sample:
-    """Add up the times of the calls of each task."""
+def _sum_calls(tasks: Sequence[Task], keys: Sequence[_Key], calls: Sequence[TraceCall]) -> _Sample:
+    """Return the sums of the times of the calls of each task, for the calls of one step of one rank."""
     seconds, transfers = [0.0] * len(tasks), [0.0] * len(tasks)
-    owners = _owners(keys, calls)
+    owners = _find_owners(keys, calls)
     for call, owner in zip(calls, owners, strict=True):
         if owner is not None:
             start = tasks[owner].waits_for
@@ -216,8 +217,12 @@ def _call_key(call: TraceCall) -> tuple[str, Dims | str | None]:
     return call.name, call.dims
 
 
-def _owners(keys: Sequence[_Key], calls: Sequence[TraceCall]) -> list[int | None]:
-    """Return for each call the task that it belongs to; None if it belongs to no task."""
+def _find_owners(keys: Sequence[_Key], calls: Sequence[TraceCall]) -> list[int | None]:
+    """Return for each call the task that it belongs to; None if it belongs to no task.
+
+    Args:
+        keys: the calls that the program makes, in order.
+    """
     owners: list[int | None] = [None] * len(calls)
     expected, traced = [(key.name, key.detail) for key in keys], [_call_key(call) for call in calls]
     names = [name for name, _ in expected], [name for name, _ in traced]
@@ -243,14 +248,22 @@ def _match_elsewhere(
 ) -> None:
     """Match the remaining keys with equal calls at any position, in order, and remove them from `free_keys`.
 
-    `shard_module` runs the forward ops of a program before the backward ops, whatever their order in the text.
+    This is needed because `shard_module` runs the forward ops of a program before the backward ops, whatever their
+    order in the text.
+
+    Args:
+        expected: for each key, the value to compare.
+        traced: for each call, the value to compare.
+        owners: for each call, its task. Updated.
+        free_keys: the indices of the keys without a call. Updated.
     """
     free_calls: dict[object, list[int]] = {}
     for call in reversed(range(len(owners))):
         if owners[call] is None:
             free_calls.setdefault(traced[call], []).append(call)
     for index in [*free_keys]:
-        if keys[index].name != _NO_CALL and (candidates := free_calls.get(expected[index])):
+        candidates = free_calls.get(expected[index], [])
+        if candidates and keys[index].name != _NO_CALL:
             owners[candidates.pop()] = keys[index].task
             free_keys.remove(index)
 
@@ -263,7 +276,14 @@ def _match(
     key_range: range,
     call_range: range,
 ) -> Iterator[tuple[range, range]]:
-    """Match parts of two sequences, write the owners of matched calls, and yield the ranges between the matches."""
+    """Match parts of two sequences, write the owners of matched calls, and yield the ranges between the matches.
+
+    Args:
+        expected, traced, owners: as for `_match_elsewhere`.
+        key_range, call_range: the parts of the keys and of the calls to match.
+
+    Yields: (range of keys, range of calls) before, between and after the matches; either may be empty.
+    """
     left, right = expected[key_range.start : key_range.stop], traced[call_range.start : call_range.stop]
     key, call = key_range.start, call_range.start
     for block in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
@@ -277,10 +297,15 @@ def _match(
 def _attribute(
     keys: Sequence[_Key], names: Sequence[str], owners: list[int | None], key_gap: range, call_gap: range
 ) -> None:
-    """Give the calls between two matches to the op that makes them.
+    """Write the owner of the calls between two matches: the op that makes them.
 
-    That is the first local op or collective in between, or else the collective before, which unpacks its message, or
-    the collective behind, which packs it. Calls between other ops belong to none.
+    It is the first local op or collective between the matches. If there is none, it is the collective of the match
+    before, which unpacks its message, else the collective of the match after, which packs its message. If neither is a
+    collective, the calls belong to no op.
+
+    Args:
+        names: the names of the traced calls.
+        owners: for each call, its task. Updated.
     """
     if not (call_gap.start > 0 and call_gap.stop < len(owners)):
         return  # calls before and after the program
@@ -293,14 +318,23 @@ def _attribute(
             owners[call] = candidates[0].task
 
 
-def _refitted(step: RankStep, seconds: Sequence[float], transfers: Sequence[float]) -> Costs:
-    """Return the table of measured times."""
+def _refit_costs(step: RankStep, seconds: Sequence[float], transfers: Sequence[float]) -> Costs:
+    """Return the table of measured times: a line for each different op and collective with a measured time.
+
+    Views, and ops of local forms of several ops, have no line.
+
+    Args:
+        seconds, transfers: for each task, as in `MeasuredStep`.
+    """
     seconds_of_entry: dict[str, list[float]] = {}
-    for task, ops, kernels, transfer in zip(step.execution.program.tasks, step.units, seconds, transfers, strict=True):
-        if isinstance(op := ops[0], AtenOp):
-            entry, measured = _op_entry(op) if task.seconds and len(ops) == 1 else None, kernels
+    tasks = step.execution.program.tasks
+    for task, ops, kernel_seconds, transfer_seconds in zip(tasks, step.units, seconds, transfers, strict=True):
+        op = ops[0]
+        if isinstance(op, AtenOp):
+            is_single_kernel = task.seconds > 0 and len(ops) == 1
+            entry, measured = _op_entry(op) if is_single_kernel else None, kernel_seconds
         else:
-            entry, measured = _collective_entry(task, step.mesh), transfer
+            entry, measured = _collective_entry(task, step.mesh), transfer_seconds
         if entry is not None and measured > 0:
             seconds_of_entry.setdefault(entry, []).append(measured)
     lines = [CostLine(entry, statistics.median(times)) for entry, times in seconds_of_entry.items()]
@@ -309,7 +343,7 @@ def _refitted(step: RankStep, seconds: Sequence[float], transfers: Sequence[floa
 
 def _op_entry(op: AtenOp) -> str:
     """Return the text of an op in a line of costs: its name, the types of its operands and its literals."""
-    metas = [meta for operand in op.operands if (meta := meta_of(operand.type)) is not None]
+    metas = [meta for meta in map(meta_of, (operand.type for operand in op.operands)) if meta is not None]
     arguments = print_arguments(op.call().arguments)
     return op_text(op.name, metas) + ("" if arguments == "{}" else f" {arguments}")
 

@@ -25,6 +25,7 @@ WAIT = f"{COMMUNICATION}wait_tensor"
 """The call that waits for a collective."""
 
 BYTES = Limit("bytes of a trace", 1 << 30)
+"""The largest size of a trace, after decompression."""
 
 _GZIP = b"\x1f\x8b"
 _STEP = "ProfilerStep#"
@@ -70,7 +71,14 @@ class ProfilerTrace:
 
 @attrs.frozen
 class _Event:
-    """A complete event of a trace; times are microseconds."""
+    """A complete event of a trace: one with a begin and a duration.
+
+    Attributes:
+        category: such as `cpu_op` or `kernel`.
+        thread: the process and the thread or stream that it ran on.
+        begin, end: microseconds.
+        arguments: its fields, such as `External id` and `Input Dims`.
+    """
 
     category: str
     name: str
@@ -81,10 +89,12 @@ class _Event:
 
     @property
     def id(self) -> Any:
+        """The id that an op shares with the kernels that it launches; None if there is none."""
         return self.arguments.get("External id")
 
     @property
     def dims(self) -> Dims | None:
+        """The shapes of its tensors with dimensions; None if shapes were not recorded."""
         dims = self.arguments.get("Input Dims")
         return None if dims is None else tuple(_shapes(dims))
 
@@ -92,12 +102,15 @@ class _Event:
 def read_trace(path: str | Path) -> ProfilerTrace:
     """Read the trace that `torch.profiler` exported, as JSON, plain or compressed with gzip.
 
+    If the trace has events of an accelerator, the times of calls are those of the kernels that they launch. A
+    `ProfilerStep#N` without calls is left out.
+
     Raises:
-        ParseError: the file cannot be read, is no such trace, or contains no calls of torch ops.
+        ParseError: the file cannot be read, is not such a trace, or contains no calls of torch ops.
         LimitError: the file is larger than 1 GiB.
     """
     file = str(path)
-    events = list(_events(file))
+    events = list(_read_events(file))
     annotations = [event for event in events if event.category == "user_annotation"]
     communicators = {event.thread for event in annotations if _is_transfer(event.name)}
     ops = [event for event in events if event.category == "cpu_op" and _is_op(event.name)]
@@ -107,7 +120,7 @@ def read_trace(path: str | Path) -> ProfilerTrace:
             f"'{file}' contains no calls of torch ops; expected a trace of torch.profiler with "
             "activities=[ProfilerActivity.CPU, …], exported during or after a step"
         )
-    outermost, caller_of = _outermost(ops)
+    outermost, caller_of = _find_outermost(ops)
     device_events = [event for event in events if event.category in _DEVICE]
     if device_events:
         calls = _device_calls(outermost, caller_of, device_events)
@@ -119,21 +132,28 @@ def read_trace(path: str | Path) -> ProfilerTrace:
     for begin, end in bounds:
         inside = [index for index, event in enumerate(outermost) if begin <= event.begin < end]
         if inside:
-            first, last = max(begin, outermost[inside[0]].begin), max(outermost[index].end for index in inside)
-            last = max([last, *(event.end for event in device_events if first <= event.begin < end)])
-            steps.append(TraceStep(tuple(calls[index] for index in inside), (last - first) / 1e6))
+            first_begin = max(begin, outermost[inside[0]].begin)
+            ends = [outermost[index].end for index in inside]
+            ends += [event.end for event in device_events if first_begin <= event.begin < end]
+            steps.append(TraceStep(tuple(calls[index] for index in inside), (max(ends) - first_begin) / 1e6))
     return ProfilerTrace(file, tuple(steps))
 
 
-def _events(file: str) -> Iterator[_Event]:
-    """Yield the complete events of a file."""
+def _read_events(file: str) -> Iterator[_Event]:
+    """Yield the complete events of a file, in the order of the file.
+
+    Raises:
+        ParseError: the file cannot be read, or is not a trace in the format of Chrome.
+        LimitError: the file is too large.
+    """
     try:
         with open(file, "rb") as stream:
             is_compressed = stream.read(2) == _GZIP
         with gzip.open(file) if is_compressed else open(file, "rb") as stream:
             data = stream.read(BYTES.most + 1)
     except (OSError, EOFError, ValueError) as error:
-        raise ParseError(f"cannot read the trace '{file}': {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ParseError(f"cannot read the trace '{file}': {reason}; expected JSON, plain or gzip") from None
     BYTES.check(len(data))
     try:
         content = json.loads(data)
@@ -157,6 +177,7 @@ def _events(file: str) -> Iterator[_Event]:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a finite int or float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -180,8 +201,11 @@ def _shapes(dims: Any) -> Iterator[tuple[int, ...]]:
                 yield from _shapes(entry)
 
 
-def _outermost(ops: Iterable[_Event]) -> tuple[list[_Event], dict[Any, int]]:
-    """Return the ops that no other op calls, in order, and external id of an op → the index of its outermost caller."""
+def _find_outermost(ops: Iterable[_Event]) -> tuple[list[_Event], dict[Any, int]]:
+    """Return the ops that no other op calls, in order, and id of each op → the index of its outermost caller.
+
+    An op that begins before the end of another op of its thread is called by that op.
+    """
     outermost: list[_Event] = []
     caller_of: dict[Any, int] = {}
     latest: dict[tuple[str, str], int] = {}  # thread → the index of its last outermost op
@@ -194,9 +218,10 @@ def _outermost(ops: Iterable[_Event]) -> tuple[list[_Event], dict[Any, int]]:
 
 
 def _host_calls(ops: Sequence[_Event], annotations: Iterable[_Event]) -> list[TraceCall]:
-    """Return the calls of a program on CPU.
+    """Return the calls of a program on CPU. The time of a call is its duration.
 
-    The annotation `gloo:all_reduce` of another thread is the transfer of the first call before it with its shape.
+    A transfer is an annotation such as `gloo:all_reduce` of another thread. It belongs to the last unmatched collective
+    of the same shape that was called before the transfer began.
     """
     transfers: dict[Dims | None, list[_Event]] = {}
     for event in sorted(annotations, key=lambda event: -event.begin):
@@ -218,7 +243,10 @@ def _host_calls(ops: Sequence[_Event], annotations: Iterable[_Event]) -> list[Tr
 def _device_calls(
     ops: Sequence[_Event], caller_of: Mapping[Any, int], device_events: Iterable[_Event]
 ) -> list[TraceCall]:
-    """Return the calls of a program on an accelerator, with the times of the kernels that they launch."""
+    """Return the calls of a program on an accelerator, with the times of the kernels that they launch.
+
+    The time of a message counts only while no other kernel runs.
+    """
     seconds, transfer = [0.0] * len(ops), [0.0] * len(ops)
     kernels, messages = [], []
     for event in sorted(device_events, key=lambda event: event.begin):
@@ -227,7 +255,7 @@ def _device_calls(
         caller = caller_of.get(event.id)
         if caller is not None and not is_message:
             seconds[caller] += event.end - event.begin
-    busy = _merged(kernels)
+    busy = _busy_intervals(kernels)
     for event in messages:
         caller = caller_of.get(event.id)
         if caller is not None:
@@ -237,8 +265,8 @@ def _device_calls(
     return [TraceCall(op.name, op.dims, seconds[index] / 1e6, transfer[index] / 1e6) for index, op in enumerate(ops)]
 
 
-def _merged(events: Iterable[_Event]) -> list[tuple[float, float]]:
-    """Return the intervals in which at least one of the events, sorted by begin, runs."""
+def _busy_intervals(events: Iterable[_Event]) -> list[tuple[float, float]]:
+    """Return the disjoint intervals (begin, end) in which at least one of the events, sorted by begin, runs."""
     intervals: list[tuple[float, float]] = []
     for event in events:
         if intervals and event.begin <= intervals[-1][1]:

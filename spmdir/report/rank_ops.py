@@ -33,7 +33,7 @@ def rank_ops(
     each further kind. These records do not count as ops either.
 
     Args:
-        measured_seconds: [task], of a measured step.
+        measured_seconds: for each task, its time in a measured step.
     """
     execution, memory, mesh = step.execution, step.memory, step.mesh
     tasks = execution.program.tasks

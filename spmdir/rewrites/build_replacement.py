@@ -252,7 +252,8 @@ class Builder:
         """
         if value is not None and form.is_open and target is not None:
             sharding = self._sharding_with(value, placements, target)
-            yield from self._build_to_target(form, value, sharding) if sharding is not None else ()
+            if sharding is not None:
+                yield from self._build_to_target(form, value, sharding)
         yield from (node for node, sharding in options if sharding == placements)
 
     def _sharding_with(

@@ -87,7 +87,7 @@ class OpRewrite:
     def replaced(self) -> tuple[str, ...]:
         """Return the names of the replaced values: those that both sides assign."""
         assigned = {target for statement in self.pattern for target in statement.targets}
-        return tuple(t for statement in self.replacement for t in statement.targets if t in assigned)
+        return tuple(target for statement in self.replacement for target in statement.targets if target in assigned)
 
 
 def _call(statement: Statement) -> OpCall:
@@ -106,7 +106,8 @@ def parse_op_rewrites(text: str, file: str) -> tuple[OpRewrite, ...]:
     heads: list[tuple[int, str]] = []
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
-        if match := _HEAD.match(line):
+        match = _HEAD.match(line)
+        if match is not None:
             heads.append((number, match[1]))
         elif not heads and line.strip() and not line.startswith("#"):
             raise ParseError(f"found '{line.strip()}', expected the name of a rewrite, such as `gather-rows:`",

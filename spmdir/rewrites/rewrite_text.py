@@ -56,6 +56,7 @@ class _Builder(Transformer[Token, Any]):
         return tuple(rewrites)
 
     def rewrite(self, items: list[Any]) -> Rewrite | ParseError:
+        """Build a rewrite, or return the first error of `_CHECKS`, so that later rewrites are checked too."""
         name, left, right, *conditions = items
         rewrite = Rewrite(
             str(name),
@@ -67,7 +68,8 @@ class _Builder(Transformer[Token, Any]):
             self.at(name),
         )
         for check in _CHECKS:
-            if problem := check(rewrite):
+            problem = check(rewrite)
+            if problem is not None:
                 return ParseError(problem, rewrite.location)
         return rewrite
 

@@ -218,7 +218,7 @@ class _Importer:
 
 
 def _with_absent(types: Sequence[Attribute], has_result: Attribute | None) -> list[Attribute]:
-    """Return the types of all results; `none` for those that the op does not return."""
+    """Return the types of all results; `none` for results that the op does not return."""
     if not isinstance(has_result, ArrayAttr):
         return list(types)
     present = iter(types)

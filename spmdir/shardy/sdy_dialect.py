@@ -110,6 +110,7 @@ class SdyMeshOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SdyMeshOp:
+        """Parse the op after its name. A mesh with `device_ids` is an error: spmdir numbers ranks row-major."""
         name = parser.parse_symbol_name()
         parser.parse_punctuation("=")
         text, start = take_balanced(parser)
@@ -143,6 +144,7 @@ class SdyLayoutOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SdyLayoutOp:
+        """Parse the op after its name: the operand, its sharding, attributes if any, and the type."""
         operand = parser.parse_unresolved_operand()
         sharding = TensorShardingAttr(TensorShardingAttr.parse_parameter(parser))
         attributes = parser.parse_optional_attr_dict()
@@ -184,6 +186,7 @@ class CustomCallOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> CustomCallOp:
+        """Parse the op after its name. The operands must be defined before."""
         callee = parser.parse_symbol_name()
         operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
         attributes = parser.parse_optional_attr_dict()

@@ -182,14 +182,13 @@ def from_tensor_sharding(sharding: TensorSharding, mesh: Mesh, shape: Sequence[i
     refined = mesh.refine(named)
     taken = {part for axis in named for part in refined.parts(axis)}
     free = [axis for axis in refined.axis_names if axis not in taken]
-    kinds = {entry.is_open for entry in sharding.dims}
-    if free and len(kinds) == 2:
-        flags = [entry.is_open for entry in sharding.dims]
+    are_open = [entry.is_open for entry in sharding.dims]
+    if free and True in are_open and False in are_open:
         raise ShardingError(
-            f"dimension {flags.index(True)} is open and dimension {flags.index(False)} is closed; spmdir leaves axes "
-            f"open for all dimensions: open or close all, or list {', '.join(free)} in replicated"
+            f"dimension {are_open.index(True)} is open and dimension {are_open.index(False)} is closed; spmdir leaves "
+            f"axes open for all dimensions: open or close all, or list {', '.join(free)} in replicated"
         )
-    if True in kinds:
+    if any(are_open):
         entries += [(axis, OPEN) for axis in free]
     result = Sharding(entries, mesh.name).merged(mesh)
     for dim, size in enumerate(shape):

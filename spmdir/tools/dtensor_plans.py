@@ -43,6 +43,7 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
         )
 
         def plans(shape: Sequence[int], source: Sharding, target: Sharding) -> Plans:
+            """Return the plans of both planners. DTensor has no plan with a plug-in placement."""
             foreign = plugins(placement for _, placement in (*source.entries, *target.entries))
             if foreign:
                 return dict.fromkeys(PLANNERS, f"has no {foreign[0]}")

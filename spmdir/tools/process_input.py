@@ -73,7 +73,8 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
     else:
         output = print_ir(module)
     watch.lap("print")
-    if options.timing and (rules := pipeline.rules).instances:
+    if options.timing and pipeline.rules.instances:
+        rules = pipeline.rules
         watch.print_part(rules.clock.seconds, f"rules of {rules.instances} different calls")
     if options.verify_roundtrip:
         check_roundtrip(module)

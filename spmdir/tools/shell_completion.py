@@ -17,7 +17,7 @@ _INPUTS = ("input", "before", "after")
 
 
 def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], shell: str) -> str:
-    """Return the script for a shell. This changes `parser`, which cannot be used afterwards.
+    """Return the script for a shell. `parser` is changed, and cannot be used afterwards.
 
     Args:
         passes: the passes that the tool accepts as flags.

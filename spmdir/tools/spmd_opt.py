@@ -119,7 +119,7 @@ def _passes(plugins: Sequence[str]) -> PassTable:
 
 
 def _check_golden(paths: Sequence[str], update: bool) -> int:
-    """Check golden files, or update them; raise SpmdirErrors for those that differ."""
+    """Check golden files, or update them; raise SpmdirErrors for files that differ."""
     from spmdir.tools.golden import check_files
 
     errors = list(check_files(paths, run_in_process, write_text if update else None))

@@ -100,7 +100,7 @@ def _make_order(options: argparse.Namespace) -> tuple[StepOrder, StageTimes]:
 
 
 def _stage_times(options: argparse.Namespace, stages: int, ranks: int) -> StageTimes:
-    """Return equal times for all stages: --times are those of the stages of one rank together.
+    """Return equal times for all stages: --times are the times of all stages of one rank together.
 
     Raises:
         SpmdirError: --times or --message is not a valid time.

@@ -130,8 +130,8 @@ def _parse_seconds(text: str) -> float:
 def _check_options(options: argparse.Namespace) -> None:
     """Raise SpmdirError for options that contradict each other, and for an invalid regular expression."""
     if (options.test is None) == (options.run is None):
-        found = "neither --test nor --run" if options.run is None else "both --test and --run"
-        raise SpmdirError(f"found {found}; expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
+        present = "neither --test nor --run" if options.run is None else "both --test and --run"
+        raise SpmdirError(f"found {present}; expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
     expected = [regex for regex in (options.expect_error, options.expect_output) if regex is not None]
     if len(expected) != int(options.run is not None):
         raise SpmdirError(
@@ -158,6 +158,7 @@ def _run_test(error: str | None, output: str | None) -> InterestTest:
     """
 
     def test(text: str, arguments: Sequence[str]) -> tuple[bool, list[str]]:
+        """Run the tool that `arguments` name on the program `text`."""
         try:
             status, stdout, stderr = run_in_process(arguments, text)
         except SystemExit as ended:  # of --help
@@ -174,6 +175,7 @@ def _command_test(options: argparse.Namespace) -> InterestTest:
     limit = options.timeout if math.isfinite(options.timeout) else None
 
     def test(text: str, _: Sequence[str]) -> tuple[bool, list[str]]:
+        """Run the command on the program `text`. A command that exceeds the time limit does not show the failure."""
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
             file.write(text)
             file.flush()

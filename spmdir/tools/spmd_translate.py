@@ -206,7 +206,7 @@ def export_sdy(text: str, file: str, pipeline: Pipeline) -> str:
     Args:
         text: the text of a program before `lower-reshard`.
         file: the name of the file, for errors.
-        pipeline: its rules are those of the torch ops.
+        pipeline: the pipeline with the rules of the torch ops.
 
     Raises:
         SpmdirError: the text is malformed, or Shardy cannot represent a part of it.

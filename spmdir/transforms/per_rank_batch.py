@@ -1,8 +1,8 @@
 """Compute with the batch of each rank instead of the global batch, and average the results, as DDP and FSDP2 do.
 
 If the batches of ranks differ in size, a mean over the global batch differs from the mean of the ranks' means. Data
-parallel training uses the latter. So along the axes of the batch, a sum over ranks that the program computes with
-becomes the sum of the rank's batch, times the number of ranks. Replicated results are averaged:
+parallel training uses the mean of the ranks' means. So along the axes of the batch, a sum over ranks that the program
+computes with becomes the sum of the rank's batch, times the number of ranks. Replicated results are averaged:
 
     %n = all_reduce %count on [dp] op sum      ->    %n = mul %count, 2          2 ranks along dp
     %loss = div %total, %n                           %loss = div %total, %n

@@ -89,6 +89,7 @@ def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh)
     axes = tuple(axis for axis, strategy in choice.items() if strategy.text and strategy.text.body)
 
     def form(rank: int) -> Expansion:
+        """Return the local form on one rank."""
         coordinate = mesh.coordinate(rank)
         operands = tuple(
             sharding.local_type(meta, mesh, coordinate)

@@ -53,14 +53,16 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
     ]
     outputs = [index for index in range(len(returned)) if index not in gradients]
     units = [ops for _, ops in units_of(block)]
-    forward_ops = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])
+    returned_outputs = [returned[index] for index in outputs]
+    forward_ops = _forward_ops(units, returned_outputs, [block.args[index] for index in tangents])
     backward_ops = {op for op in block.ops if op not in forward_ops and isinstance(op, ValueOp)}
     used = {value for op in backward_ops for value in op.operands} | {returned[index] for index in gradients}
     values = [*block.args, *_results(block.ops)]
     saved = [value for value in values if value in used and _comes_from_forward(value, forward_ops, tangents)]
     position_of = {value: position for position, value in enumerate(values)}
     inputs = [index for index in range(len(block.args)) if index not in tangents]
-    forward = _copy_part(module, position_of, [block.args[i] for i in inputs], outputs, saved, forward_ops)
+    forward_arguments = [block.args[index] for index in inputs]
+    forward = _copy_part(module, position_of, forward_arguments, outputs, saved, forward_ops)
     backward_arguments = [*saved, *(block.args[index] for index in sorted(tangents))]
     backward = _copy_part(module, position_of, backward_arguments, sorted(gradients), [], backward_ops)
     return SplitProgram(forward, backward, len(saved))
@@ -151,9 +153,7 @@ def _copy_part(
         block.erase_arg(argument, safe_erase=False)
     argument_attributes = [_attributes(function, value) for value in arguments]
     result_attributes = [function_attrs(function, "res_attrs", index) for index in results]
-    result_attributes += [
-        {"spmd.sharding": sharding} for value in saved if (sharding := _attributes(function, value)["spmd.sharding"])
-    ]
+    result_attributes += [{"spmd.sharding": _attributes(function, value)["spmd.sharding"]} for value in saved]
     part.properties["function_type"] = FunctionType.from_lists(
         [value.type for value in block.args], [value.type for value in returned]
     )

@@ -56,7 +56,7 @@ def _annotate_op(
 
     Args:
         produced: the shardings of its results.
-        needed, current: for each operand, the sharding that the op requires, and the one that it has.
+        needed, current: for each operand, the sharding that the op requires, and the sharding of the operand.
     """
     op.set_shardings([sharding if meta else None for sharding, meta in zip(produced, op.metas, strict=True)])
     needs = tuple([None if need == sharding else need for need, sharding in zip(needed, current, strict=True)])

@@ -132,7 +132,11 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
     body, layer = callee.body.block, layer_named(call)
     operands = [_constrain(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
-    operand_name = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
+    operand_name: dict[str, str | None] = {}  # name of an argument of the callee → name of its operand
+    for argument, value in values.items():
+        argument_name = name_of(argument)
+        if argument_name:
+            operand_name[argument_name] = name_of(value)
     end = ir.terminator(callee)
     for op in body.ops:
         if op is end:

@@ -57,7 +57,7 @@ class Segment:
 def repeated_segments(function: FuncOp, in_flight: bool = False) -> list[list[Segment]]:
     """Return groups of segments that are equal except for shardings, in program order.
 
-    Groups whose functions would not make the program shorter are left out.
+    A group is left out if outlining it would make the program longer.
 
     Args:
         in_flight: allow values in flight between segments. Such segments cannot be functions.

@@ -98,7 +98,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{the copy of a tensor <dp: S(0)> must have the same sharding, found <dp: S(1)>}}
+  // expected-error@+1 {{the operand is <dp: S(0)> and its copy is <dp: S(1)>; give both the same sharding}}
   %0 = spmd.offload %x : !spmd.host<tensor<16x8xf32>> <dp: S(1)>
   return
 }
