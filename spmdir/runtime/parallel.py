@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
@@ -19,12 +20,14 @@ from spmdir.lowering.process_groups import name_groups
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.local_state import LocalShard
 from spmdir.runtime.rank_calls import copy_overwritten, input_shard, run_rank
+from spmdir.runtime.rank_programs import bind_open_sizes
 from spmdir.runtime.rank_state import RankState
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.resharding import LayoutChange, build_reshard_program
 from spmdir.runtime.signature import Argument, Result
 from spmdir.runtime.traces import Traces
 from spmdir.runtime.training import TrainingStep
+from spmdir.runtime.value_check_on_ranks import check_values_on_ranks
 from spmdir.simulator.simulate import check_memory
 from spmdir.torch_interop import pytree
 
@@ -201,6 +204,46 @@ class Parallel:
             results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes) for leaf in signature.outputs
         ]
         return pytree.tree_unflatten(leaves, trace.convention.out_spec)
+
+    @torch.no_grad()
+    def check(self, *args: Any) -> int:
+        """Compare every value of a call with one device, on each rank, and return how many values were compared.
+
+        All ranks must call it. It runs the program once on the ranks and once whole on each rank, which needs memory
+        for the whole program. The state does not change. A step is checked with its last micro-batch.
+
+        Args:
+            args: as for a call.
+
+        Raises:
+            UnsupportedError: the program draws random numbers, has edge states, or gets local inputs.
+            SpmdirError: a value differs. The error names the first op in program order, its source line and the ranks.
+
+        Example:
+            >>> parallel.check(x, y)
+        """
+        if self._step is not None:
+            *_, args = self._step.split_batch(args)
+        trace = self._traces.trace_for(self._traces.find_fixed_dims(args), args)
+        programs, tensors = trace.programs, trace.convention.tensors(args)
+        if self._state.edge_states or self._ranks.local_inputs:
+            raise UnsupportedError(
+                "the program has edge states or gets local inputs, so its values cannot be compared with one device; "
+                "make it with exact placements and whole inputs"
+            )
+        given = {argument.name: tensor for argument, tensor in zip(trace.signature.inputs, tensors, strict=True)}
+        own, gathered = {**self._state.shards, **trace.constants}, self.state_dict()
+        shards: list[Tensor] = []
+        whole: dict[str, Tensor] = {}
+        for argument in trace.signature.arguments:
+            if argument.is_state:
+                shards.append(own[argument.name])
+                whole[argument.name] = gathered.get(argument.name, own[argument.name])
+            else:
+                shards.append(input_shard(argument, given[argument.name], self._ranks, is_local=False))
+                whole[argument.name] = given[argument.name]
+        module = bind_open_sizes(programs.module, programs.find_sizes(tensors), self.pipeline)
+        return check_values_on_ranks(module, self.pipeline, self._ranks, shards, whole)
 
     @cached_property
     def state(self) -> dict[str, Tensor | LocalShard]:

@@ -29,14 +29,13 @@ examples:
   spmd-run in.mlir                      print the outputs
   spmd-run in.mlir --check              compare them with those of one device; the exit status is 1 if they differ
   spmd-run in.mlir --check --dtype f64  compare in double precision, with a tolerance to match
+  spmd-run in.mlir --check=all          compare every value, and name the first op whose result differs
 
 The program may be at any stage: its remaining passes run first. The error of an output is the largest
 difference of an element, divided by the largest element of the output. Integer inputs are 0 and 1, which are valid
 as indices and as masks. If a placement is lossy, such as Quantised, the error of each of its steps is compared with
 the bound of the placement. The outputs that are compared with one device then have exact steps instead.
 """
-TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
-"""Element type → the default tolerance, for sums of a few thousand terms in another order. Other types are exact."""
 _FLOATS = ("f64", "f32", "f16", "bf16")
 
 
@@ -65,6 +64,8 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
     if options.sizes or open_sizes(module).symbols:
         module = bind_sizes(module, options.sizes, pipeline)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
+    if options.check_values:
+        return _check_values(options, module, inputs, state_dict, pipeline)
     local_module = localize(module, pipeline)
     arguments = {"state_dict": state_dict, "seed": options.seed, "pipeline": pipeline}
     outputs = simulate(local_module, inputs, interleavings=options.interleavings, **arguments)
@@ -83,12 +84,32 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
     return 0
 
 
+def _check_values(
+    options: argparse.Namespace,
+    module: ModuleOp,
+    inputs: dict[str, torch.Tensor],
+    state_dict: dict[str, torch.Tensor],
+    pipeline: Pipeline,
+) -> int:
+    """Compare every value with that of one device; print how many, or raise SpmdirError for the first that differs."""
+    from spmdir.simulator.value_check import check_values
+
+    if lossy := lossy_placements(module):
+        raise UnsupportedError(f"the values of {lossy[0]} are not those of one device; use --check without =all")
+    count, skipped = check_values(module, inputs, state_dict, options.seed, pipeline, options.tolerance)
+    not_compared = f"; {skipped} values whose rows a router places were not compared" if skipped else ""
+    print(f"{count} values are those of one device{not_compared}")
+    return 0
+
+
 def argument_parser() -> ArgumentParser:
     """Return the options of the tool."""
     parser = ArgumentParser("spmd-run", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_input(is_optional=True)
     parser.add_pipeline()
     parser.add_argument("--check", action="store_true", help="Compare the outputs with those of one device.")
+    every = "Compare every value with that of one device, and name the first op whose result differs."
+    parser.add_argument("--check=all", action="store_true", dest="check_values", help=every)
     seed = "Seed the random inputs and random ops with N (default: 0)."
     parser.add_argument("--seed", type=_parse_seed, default=0, metavar="N", help=seed)
     orders = "Run N more times, in random orders of the ranks with collectives in flight; all runs must agree exactly."
@@ -213,6 +234,8 @@ def report(
     Raises:
         SpmdirErrors: outputs with larger errors.
     """
+    from spmdir.simulator.output_error import relative_error, tolerance_of
+
     differences: list[SpmdirError] = []
     for index, (output, reference, compared) in enumerate(zip(outputs, expected, exact or outputs, strict=True)):
         compared = compared if tolerance is None else output
@@ -258,40 +281,6 @@ def check_element_types(outputs: Sequence[Any], expected: Sequence[Any], dtype: 
                 f"output {number} has type {types[0]} on ranks and {types[1]} on one device with --dtype {dtype}: the "
                 "program of a rank has explicit element types; omit --dtype, or write the program for this type"
             )
-
-
-def relative_error(output: Any, reference: Any) -> float:
-    """Return the largest difference of an element over the largest element of `reference`.
-
-    It is infinite if the outputs differ in type or in the places of infinities. It is NaN if `reference` has no finite
-    element, and the infinities and NaNs agree.
-    """
-    import torch
-
-    if not isinstance(output, torch.Tensor) or not isinstance(reference, torch.Tensor):
-        return 0.0 if output == reference else float("inf")
-    if output.shape != reference.shape or output.dtype != reference.dtype:
-        return float("inf")
-    wide = torch.complex128 if reference.is_complex() else torch.float64
-    output, reference = output.to(wide), reference.to(wide)
-    finite = torch.isfinite(reference)
-    are_others_equal = torch.equal(output[~finite].nan_to_num(1), reference[~finite].nan_to_num(1))
-    if not are_others_equal or not output[finite].isfinite().all():
-        return float("inf")
-    if not finite.any():
-        return float("nan") if reference.numel() else 0.0
-    difference, size = (output - reference)[finite].abs().max().item(), reference[finite].abs().max().item()
-    if not size:
-        return float("inf") if difference else 0.0
-    return difference / size
-
-
-def tolerance_of(value: Any) -> float:
-    """Return the default tolerance for an output, by its element type."""
-    from spmdir.torch_interop.dtypes import TORCH_DTYPES
-
-    dtype = getattr(value, "dtype", None)
-    return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[DTYPES[name]] == dtype), 0.0)
 
 
 if __name__ == "__main__":

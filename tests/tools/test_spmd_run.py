@@ -12,6 +12,8 @@ import torch
 
 from spmdir.core.errors import SpmdirErrors
 from spmdir.dialects import ir
+from spmdir.pipeline.pipeline import run_passes
+from spmdir.simulator import output_error
 from spmdir.simulator.interleaved import run_interleaved
 from spmdir.tools import spmd_run
 
@@ -118,7 +120,7 @@ def test_inputs_depend_on_the_seed_alone_and_have_the_types_of_the_program() -> 
 
 
 def test_the_error_is_relative_to_the_largest_element() -> None:
-    assert spmd_run.relative_error(torch.tensor([10.0, 0.0]), torch.tensor([10.0, 0.1])) == pytest.approx(0.01)
+    assert output_error.relative_error(torch.tensor([10.0, 0.0]), torch.tensor([10.0, 0.1])) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_outputs_that_differ_in_kind_or_values_fail(found: object, right: object
     [torch.tensor([1.0, torch.nan, -torch.inf]), torch.zeros(0), torch.zeros(2), torch.tensor([True]), 3],
 )
 def test_an_output_agrees_with_itself(value: object) -> None:
-    assert spmd_run.relative_error(value, value) == 0.0
+    assert output_error.relative_error(value, value) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -316,3 +318,62 @@ func.func @f(%x: tensor<7x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
     assert spmd_run.main([str(program), "--check"]) == 0
     assert spmd_run.main([str(program), "--check", "--dtype", "f64"]) == 1
     assert "omit --dtype" in capsys.readouterr().err
+
+
+NORM = """\
+import torch
+from torch import Tensor
+
+
+@torch.library.custom_op("value_check::norm", mutates_args=())
+def norm(x: Tensor) -> Tensor:
+    return x / x.abs().sum(-1, keepdim=True)
+
+
+@norm.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+WRONG_RULE = "value_check.norm(x: *b d) -> *b d\n"
+RIGHT_RULE = "value_check.norm(x: *b d) -> *b d    unsharded d\n"
+NORMED = """\
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>}) -> tensor<4x8xf32> {
+  %sine = aten.sin(%x) : tensor<4x8xf32>
+  %normed = value_check.norm(%sine) : tensor<4x8xf32> loc("layers.3.norm"("model.py":12:1))
+  %twice = aten.add.Tensor(%normed, %normed) : tensor<4x8xf32>
+  return %twice : tensor<4x8xf32>
+}
+"""
+
+
+def test_the_first_op_whose_values_differ_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"norm.py": NORM, "wrong.rules": WRONG_RULE, "right.rules": RIGHT_RULE, "in.mlir": NORMED}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    options = [str(tmp_path / "in.mlir"), "--check=all", "--load-plugin", str(tmp_path / "norm.py")]
+    assert spmd_run.main([*options, "--load-plugin", str(tmp_path / "right.rules")]) == 0
+    assert re.fullmatch(r"[0-9]+ values are those of one device\n", capsys.readouterr().out)
+    assert spmd_run.main([*options, "--load-plugin", str(tmp_path / "wrong.rules")]) == 1
+    error = capsys.readouterr().err
+    assert re.search(
+        r"error: %normed = value_check\.norm in layers\.3\.norm differs from one device by [0-9.e+-]+, first on rank 0 "
+        r"of 4 ranks; expected at most 1e-04; its operands are right, so check the rule or the placements of this op",
+        error,
+    )
+
+
+def test_all_values_of_a_correct_program_are_those_of_one_device(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spmd_run.main([program, "--check=all", "--dtype", "f64"]) == 0
+    assert "values are those of one device" in capsys.readouterr().out
+
+
+def test_values_of_a_localized_program_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "local.mlir"
+    pipeline = "propagate,insert-reshard,lower-reshard,localize"
+    path.write_text(ir.print_ir(run_passes(ir.parse(PROGRAM), pipeline)))
+    assert spmd_run.main([str(path), "--check=all"]) == 1
+    assert "a localized program has no values of one device to compare with" in capsys.readouterr().err

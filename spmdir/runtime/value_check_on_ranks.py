@@ -1,0 +1,116 @@
+"""Compare every value that this rank computes with one device, and name the first op on any rank that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch.distributed as dist
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.dialects import ir
+from spmdir.dialects.values import is_call_input, sharding_of, signature_name
+from spmdir.lowering.emit import lower_to_fx
+from spmdir.lowering.process_groups import device_groups
+from spmdir.pipeline.pipeline import Pipeline
+from spmdir.runtime.rank_calls import run_rank
+from spmdir.runtime.ranks import Ranks
+from spmdir.simulator.distribution import local_tensor
+from spmdir.simulator.simulate import run_single
+from spmdir.simulator.value_check import ValueDifference, find_difference, operands_of, returning_all_values
+from spmdir.torch_interop.group_registry import resolve_group
+from spmdir.torch_interop.schemas import is_random
+
+
+def check_values_on_ranks(
+    module: ModuleOp, pipeline: Pipeline, ranks: Ranks, shards: Sequence[Tensor], whole: Mapping[str, Tensor]
+) -> int:
+    """Run a program on the ranks, and once whole on each rank, and return how many values this rank compared.
+
+    Partial values are not compared, because no rank has the whole value.
+
+    Args:
+        module: the program before localize.
+        shards: the arguments of this rank.
+        whole: the arguments by name, whole.
+
+    Raises:
+        UnsupportedError: the program draws random numbers.
+        SpmdirError: an argument or a value differs on a rank; about the first value in program order, on all ranks.
+    """
+    copy, values, _ = returning_all_values(module, pipeline)
+    arguments = list(ir.main_function(copy).args)
+    graph = lower_to_fx(copy, ranks.index, pipeline=pipeline).to(ranks.device)
+    if any(is_random(node.target) for node in graph.graph.nodes):
+        raise UnsupportedError(
+            "the program draws random numbers, so its values cannot be compared with one device; check it without "
+            "dropout, as with model.eval()"
+        )
+    attrs.evolve(ranks, compile=None).connect(graph)
+    local_values = [*shards, *run_rank(graph, [shard.clone() for shard in shards], ranks)]
+    tensors = {name: _of_first_rank(tensor, ranks) for name, tensor in whole.items()}
+    references = [*tensors.values(), *run_single(copy, *_by_source(copy, tensors))]
+    checked = [*arguments, *values]
+    reference_of = dict(zip(checked, references, strict=True))
+    first: tuple[int, ValueDifference] | None = None
+    compared = 0
+    for index, (value, local, reference) in enumerate(zip(checked, local_values, references, strict=True)):
+        expected = _expected_shard(value, reference, ranks)
+        if expected is None or first is not None:
+            continue
+        compared += 1
+        operands = [reference_of[operand] for operand in operands_of(value) if operand in reference_of]
+        difference = find_difference(local, expected, operands)
+        first = None if difference is None else (index, difference)
+    _raise_first(checked, first, ranks)
+    return compared
+
+
+def _of_first_rank(tensor: Tensor, ranks: Ranks) -> Tensor:
+    """Return a tensor with the values that it has on the first rank. Ranks may have different copies of a shard."""
+    tensor = tensor.detach().to(ranks.device, copy=True).contiguous()
+    dist.broadcast(tensor, ranks.group.numbers[0], _group(ranks))
+    return tensor
+
+
+def _group(ranks: Ranks) -> Any:
+    """Return the process group of all ranks of the mesh."""
+    return resolve_group(device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names))
+
+
+def _by_source(module: ModuleOp, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the inputs of a call, and the parameters and buffers, from the arguments in function order."""
+    function = ir.main_function(module)
+    inputs: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for index, tensor in enumerate(tensors.values()):
+        source = inputs if is_call_input(function, index) else state
+        source[signature_name(function, "arg_attrs", index)] = tensor
+    return inputs, state
+
+
+def _expected_shard(value: SSAValue, reference: Tensor, ranks: Ranks) -> Tensor | None:
+    """Return the shard of this rank of a value of one device; None for a partial value."""
+    sharding = sharding_of(value)
+    if sharding is None:
+        return reference
+    if any(placement.trait not in ("shard", "replicated") for _, placement in sharding.entries):
+        return None
+    return local_tensor(reference, sharding, ranks.mesh, ranks.index)
+
+
+def _raise_first(checked: Sequence[SSAValue], first: tuple[int, ValueDifference] | None, ranks: Ranks) -> None:
+    """Raise SpmdirError on all ranks about the first value that differs on any of them."""
+    group = _group(ranks)
+    differences: list[tuple[int, ValueDifference] | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(differences, first, group)
+    found = [(entry[0], rank, entry[1]) for rank, entry in enumerate(differences) if entry is not None]
+    if not found:
+        return
+    index, _, difference = min(found, key=lambda entry: entry[:2])
+    differing = [rank for other_index, rank, _ in found if other_index == index]
+    raise difference.error(checked[index], f" on rank{'s' * (len(differing) > 1)} {', '.join(map(str, differing))}")
