@@ -30,7 +30,7 @@ import torch.distributed as dist
 from spmdir.core.dtype import DType
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.measured_times import CostLine, op_text
-from spmdir.reshard.topology import VECTOR, Topology
+from spmdir.reshard.topology import VECTOR, Topology, topology_text
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -253,25 +253,6 @@ def topology_of(
     return Topology(name, bandwidth, bandwidth, base, hop, hop, memory_bandwidth, launch, memory, peaks)
 
 
-def toml_of(topology: Topology) -> str:
-    """Return the text of a topology file."""
-    numbers = attrs.asdict(
-        topology,
-        recurse=False,
-        filter=lambda field, _: field.name not in ("name", "peak_flops", "protocols", "costs", "imbalance"),
-    )
-    lines = ["# measured by benchmarks.calibrate; SI units, all per rank", *_lines(numbers)]
-    for protocol in topology.protocols:
-        constants = attrs.asdict(protocol, filter=lambda field, _: field.name != "name")
-        lines += ["", f"[protocols.{protocol.name}]", *_lines(constants)]
-    lines += ["", "[peak_flops]", *_lines(dict(topology.peak_flops))]
-    return "\n".join(lines) + "\n"
-
-
-def _lines(numbers: Mapping[str, float]) -> list[str]:
-    return [f"{name} = {value:.4g}" for name, value in numbers.items() if value < float("inf")]
-
-
 def calibrate(name: str, machine: Machine, seconds: float) -> tuple[Topology, dict[str, Timing]]:
     """Return the topology and the times, by their lines, of a machine, in about so many seconds."""
     torch.set_num_threads(1)
@@ -299,7 +280,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     output = Path(options.output)
     topology, timings = calibrate(output.name, machine_here(options.ranks), options.seconds)
-    for ending, text in ((".toml", toml_of(topology)), (".costs", costs_of(timings))):
+    for ending, text in (
+        (".toml", topology_text(topology, "measured by benchmarks.calibrate; SI units, all per rank")),
+        (".costs", costs_of(timings)),
+    ):
         output.with_suffix(ending).write_text(text)
         print(f"{output.with_suffix(ending)}:\n{text}")
     return 0

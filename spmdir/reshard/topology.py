@@ -206,6 +206,30 @@ def find_topology(topology: str | Topology | None) -> Topology:
     return TOPOLOGIES[topology]
 
 
+def topology_text(topology: Topology, comment: str) -> str:
+    """Return the text of a topology file: a comment, the constants in SI units, protocols and peaks.
+
+    Example:
+        >>> Path("own.toml").write_text(topology_text(topology, "two boxes in the lab"))
+    """
+    numbers = attrs.asdict(
+        topology,
+        recurse=False,
+        filter=lambda field, _: field.name not in ("name", "peak_flops", "protocols", "costs", "imbalance"),
+    )
+    lines = [f"# {comment}", *_number_lines(numbers)]
+    for protocol in topology.protocols:
+        constants = attrs.asdict(protocol, filter=lambda field, _: field.name != "name")
+        lines += ["", f"[protocols.{protocol.name}]", *_number_lines(constants)]
+    lines += ["", "[peak_flops]", *_number_lines(dict(topology.peak_flops))]
+    return "\n".join(lines) + "\n"
+
+
+def _number_lines(numbers: Mapping[str, float]) -> list[str]:
+    """Return the lines of finite constants."""
+    return [f"{name} = {value:.4g}" for name, value in numbers.items() if value < math.inf]
+
+
 def with_costs(topology: Topology, path: str) -> Topology:
     """Return `topology` with the measured times of the file at `path`; unchanged if `path` is empty.
 

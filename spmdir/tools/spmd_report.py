@@ -55,7 +55,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--reasons", type=number_parser("values", 0, 100), metavar="N", help=reasons)
     traces = "Add measured times from traces of torch.profiler, one for each measured rank."
     parser.add_argument("--measured", nargs="+", default=(), metavar="TRACE", help=traces)
-    parser.add_argument("--refit", metavar="FILE", help="Write the measured times to FILE, in the form of --costs.")
+    refit = "Write the measured times to FILE in the form of --costs; for a .toml file, constants of a topology."
+    parser.add_argument("--refit", metavar="FILE", help=refit)
     parser.add_output()
     parser.add_color()
     parser.add_machine()
@@ -73,8 +74,8 @@ def run(options: argparse.Namespace) -> int:
     with pipeline.rules:
         source = _Report(ir.parse(text, file), pipeline, options)
         output = _FORMATS[format](source)
-        if source.table.measured is not None and options.refit:
-            write_text(options.refit, str(source.table.measured.refitted), options.input)
+        if options.refit:
+            write_text(options.refit, source.refitted(), options.input)
     write_text(options.output, output, options.input)
     return 0
 
@@ -120,6 +121,18 @@ class _Report:
     def text(self) -> str:
         """Return the requested views as text."""
         return "\n".join(f"{_VIEWS[view](self).rstrip()}\n" for view in self._options.view)
+
+    def refitted(self) -> str:
+        """Return the measured times: as constants of a topology for a .toml file, else as a table of costs."""
+        measured = self.table.measured
+        assert measured is not None  # --refit requires --measured
+        if not self._options.refit.endswith(".toml"):
+            return str(measured.refitted)
+        from spmdir.report.refit import fit_topology
+        from spmdir.reshard.topology import topology_text
+
+        machine = fit_topology(self.module, measured, self.pipeline)
+        return topology_text(machine, f"{machine.name}, fitted to measured steps; SI units, all per rank")
 
     def table_text(self) -> str:
         """Return the cost table as text, coloured on a terminal."""

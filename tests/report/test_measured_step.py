@@ -7,15 +7,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.report import cost_table
+from spmdir.report.measured_step import MeasuredStep
 from spmdir.report.profiler_trace import read_trace
 from spmdir.report.rank_step import rank_step
-from spmdir.reshard.measured_times import read_costs
+from spmdir.report.refit import fit_topology
+from spmdir.reshard.measured_times import Costs, read_costs
+from spmdir.reshard.topology import H100X8, Topology, find_topology
 from spmdir.tools.spmd import main
 from tests.lowering.gloo_ranks import on_ranks
 from tests.report import traced_ranks
@@ -204,3 +209,37 @@ def test_options_of_measured_times_that_do_not_fit_are_errors(
     program.write_text(LOCAL)
     assert main(["report", str(program), *options]) != 0
     assert message in capsys.readouterr().err
+
+
+def measured_on(machine: Topology, module: ModuleOp) -> MeasuredStep:
+    """Return the step that a rank of `machine` would measure, if its times were as modelled."""
+    program = rank_step(module, machine, as_pipeline(None)).execution.program
+    transfers = tuple(task.transfer.seconds if task.transfer else 0.0 for task in program.tasks)
+    seconds = tuple(task.seconds for task in program.tasks)
+    return MeasuredStep(seconds, transfers, sum(seconds), 0.0, 1.0, (), (), 1, 1, Costs("", ()))
+
+
+def test_fitted_constants_hold_for_a_plan_that_was_not_measured():
+    slow = attrs.evolve(
+        H100X8,
+        peak_flops=tuple((unit, peak / 3) for unit, peak in H100X8.peak_flops),
+        memory_bandwidth=H100X8.memory_bandwidth / 2,
+        launch_latency=H100X8.launch_latency * 1.5,
+        intra_bandwidth=H100X8.intra_bandwidth / 4,
+    )
+    large = traced_ranks.PROGRAM.replace("256", "8192").replace("128", "4096").replace("512", "4096")
+    measured, other = spmdir.parse(large), spmdir.parse(large.replace("tp: S(1)", "tp: S(0)"))
+    fitted = fit_topology(measured, measured_on(slow, measured), as_pipeline(None))
+    predicted, actual, unfitted = (
+        rank_step(other, machine, as_pipeline(None)).execution.seconds for machine in (fitted, slow, H100X8)
+    )
+    assert predicted == pytest.approx(actual, rel=0.1)
+    assert unfitted < 0.7 * actual
+
+
+def test_a_topology_file_is_written_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    program, fitted = tmp_path / "f.mlir", tmp_path / "own.toml"
+    program.write_text(LOCAL)
+    path = trace_file(tmp_path, op(1, "aten::sin", 0, [4, 8], duration=10))
+    assert main(["report", str(program), "--measured", path, "--refit", str(fitted)]) == 0
+    assert find_topology(str(fitted)).launch_latency == pytest.approx(1e-5, rel=0.01)
