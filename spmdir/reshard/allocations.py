@@ -20,7 +20,7 @@ class Allocation:
 
     Attributes:
         bytes: size on the rank with the largest buffer.
-        member: index of the tensor in the bucket.
+        member: index of the tensor in the bucket. Buffers of the whole bucket have 0.
         reads: indices of earlier allocations; `~n` is operand n.
     """
 
@@ -36,7 +36,7 @@ class Allocations:
     Attributes:
         buffers: in the order of their allocation.
         start_count: the number of buffers that the start allocates. The wait allocates the others.
-        sent: indices of the buffers that must stay alive until the transfer is complete.
+        sent: indices of the buffers that must stay alive until the transfer is complete; `~n` is operand n.
         results: for each member, the index of the allocation that holds its result; `~n` is operand n.
     """
 
@@ -48,6 +48,9 @@ class Allocations:
 
 def allocate_alone(sizes: Sequence[Sized], keeps_operand: bool = False) -> Allocations:
     """Return the allocations of a collective of one tensor: each buffer is computed from the previous one.
+
+    The start allocates all buffers up to the last received one; all if there is none. Without buffers, the result is
+    the operand.
 
     Args:
         sizes: the result of `step_buffers`.
@@ -89,6 +92,7 @@ def allocate_bucket(
     buffers: list[Allocation] = []
 
     def allocate(size: float, member: int, *reads: int) -> int:
+        """Add an allocation, and return its index."""
         buffers.append(Allocation(size, member, reads))
         return len(buffers) - 1
 

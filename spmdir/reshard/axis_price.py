@@ -24,10 +24,11 @@ FREE = Cost(0.0, 0.0)
 _IMPOSSIBLE = Cost(math.inf, math.inf)
 
 _LOCAL_STEPS = {("replicated", "replicated"): Traffic(), ("shard", "partial"): COPY}
-"""Traits before and after → the cost of a step that sends nothing. From shard to partial, the rest is identities."""
+"""Traits before and after → the cost of a step that sends nothing. From shard to partial, each rank writes its shard
+into a tensor of identities of the reduction."""
 
 ITEMSIZE = 4
-"""Bytes of an element, if only the bytes of the tensor are known."""
+"""The assumed bytes of an element, if only the bytes of the tensor are known."""
 
 
 def axis_price(
@@ -78,12 +79,16 @@ def _is_fixed(placement: Placement) -> bool:
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
+    """Return the cost of steps in sequence."""
     costs = tuple(costs)
     return Cost(math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs))
 
 
 def depends_on_shape(source: Placement, target: Placement) -> bool:
-    """Return whether the reshard between two placements uses an edge whose cost depends on the shape."""
+    """Return whether the reshard between two placements uses an edge whose cost depends on the shape.
+
+    These are the edge between them or, if there is none, the edges to and from R.
+    """
     edges = [edge_between(source, target)]
     if edges == [None]:
         edges = [edge_between(source, R), edge_between(R, target)]
@@ -106,7 +111,10 @@ def _edge_price(
     topology: Topology,
     nodes: int,
 ) -> Cost:
-    """Return the cost of a declared edge, as `axis_price` does."""
+    """Return the cost of a declared edge, as `axis_price` does. If `edge.seconds` is declared, it is the time.
+
+    The cost is NaN without the local type, if it depends on the shape.
+    """
     has_own_type = bool(edge.collectives) and (source.has_own_type or target.has_own_type)
     if local is None and (has_own_type or _is_shaped(edge) or edge.bytes is not None):
         return Cost(math.nan, math.nan)
@@ -136,7 +144,11 @@ def _must_pass_replicated(source: Placement, target: Placement) -> bool:
 
 
 def _sizes_of_local_types(source: Placement, target: Placement, local: TensorMeta, count: int) -> Sizes | None:
-    """Return the sizes of a step if a placement computes its local types itself; None if it rejects the tensor."""
+    """Return the sizes of a step if a placement computes its local types itself; None if it rejects the tensor.
+
+    Args:
+        local: the type of the local tensor as if this axis were replicated.
+    """
     try:
         before, after = (
             max(TensorMeta(*local_type).bytes for local_type in side.local_types(local.shape, local.dtype, count))

@@ -17,7 +17,11 @@ from spmdir.reshard.traffic import Sizes, Traffic
 
 
 def added_bucket_seconds(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> float:
-    """Return the added seconds of packing and unpacking for `step`, if it joins a bucket of two equal members."""
+    """Return the added seconds of packing and unpacking for `step`, if it joins a bucket of two equal members.
+
+    Args:
+        meta: the global type of its tensor.
+    """
     both = collective_terms((step, step), (meta, meta), mesh, topology)
     alone = collective_terms((step,), (meta,), mesh, topology)
     return (both.copies + both.launches) / 2 - alone.copies - alone.launches

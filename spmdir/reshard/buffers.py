@@ -35,6 +35,7 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
         return []
     source = local_bytes(step.source, meta.shape, meta.dtype.itemsize, mesh)
     target = local_bytes(step.target, meta.shape, meta.dtype.itemsize, mesh)
+    # Chunks of a leading dimension are contiguous, so they are sent and received as they are.
     is_omitted = {
         "packed": _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh),
         "unpacked": _is_leading(step.dim, step, meta, mesh),
@@ -50,7 +51,10 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
 
 
 def copies_strided_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
-    """Return whether `step` copies a strided operand first. It does if it sends the operand without packing it."""
+    """Return whether `step` copies an operand that is not contiguous first.
+
+    It does if it sends the operand without packing it. A step that sends nothing does not.
+    """
     has_packing = not {"packed", "sent"}.isdisjoint(step.spec.buffers)
     is_packed = has_packing and not _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
     return sends_anything(step, meta.shape, mesh) and not is_packed
@@ -104,5 +108,8 @@ def _busiest_receiver(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _Receiv
 
 
 def _is_leading(dim: int | None, step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
-    """Return whether chunks along `dim` are contiguous: no dimension before it has several elements."""
+    """Return whether chunks along `dim` are contiguous: no dimension before it has several elements.
+
+    False if `dim` is None.
+    """
     return dim is not None and math.prod(local_shape(step.source, meta.shape, mesh)[:dim]) == 1

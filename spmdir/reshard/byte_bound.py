@@ -66,7 +66,10 @@ def lower_bound(
 
 
 def _least_messages(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> float:
-    """Return the fewest elements that the busiest rank must send or receive; k, m and r are those of the module."""
+    """Return the fewest elements that the busiest rank must send or receive.
+
+    k, m and r are those of the module. Overlaps that are too many to count are replaced by the largest possible ones.
+    """
     partial_axes, remaining_partial = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
     source_axes, target_axes = _sharding_axes(source), _sharding_axes(target)
     partial_values = mesh.group_size(partial_axes)  # k
@@ -106,7 +109,11 @@ def _overlaps_from_lengths(
     sharding_axes: list[str],
     remaining_partial: list[str],
 ) -> Overlaps:
-    """Return the largest overlaps that the lengths of shards allow: ranks lack at least the remaining elements."""
+    """Return the largest overlaps that the lengths of shards allow. So no rank lacks fewer elements than in the result.
+
+    Args:
+        sharding_axes, remaining_partial: as of `count_overlaps`.
+    """
     source_numel, target_numel = (
         math.prod(max(side.lengths(dim, size, mesh)) for dim, size in enumerate(shape)) for side in (source, target)
     )

@@ -140,6 +140,7 @@ class CollectiveSpec:
 
     @property
     def _allocated(self) -> tuple[str, ...]:
+        """Return the default of `buffers`."""
         if self.is_slice:
             return ("unpacked",)  # along a leading dimension, the result is a view
         return ALLOCATED.get(self.traits, ("result",))
@@ -150,7 +151,11 @@ class CollectiveSpec:
         return self.moves == "axes"
 
     def group_axes(self, source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-        """Return the axes of the group of a collective whose text names none."""
+        """Return the axes of the group of a collective whose text names none.
+
+        Raises:
+            PluginError: its function `axes` returns an unknown axis.
+        """
         assert self.axes is not None  # `_RULES` requires it
         axes = self.axes(source, target, mesh)
         try:
@@ -173,7 +178,9 @@ class CollectiveSpec:
     @property
     def arrives_in_parts(self) -> bool:
         """Return whether each member of a bucket is unpacked separately after the transfer (all_to_all, exchange)."""
-        return not ({"unpacked", "joined"}.isdisjoint(self.buffers) or set(PACKED).isdisjoint(self.buffers))
+        is_packed = not set(PACKED).isdisjoint(self.buffers)
+        is_unpacked = not {"unpacked", "joined"}.isdisjoint(self.buffers)
+        return is_packed and is_unpacked
 
     @property
     def is_copied_apart(self) -> bool:
@@ -272,7 +279,7 @@ _FIELDS = {
 
 
 def _required_clauses(spec: CollectiveSpec) -> tuple[Clause, ...]:
-    """Return the clauses that the traits of `spec` require."""
+    """Return the clauses that the traits of `spec` require; none if its text names no axes."""
     if not spec.names_axes:
         return ()
     if spec.traits == ("shard", "shard"):
@@ -281,15 +288,18 @@ def _required_clauses(spec: CollectiveSpec) -> tuple[Clause, ...]:
 
 
 def _lacks_clauses(spec: CollectiveSpec) -> bool:
+    """Return whether `spec` lacks a clause that its traits require."""
     return not {clause.argument for clause in _required_clauses(spec)} <= {clause.argument for clause in spec.clauses}
 
 
 def _repeats_clauses(spec: CollectiveSpec) -> bool:
+    """Return whether two clauses have one keyword or one argument."""
     keywords, arguments = {clause.keyword for clause in spec.clauses}, {clause.argument for clause in spec.clauses}
-    return min(len(keywords), len(arguments)) < len(spec.clauses)
+    return len(keywords) < len(spec.clauses) or len(arguments) < len(spec.clauses)
 
 
 def _repeats_next(buffers: tuple[str, ...]) -> bool:
+    """Return whether two neighbouring buffers have one name."""
     return any(buffer == following for buffer, following in itertools.pairwise(buffers))
 
 

@@ -30,8 +30,8 @@ def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
     and `tp(2)2` one after the other cut them into 2, 1, 2, 1.
     """
     refined, merged = sharding.refined(fine), sharding.merged(fine)
-    return refined == merged or not any(
-        size % fine.group_size(refined.dim_axes(dim))
+    return refined == merged or all(
+        size % fine.group_size(refined.dim_axes(dim)) == 0
         for dim, size in enumerate(shape)
         if refined.dim_axes(dim) != merged.dim_axes(dim)
     )
@@ -84,7 +84,10 @@ def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, t
 
 
 def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
-    """Raise ShardingError if a placement declares its own step instead, or if blocking axes prevent the step."""
+    """Raise ShardingError if a placement prevents a step on `axes`.
+
+    It does if it declares its own step instead, if it is routed and the step is no all-reduce, or as a blocking axis.
+    """
     if spec.traits != ("partial", "replicated"):
         check_unrouted(source, target)
     for axis in axes if spec.moves != "edge" else ():

@@ -48,7 +48,10 @@ _TO_EXPERTS = Traffic(
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
-    """Return the bytes of the largest local tensor of a tensor of global `shape` with elements of `itemsize` bytes."""
+    """Return the bytes of the largest local tensor of a tensor of global `shape` with elements of `itemsize` bytes.
+
+    A placement may compute the local type itself. Then its element type counts.
+    """
     if sharding.has_own_type:
         local_types = sharding.local_types(TensorMeta(tuple(shape), of_size(itemsize)), mesh)
         return max(local.bytes for local in local_types)
@@ -72,6 +75,8 @@ class Cost:
     """The cost of a step: the bytes that a rank sends, and the seconds.
 
     Attributes:
+        wire_bytes: bytes that a rank sends.
+        seconds: the time of the step, without overlap.
         measured: the lines of the table of costs that contain the time, such as `costs.txt:3`; empty if it is modelled.
     """
 
@@ -201,6 +206,7 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
 
 
 _NOT_COPIED = {"copied": Traffic().copied, "packed": Traffic().packed, "kernels": Traffic().kernels}
+"""The fields of a `Traffic` without local copies."""
 
 
 def _specs(edge: Edge) -> list[CollectiveSpec]:
@@ -330,7 +336,7 @@ def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def node_count(axes: tuple[str, ...], mesh: Mesh) -> int:
-    """Return the number of nodes that a group over `axes` spans."""
+    """Return the number of nodes that a group over `axes` spans; 1 if the mesh does not name the axes within nodes."""
     if mesh.intra_node is None:
         return 1
     fine = mesh.refine(axes)
@@ -353,7 +359,10 @@ def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, to
 
 
 def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
-    """Return the sizes of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
+    """Return the sizes of `step` on a tensor of global `shape` with elements of `itemsize` bytes, on the busiest rank.
+
+    For an exchange, they include the bytes that the rank sends or receives.
+    """
     sizes = _sizes(step, shape, itemsize, mesh)
     if step.spec.loads is None:
         return sizes

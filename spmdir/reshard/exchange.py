@@ -59,7 +59,10 @@ def partial_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
-    """Return the parts that the ranks of the group of `rank` send and keep, by receiver, partial and position."""
+    """Return the parts that the ranks of the group of `rank` send and keep, sorted by receiver, partial and position.
+
+    `partial` of a part is the number of the source's partial value.
+    """
     fine = refinement(mesh, source, target)
     return sort_parts(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
 
@@ -88,6 +91,7 @@ def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     }
 
     def busiest_load(portions: int) -> int:
+        """Return the elements that the busiest rank sends or receives with diverted `portions`, times _PORTIONS."""
         return max((_PORTIONS - portions) * nearest + portions * diverted for nearest, diverted in loads)
 
     portions = min(range(_PORTIONS), key=busiest_load)
@@ -211,8 +215,11 @@ def loads_of(
 ) -> Loads:
     """Return (sender, receiver) → elements, over groups that represent all groups of the mesh.
 
+    Elements that stay on their rank are not counted.
+
     Args:
         shares_of: (source, target, mesh, shape, rank) → the shares of the group of the rank along `axes`.
+        axes: the axes of the group.
     """
     fine = refinement(mesh, source, target)
     if fine is not mesh:

@@ -25,7 +25,13 @@ Loads = dict[tuple[int, int], int]
 
 @attrs.frozen
 class Part:
-    """A grid of one partial value that a rank sends to another rank, or keeps."""
+    """A grid of one partial value that a rank sends to another rank, or keeps.
+
+    Attributes:
+        sender, receiver: the ranks; equal if the rank keeps the part.
+        partial: the number of the partial value.
+        grid: the elements.
+    """
 
     sender: int
     receiver: int
@@ -34,16 +40,19 @@ class Part:
 
     @property
     def numel(self) -> int:
+        """Return the number of elements."""
         return math.prod(map(length, self.grid))
 
 
 class Chunk:
     """A grid, or a stretch of a larger chunk along one dimension.
 
+    Args:
+        parent, dim, start: for a stretch, the larger chunk, the dimension, and the first position in it.
+
     Attributes:
         lengths: the length of each dimension.
         numel: the number of elements.
-        parent, dim, start: for a stretch, the larger chunk, the dimension, and the first position in it.
     """
 
     def __init__(self, lengths: tuple[int, ...], numel: int, parent: Chunk | None = None, dim: int = 0, start: int = 0):
@@ -67,7 +76,10 @@ class Chunk:
         return (*grid[:dim], part, *grid[dim + 1 :])
 
     def stretch(self, begin: int, end: int, count: int) -> Chunk:
-        """Return the part from begin/count to end/count of the longest dimension; it may be empty."""
+        """Return the part from begin/count to end/count of the longest dimension; it may be empty.
+
+        A chunk without dimensions has one element. The part that begins at 0 has this element, all others are empty.
+        """
         if (begin == 0 and end == count) or not self.numel:
             return self
         if not self.lengths:
@@ -85,7 +97,7 @@ _EMPTY = Chunk((), 0)
 
 
 class Share:
-    """A part whose positions are not computed yet."""
+    """A part whose positions are not computed yet. The attributes are those of `Part`, with a chunk as its elements."""
 
     __slots__ = ("chunk", "partial", "receiver", "sender")
 
@@ -99,7 +111,7 @@ def split_by_weight(chunk: Chunk, weighted: Sequence[tuple[Any, int]]) -> Iterat
     For example, weights 1 and 3 split 8 elements into the positions 0-1 and 2-7.
 
     Args:
-        weighted: (item, weight) pairs.
+        weighted: (item, weight) pairs. An item is any value that identifies the part.
 
     Yields: (part, item) pairs.
     """
@@ -111,9 +123,11 @@ def split_by_weight(chunk: Chunk, weighted: Sequence[tuple[Any, int]]) -> Iterat
 def share_among(partial: int, wanted: Sequence[tuple[int, Chunk]], senders: Sequence[int]) -> Iterator[Share]:
     """Yield the shares that send chunks to ranks, split evenly among the senders.
 
-    For example, two senders share three chunks: the first sends chunk 0 and half of chunk 1.
+    All chunks count as equally large. For example, two senders share three chunks: the first sends chunk 0 and half of
+    chunk 1, the second sends the other half and chunk 2.
 
     Args:
+        partial: the number of the partial value.
         wanted: (receiver, chunk) pairs.
         senders: the ranks that have all chunks.
     """

@@ -29,6 +29,8 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.reshard.collectives import collectives
 
+# The part of a line before `=`: of a collective with its groups, of an op with its types and arguments. Then a whole
+# line, and its seconds.
 _COLLECTIVE = re.compile(r"(\w+) ([0-9]{1,9}) ranks(?: on ([0-9]{1,9}) nodes)? ([0-9]{1,18}) bytes", re.ASCII)
 _OP = re.compile(r"([a-z_]\w*(?:\.\w+)+)((?: [^ \[\]]+\[(?:[0-9]{1,18}(?:,[0-9]{1,18})*)?\])*)( {[^{}]*})?", re.ASCII)
 _LINE = re.compile(r"(.*?)(?:=([^={}]*))?")
@@ -88,10 +90,12 @@ class Costs:
 
     @cached_property
     def _ops(self) -> dict[str, CostLine]:
+        """Return the text of an op → its line."""
         return {line.entry: line for line in self.lines if not _COLLECTIVE.fullmatch(line.entry)}
 
     @cached_property
     def _collectives(self) -> dict[tuple[str, int, int], list[tuple[int, CostLine]]]:
+        """Return (collective, ranks, nodes) → (bytes that a rank sends, line) pairs, by ascending bytes."""
         by_group: dict[tuple[str, int, int], list[tuple[int, CostLine]]] = {}
         for line in self.lines:
             if match := _COLLECTIVE.fullmatch(line.entry):
@@ -100,6 +104,8 @@ class Costs:
 
     def op(self, name: str, operands: Sequence[TensorMeta], arguments: str = "{}") -> Measured | None:
         """Return the time of an op on operands of these local types; None if it was not measured.
+
+        A line with equal arguments counts before a line without arguments.
 
         Args:
             arguments: the text of its literals, from `print_arguments`.
@@ -165,6 +171,7 @@ def _may_price(entry: str, call: Call) -> bool:
 
 
 def _is_shard(type: str, operand: TensorMeta) -> bool:
+    """Return whether a type such as `f32[128,256]` may be that of a shard of `operand`: no dimension is larger."""
     dtype, _, sizes = type.removesuffix("]").partition("[")
     shape = tuple(map(int, filter(None, sizes.split(","))))
     fits = len(shape) == operand.rank and all(
@@ -188,10 +195,13 @@ def read_costs(path: str) -> Costs:
 
 
 def parse_costs(text: str, file: str) -> Costs:
-    """Parse the text of a table. `file` is the name for locations.
+    """Parse the text of a table. Empty lines are skipped, as is the part of a line from `#` on.
+
+    Args:
+        file: the name for locations.
 
     Raises:
-        ParseError, SpmdirErrors: lines are malformed; located.
+        ParseError, SpmdirErrors: lines are malformed, or two lines have one entry; located.
     """
     lines: list[CostLine] = []
     errors: list[SpmdirError] = []

@@ -41,10 +41,11 @@ def find_obstacle(spec: CollectiveSpec, source: Sharding, target: Sharding) -> s
         before, after = source[axis], target[axis]
         if before != after and has_declared_step(before, after):
             return f"take {before} to {after}, which declare their own step"
-        is_moved = before != after or has_two_rounds
-        for placement, placements in ((before, reduced), (after, created)) if is_moved else ():
+        if before == after and not has_two_rounds:
+            continue
+        for placement, partial_placements in ((before, reduced), (after, created)):
             if isinstance(placement, PartialPlacement) and not placement.has_own_type:
-                placements.append(placement)
+                partial_placements.append(placement)
             elif placement.trait not in ("replicated", "shard"):
                 return f"move {placement} without a step that it declares"
         if before != after and isinstance(after, PartialPlacement) and after.identity is None:
@@ -71,9 +72,9 @@ def _find_uncombinable(reduced: Sequence[PartialPlacement], created: Sequence[Pa
         return f"create {created[0]} together with {' and '.join(other_texts)}"
     if (created or len(reduced) > 1) and not all(p.splits for p in plugins):
         return f"reduce {plugins[0]} over several axes at once"
-    return (
-        f"create {created[0]}, which has no identity" if reduced and created and created[0].identity is None else None
-    )
+    if reduced and created and created[0].identity is None:
+        return f"create {created[0]}, which has no identity"
+    return None
 
 
 def check_exchange(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: Shape) -> None:
@@ -221,7 +222,10 @@ def _senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 
 
 def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[Ranges, ...]:
-    """Return the ranges of each dimension in the block of `rank`. Empty blocks of one shape are equal."""
+    """Return the ranges of each dimension in the block of `rank`.
+
+    Empty blocks of one shape are equal, wherever they are: a rank may take its empty block from any of them.
+    """
     coordinate = mesh.coordinate(rank)
     ranges_by_dim = tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
     return ranges_by_dim if all(ranges_by_dim) else tuple(((0, length(ranges)),) for ranges in ranges_by_dim)

@@ -66,7 +66,13 @@ class Overlaps:
 
 @attrs.frozen
 class _Dim:
-    """The cuts of one dimension: `shared` on both sides, then `before` on one side and `after` on the other."""
+    """The cuts of one dimension.
+
+    Attributes:
+        size: the size of the dimension.
+        shared: the outermost cuts that source and target have in common.
+        before, after: the further cuts of the source, and of the target.
+    """
 
     size: int
     shared: _Cuts
@@ -75,6 +81,7 @@ class _Dim:
 
     @staticmethod
     def of(source: Sharding, target: Sharding, mesh: Mesh, dim: int, size: int) -> _Dim:
+        """Return the cuts of dimension `dim` of `size` elements."""
         before, after = (
             tuple(zip(side.dim_axes(dim), side.dim_placements(dim, mesh), strict=True)) for side in (source, target)
         )
@@ -84,18 +91,21 @@ class _Dim:
 
     @property
     def is_nested(self) -> bool:
+        """Return whether one side cuts the dimension by all axes of the other side, and then by further axes."""
         return not (self.before and self.after)
 
     @property
     def axes(self) -> dict[str, int]:
+        """Return axis → its number of ranks, for all axes that cut the dimension on either side."""
         return {axis: count for axis, (_, count) in (*self.shared, *self.before, *self.after)}
 
     def is_even(self) -> bool:
-        """Return whether each side cuts the chunks of `shared` into chunks of equal length."""
-        sides = [math.prod(count for _, (_, count) in cuts) for cuts in (self.before, self.after)]
-        extents = shard_lengths(tuple(cut for _, cut in self.shared), self.size)
-        chunks = all(isinstance(placement, Shard) for _, (placement, _) in (*self.before, *self.after))
-        return chunks and all(extent % side == 0 for extent in extents for side in sides)
+        """Return whether each side cuts the chunks of `shared` by `S` into chunks of equal length."""
+        chunk_counts = [math.prod(count for _, (_, count) in cuts) for cuts in (self.before, self.after)]
+        outer_lengths = shard_lengths(tuple(cut for _, cut in self.shared), self.size)
+        if not all(isinstance(placement, Shard) for _, (placement, _) in (*self.before, *self.after)):
+            return False
+        return all(outer_length % count == 0 for outer_length in outer_lengths for count in chunk_counts)
 
 
 @attrs.frozen
@@ -114,7 +124,10 @@ def count_overlaps(
     sharding_axes: Sequence[str],
     remaining_partial: Sequence[str],
 ) -> Overlaps | None:
-    """Count the elements that shards of `source` and `target` have in common; None if it takes more than POINTS points.
+    """Return the numbers of elements that shards of `source` and `target` have in common.
+
+    None if more than POINTS combinations of runs or of shards would have to be counted, or if shards that have to be
+    compared are scattered over too many ranges.
 
     Args:
         sharding_axes: the axes that shard `source` or `target`.
@@ -158,7 +171,7 @@ def _count(
     target_axes: Sequence[str],
     mesh: Mesh,
 ) -> Overlaps:
-    """Return `count_overlaps` over the sharded dimensions `dims`.
+    """Return the numbers of `count_overlaps`, from the sharded dimensions `dims`.
 
     A point is one run for each axis of `points`. The number of elements in a shard is a product over dimensions, and
     each factor depends only on the axes of its dimension.
@@ -169,6 +182,7 @@ def _count(
         source_axes, target_axes: the axes on which the shard of a rank depends, before and after.
     """
     digits_of_crossing = agreeing_digits or ()
+    # Lists have one entry for each point: the elements in the common part, in the source shard, in the target shard.
     point_count = math.prod(len(run_starts) for _, run_starts in points)
     common_numels = source_numels = target_numels = [uncut_numel] * point_count
     counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
@@ -256,7 +270,10 @@ def _count_dim(dim: _Dim, points: _RunStarts, has_digits: bool) -> tuple[tuple[i
 
 
 def _count_point(dim: _Dim, coordinate: Mapping[str, int], has_digits: bool) -> tuple[int, int, int]:
-    """Return (common, source, target) elements of a dimension at one `coordinate`, axis -> index."""
+    """Return (common, source, target) elements of a dimension at one `coordinate`, axis → index.
+
+    If cuts are nested, or if the digits of both shards agree, one shard contains the other.
+    """
     if not dim.is_nested and not has_digits:
         source, target = (_ranges_at((*dim.shared, *cuts), dim.size, coordinate) for cuts in (dim.before, dim.after))
         return length(common(source, target)), length(source), length(target)

@@ -134,9 +134,12 @@ def plan_of(reshard: Reshard) -> ReshardPlan:
 
 
 def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> None:
-    """Raise ShardingError unless both sides of a reshard fit the mesh and the shape, and have no open placement."""
-    changed = {axis for side in (source, target) for axis, p in side.entries if source[axis] != target[axis]}
-    if any(source[axis].trait != "partial" or target[axis] != R for axis in changed):
+    """Raise ShardingError unless both sides of a reshard fit the mesh and the shape, and have no open placement.
+
+    Routed placements may only be reduced to R.
+    """
+    changed_axes = {axis for side in (source, target) for axis, _ in side.entries if source[axis] != target[axis]}
+    if any(source[axis].trait != "partial" or target[axis] != R for axis in changed_axes):
         check_unrouted(source, target)
     for sharding in (source, target):
         sharding.check_shape(mesh, shape)

@@ -87,6 +87,7 @@ def find_moves(
     steps: list[Step] = []
 
     def add(spec: CollectiveSpec, axes: Sequence[str], to: Placement | None = None, **clauses: Any) -> None:
+        """Add the step that gives `axes` the placement `to`, if `spec` can move them together."""
         step = _make_move(spec, source, mesh, tuple(axes), to, **clauses)
         if step is not None:
             steps.append(step)
@@ -283,7 +284,10 @@ def find_exchanges(
 
 @functools.lru_cache(maxsize=65536)
 def is_legal(step: Step, mesh: Mesh, shape: tuple[int, ...]) -> bool:
-    """Return whether a step is legal for `shape`. Steps that name no axes are found without the shape."""
+    """Return whether a step is legal for `shape`.
+
+    A step that names axes is. The other steps were found without the shape, so the check of their spec decides.
+    """
     if step.spec.check is None:
         return True
     try:

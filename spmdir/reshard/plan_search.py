@@ -325,12 +325,16 @@ def _step_price(step: Step, cost: Cost) -> PlanCost:
     return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
 
-def _sum(a: PlanCost, b: PlanCost) -> PlanCost:
-    return (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+def _sum(cost: PlanCost, other_cost: PlanCost) -> PlanCost:
+    (ticks, wire, steps), (other_ticks, other_wire, other_steps) = cost, other_cost
+    return (ticks + other_ticks, wire + other_wire, steps + other_steps)
 
 
 def _most_useful(free: tuple[str, ...], source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """Return the axes whose placement differs between both sides, and further axes up to FEW_AXES in total."""
+    """Return the axes that both sides place differently or that shard a dimension, and others up to FEW_AXES in total.
+
+    The others are replicated or partial on both sides. The first of `free` come first.
+    """
     unchanged = [axis for axis in free if source[axis] == target[axis] and source[axis].dim is None]
     changed_count = len(free) - len(unchanged)
     omitted = unchanged[max(FEW_AXES - changed_count, 0) :]

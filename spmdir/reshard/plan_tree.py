@@ -109,7 +109,7 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
             plan = planner.plan(meta, source, target)
             for start in steps:
                 if start.has_lossy:
-                    continue
+                    continue  # the value may be rounded there
                 if planner.least_seconds(meta, start, target) <= plan.seconds * (1 + ROUNDING):
                     plan = min(plan, planner.plan(meta, start, target), key=_rank)
             steps.update({step.target: step for step in plan.steps if step.target not in steps})
@@ -122,4 +122,5 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
 
 
 def _rank(plan: ReshardPlan) -> tuple[float, float, int]:
+    """Return the key by which the cheaper of two plans is chosen."""
     return plan.seconds, plan.wire_bytes, len(plan.steps)

@@ -57,7 +57,7 @@ class Step:
     )
 
     def ends(self, mesh: Mesh) -> tuple[Placement, Placement]:
-        """Return the placement of the first axis of the step before and after it."""
+        """Return the placements of the first axis of the step, before and after the step."""
         before, after = (side.along(self.axes[0], mesh) for side in (self.source, self.target))
         assert before is not None and after is not None  # all axes of the step have one placement
         return before, after
@@ -94,7 +94,10 @@ class Step:
 
 
 def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **arguments: Any) -> Step:
-    """Return the step of `kind` from `source`. `arguments` are the keyword arguments of `transition`.
+    """Return the step of `kind` from `source` on a tensor of global `shape`.
+
+    Args:
+        arguments: the keyword arguments of `transition`.
 
     Raises:
         ShardingError: the step is not legal.
@@ -201,7 +204,11 @@ def _moved_entries(
     sharded_dim: int | None,
     reduction: str | None,
 ) -> list[tuple[str, Placement]]:
-    """Return (axis, placement) for `axes` after the step; empty if they become replicated."""
+    """Return (axis, placement) for `axes` after the step; empty if they become replicated. Arguments: see `_move_axes`.
+
+    Raises:
+        ShardingError: the step shards the dimension that it gathers, or `reduction` cannot create partial values.
+    """
     if spec.after == "shard":
         assert sharded_dim is not None  # checked
         if sharded_dim == gathered_dim:
@@ -227,7 +234,7 @@ def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
 
 
 def partial_placement(reduction: str) -> PartialPlacement:
-    """Return the partial placement of a reduction: a key of REDUCTIONS, or the text of a placement.
+    """Return the partial placement of a reduction: a key of REDUCTIONS, or the text of a partial placement.
 
     Raises:
         ShardingError: the reduction is unknown.
@@ -240,6 +247,7 @@ def partial_placement(reduction: str) -> PartialPlacement:
 
 
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
+    """Raise ShardingError unless `axes` are one or more different axes of the mesh, or sub-axes."""
     if not axes or len(set(axes)) != len(axes):
         raise ShardingError(f"{kind} is on [{', '.join(axes)}]; expected one or more different mesh axes")
     for axis in axes:
@@ -249,7 +257,12 @@ def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
 def _check_leaving(
     spec: CollectiveSpec, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None
 ) -> None:
-    """Raise ShardingError unless `axes` have the trait before `spec`, and are innermost on the dimension they leave."""
+    """Raise ShardingError unless `axes` have the trait before `spec`, and are innermost on the dimension they leave.
+
+    Args:
+        dim: the dimension that they leave; None if they leave none.
+        reduction: the reduction of the step, which must be that of `source`; None if it is not specified.
+    """
     if dim is not None and (dim_axes := source.dim_axes(dim))[-len(axes) :] != axes:
         raise ShardingError(
             f"{spec.name} on [{', '.join(axes)}] requires the innermost axes of dimension {dim} in nesting order, "

@@ -43,6 +43,7 @@ class QuickBound:
     Args:
         shape: the global shape.
         itemsize: bytes of an element.
+        target: the sharding to which all bounds apply.
         collectives: the collectives that plans may use.
     """
 
@@ -66,7 +67,10 @@ class QuickBound:
         self._has_trees = bool(topology.tree_efficiency) and node_count(mesh.axis_names, mesh) > 1
 
     def of(self, source: Sharding) -> tuple[float, float]:
-        """Return lower bounds on the seconds, and on the bytes that a rank sends, from `source` to the target."""
+        """Return lower bounds on the seconds, and on the bytes that a rank sends, from `source` to the target.
+
+        Both are 0 if a placement of either side is not standard.
+        """
         if not self._is_known or not _is_standard(source):
             return 0.0, 0.0
         source_lengths = self._lengths(source)
@@ -106,7 +110,7 @@ class QuickBound:
         return -(-overlapped_shards * partial_values // self._target_partial_count)
 
     def _lengths(self, sharding: Sharding) -> list[int]:
-        """Return the length of the largest shard of each dimension."""
+        """Return the length of the largest shard of each dimension, for standard placements."""
         lengths = list(self._shape)
         for axis, placement in sharding.entries:
             if placement.dim is not None:
@@ -115,6 +119,7 @@ class QuickBound:
 
 
 def _is_standard(sharding: Sharding) -> bool:
+    """Return whether all placements of a sharding are those of DTensor."""
     return all(type(placement) in (Shard, Partial) for _, placement in sharding.entries)
 
 
@@ -132,7 +137,7 @@ Protocols = tuple[tuple[float, float, float], ...]
 
 
 def most_seconds_per_byte(mesh: Mesh, topology: Topology) -> float:
-    """Return the seconds by which a further byte raises the bound at most: those of the slowest protocol."""
+    """Return the most seconds by which one more byte raises the bound: those of the slowest protocol."""
     return max(per_byte for _, _, per_byte in _protocols(mesh, topology))
 
 

@@ -19,6 +19,7 @@ from spmdir.reshard.measured_times import MOST_SECONDS, Costs, read_costs
 
 
 def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Return a mapping, or an iterable of pairs, as sorted pairs."""
     return tuple(sorted(dict(table).items()))
 
 
@@ -103,7 +104,10 @@ class Topology:
         return dict(self.peak_flops)
 
     def peak(self, unit: str) -> float:
-        """Return the floating-point operations per second of `unit`. An unknown unit has those of `vector`."""
+        """Return the floating-point operations per second of `unit`.
+
+        An unknown unit has those of `vector`. Without `vector`, they are infinite, so arithmetic takes no time.
+        """
         return self._peaks.get(unit) or self._peaks.get(VECTOR, math.inf)
 
 
@@ -240,6 +244,7 @@ def with_costs(topology: Topology, path: str) -> Topology:
 
 
 def _read(path: Path) -> Topology:
+    """Return the topology of a TOML file. Its name is that of the file, without the ending."""
     text = read_text_file(path, f"the topology {path}")
     return topology_of_table(path.stem, read_toml(text, str(path)), lambda key: place_of(text, str(path), key))
 
@@ -250,7 +255,8 @@ def topology_of_table(
     """Return the topology with the constants of `table`.
 
     Args:
-        place: key → its location.
+        table: constant → its value. `peak_flops` and `protocols` are tables.
+        place: key → its location, or None.
         most: the largest rate, and the largest memory.
 
     Raises:
@@ -269,16 +275,20 @@ def topology_of_table(
     for protocol, constants in protocols.items():
         _check_numbers(f"protocol {protocol}", Protocol, constants, _at_table(place, protocol), most)
     numbers["ranks_per_node"] = int(numbers["ranks_per_node"])
-    found = tuple([Protocol(protocol, **constants) for protocol, constants in protocols.items()])
-    return Topology(name, **numbers, peak_flops=peaks, protocols=found)
+    all_protocols = tuple([Protocol(protocol, **constants) for protocol, constants in protocols.items()])
+    return Topology(name, **numbers, peak_flops=peaks, protocols=all_protocols)
 
 
 def _at_table(place: Callable[[str], Location | None], protocol: str) -> Callable[[str], Location | None]:
+    """Return a function from any key to the location of the table of a protocol."""
     return lambda key: place(f"protocols.{protocol}")
 
 
 _FRACTIONS = ("efficiency", "tree_efficiency")
+"""The constants that are fractions."""
+
 _ABSENT_IF_ZERO = ("host_bandwidth", "tree_efficiency")
+"""The constants that may be 0: the machine has no such link or tree."""
 
 
 def _check_numbers(
@@ -288,7 +298,12 @@ def _check_numbers(
     place: Callable[[str], Location | None],
     most: float,
 ) -> None:
-    """Raise ParseError unless `table` has the constants of `kind`, other than tables, in range."""
+    """Raise ParseError unless `table` has the constants of `kind`, other than tables, in range.
+
+    Args:
+        owner: the name of the table in messages.
+        place, most: as of `topology_of_table`.
+    """
     fields = [field for field in attrs.fields(kind) if field.name not in ("name", "costs", "imbalance")]
     expected = [field.name for field in fields]
     for key, value in table.items():
@@ -323,7 +338,7 @@ def _check_numbers(
 
 
 def _check_peaks(peaks: Any, place: Callable[[str], Location | None], most: float) -> None:
-    """Raise ParseError unless `peaks` is a table of units and their operations per second."""
+    """Raise ParseError unless `peaks` is a table of units and their operations per second, at most `most`."""
     if not isinstance(peaks, dict):
         raise ParseError(
             f"peak_flops is {shown(peaks)}; expected a table, such as `[peak_flops]` with `bf16 = 690e12`",
