@@ -1,4 +1,9 @@
-"""Compute the buffers that each op of one rank's program allocates and reads, as the emitted graph does."""
+"""Compute the buffers that each op of one rank's program allocates and reads, as the emitted graph does.
+
+For example, `%1 = aten.mm(%x, %w)` allocates a buffer for %1 and reads the buffers of %x and %w. `%2 = aten.t(%1)` is a
+view, so %2 has the buffer of %1. A collective allocates several buffers in *memory steps*, such as a receive buffer and
+then the result.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ from spmdir.schedule.program import Buffer, MemoryStep, Program, Task
 
 
 def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> float:
-    """Return the peak of the host's memory in bytes.
+    """Return the peak of the host's memory in bytes; 0 if nothing is copied to the host.
 
     A tensor occupies host memory from the op that starts its copy to the host, to the last op that copies it back or
     waits for such a copy.
@@ -76,7 +81,7 @@ class LiveMemory:
         buffers: the buffers in order of allocation.
         values: for each buffer, the value that it is allocated for.
         inputs, outputs: the buffers of arguments and constants, and the buffers of results.
-        memory_steps: op → the buffers that it allocates and reads, step by step.
+        memory_steps: op → the buffers that it allocates and reads, step by step. Constants have no steps.
         copied: offload or reload → the bytes that it copies.
     """
 
@@ -123,6 +128,7 @@ class _Tracer:
         buffer: value → its buffer. A view has the buffer of the viewed value.
         strides: view → its strides in elements.
         in_progress: collective → its allocations so far.
+        imbalance: the factor on the bytes of values with rows of experts.
         copied: as in `LiveMemory`.
     """
 
@@ -154,7 +160,10 @@ class _Tracer:
         return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, memory_steps, self.copied)
 
     def _memory_steps(self, op: ValueOp) -> list[MemoryStep]:
-        """Return the memory steps of an op."""
+        """Return the memory steps of an op, and assign buffers to its results.
+
+        A wait first reads the buffers that the transfer in flight uses.
+        """
         if isinstance(op, AtenOp):
             return [self._torch_op(op)]
         if isinstance(op, (Collective, RotationOp)):
@@ -176,7 +185,10 @@ class _Tracer:
         return [self._torch_op(op)]
 
     def _copy(self, op: HostCopyOp | WaitOp) -> MemoryStep:
-        """Return the memory step of a copy to or from the host, or of its wait. Host memory does not count."""
+        """Return the memory step of a copy to or from the host, or of its wait. Host memory does not count.
+
+        A copy from the host allocates the buffer of the result at its start. The wait returns the same buffer.
+        """
         start = op.start if isinstance(op, WaitOp) else op
         assert isinstance(start, HostCopyOp)
         self.copied[start] = self._bytes(start.operands[0])
@@ -205,7 +217,7 @@ class _Tracer:
     def _views(self, op: ValueOp) -> tuple[Strides, ...] | None:
         """Return the strides of the results if they are views of the first operand; None if they are not views.
 
-        The result is () for views with unknown strides.
+        The result is () for views whose strides are unknown or those of the operand.
         """
         if op.name in _SAME:
             return ()
@@ -225,7 +237,10 @@ class _Tracer:
         return () if rule is None else view_strides(rule, strides or contiguous(call.operands[0].shape))
 
     def _allocations(self, op: Collective | RotationOp) -> Allocations:
-        """Return the allocations of a collective."""
+        """Return the allocations of a collective, computed once for equal collectives with equal strides of operands.
+
+        A rotation allocates its receive buffer only.
+        """
         if isinstance(op, RotationOp):
             return allocate_alone([(ARRIVES, self._bytes(op.results[0]))])
         key = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
@@ -272,10 +287,14 @@ class _Tracer:
         return memory_steps
 
     def _buffers(self, step: Step, meta: TensorMeta, strides: Strides | None) -> list[Sized]:
-        """Return the buffers of a collective.
+        """Return the buffers of one tensor of a collective.
+
+        If the operand is not contiguous, a slice is a view only if its result is contiguous. Other collectives first
+        copy an operand that they would send without packing.
 
         Args:
-            strides: of the operand; contiguous if None.
+            meta: the global type of the tensor.
+            strides: those of the local operand; contiguous if None.
         """
         sizes = step_buffers(step, meta, self.mesh)
         if strides is None or is_contiguous(local_shape(step.source, meta.shape, self.mesh), strides):
@@ -301,12 +320,15 @@ class _Tracer:
         return len(self.buffers) - 1
 
     def _bytes(self, value: SSAValue) -> float:
-        """Return the bytes of a value on the rank with the largest shard."""
+        """Return the bytes of a value on the rank with the largest shard, with the imbalance of rows of experts."""
         scale = self.imbalance if self.imbalance > 1.0 and dispatched_dim(value) is not None else 1.0
         return scale * self._balanced_bytes(value)
 
     def _balanced_bytes(self, value: SSAValue) -> float:
-        """Return the result of `_bytes`, with a balanced router."""
+        """Return the bytes of a value on the rank with the largest shard, with a balanced router.
+
+        A value that is no tensor has 0. A local tensor whose size depends on the rank has the size of the largest one.
+        """
         meta = meta_of(value.type)
         if meta is None:
             return 0.0
@@ -318,7 +340,10 @@ class _Tracer:
         return local_bytes(sharding, global_meta.shape, global_meta.dtype.itemsize, self.mesh)
 
     def _estimate_bytes(self, value: SSAValue, meta: TensorMeta) -> float:
-        """Return the estimated bytes of a value in a local form whose size is unknown: those of its largest operand."""
+        """Return the estimated bytes of a value in a local form whose size is unknown.
+
+        They are those of the largest operand of its op, and at least the product of the known sizes.
+        """
         owner = value.owner
         largest_operand = max((self._bytes(operand) for operand in getattr(owner, "operands", ())), default=0.0)
         static_bytes = math.prod(size for size in meta.shape if size >= 0) * meta.dtype.itemsize
@@ -345,4 +370,4 @@ class _CollectiveProgress:
 
 
 _SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint"))
-"""Ops whose results are operands, or views of them."""
+"""Ops whose results are operands, or views of them. They count as views of the first operand."""

@@ -7,8 +7,8 @@
 `[5, 0]` is the first operand or result of the sixth op. `none` is an operand that the form does not use, or an absent
 result.
 
-The note of a local form need not be trusted: verify-spmd runs localize on the op that the note describes, and requires
-the same form and note. Reports price an expansion as the one op in its note.
+A wrong note of a local form does no harm: verify-spmd runs localize on the op that the note describes, and requires the
+same form and note. Reports price an expansion as the one op in its note.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Places:
     """The places of the operands and results of an op in the ops that replace it.
 
     Attributes:
-        operands: for each operand, its place.
+        operands: for each operand, its first place; None if the ops do not use it.
         op_count: the number of ops that replace the op.
-        results: for each result, its place.
+        results: for each result, its place; None if it is absent.
     """
 
     operands: tuple[Place, ...]
@@ -82,10 +82,10 @@ def places_in(form: Expansion, operands: int) -> Places:
     """Return the places of the operands and results of an op that `form` replaces.
 
     Args:
-        operands: the number of operands.
+        operands: the number of operands of the op.
     """
     operand_places: dict[Value, Place] = {}
-    for number, op in reversed([*enumerate(form.ops)]):  # so the first op that uses a value replaces later ones
+    for number, op in reversed([*enumerate(form.ops)]):  # so the first op that uses a value overwrites later ones
         operand_places.update({value: (number, index) for index, value in enumerate(op.operands)})
     result_places = tuple(value and (value.index, value.result) for value in form.results)
     used_operands = tuple(operand_places.get(Value("operand", index)) for index in range(operands))
@@ -96,7 +96,7 @@ def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results
     """Return the places in `ops` of the operands and results of the op that `ops` replace."""
     operand_places: dict[SSAValue, Place] = {}
     result_places: dict[SSAValue, Place] = {}
-    for number, op in reversed([*enumerate(ops)]):  # so the first op that uses a value replaces later ones
+    for number, op in reversed([*enumerate(ops)]):  # so the first op that uses a value overwrites later ones
         operand_places.update({value: (number, index) for index, value in enumerate(op.operands)})
         result_places.update({value: (number, index) for index, value in enumerate(op.results)})
     return Places(
@@ -127,6 +127,7 @@ def make_note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places:
 
 
 _COPIED_PROPERTIES = {"arguments": ArgumentsAttr, "structure": StructureAttr}
+"""The properties of an op that its note contains → their attribute classes."""
 
 
 def is_split(op: Operation) -> bool:

@@ -1,4 +1,9 @@
-"""Classify the values of a program by their use of memory: parameters, gradients, optimizer state, and so on."""
+"""Classify the values of a program by their use of memory: parameters, gradients, optimizer state, and so on.
+
+For example, a training step has the arguments `w` and `exp_avg.w`, and results with both names. The new `w` is computed
+element by element from `w`, the new `exp_avg.w` and the product %g. So `w` is a parameter, %g its gradient, and
+`exp_avg.w`, which only updates use, is optimizer state.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +29,15 @@ _BY_KIND = {"parameter": "parameters", "buffer": "parameters", "state": "communi
 def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
     """Return value → its class of memory, for the values of a decided `function` that are not "activations".
 
-    `spmd.kind` marks parameters and buffers. In a training step, names and data flow define the classes:
+    `spmd.kind` marks parameters and buffers, and edge states, which count as communication buffers. All other arguments
+    are inputs, except in a training step, where names and data flow define the classes:
 
     - A result with the name of an argument is the new value of the argument if it is computed from it element by
       element. Otherwise it is the gradient of the argument.
     - An argument that is only used to compute new values is optimizer state.
     - The other values that new values are computed from are gradients.
+
+    Values that collectives compute from parameters alone, and their results, are gathered weights.
     """
     is_source = cache(partial(_is_source, rules))
     classes: dict[SSAValue, str] = {}
@@ -44,7 +52,7 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
         if argument in inputs:
             argument_of_update[value] = argument
             update_ops.update(input_.owner for input_ in inputs if not is_source(input_))
-        else:
+        else:  # the result is the gradient of the argument
             classes[argument] = "parameters"
         classes.update((input_, "gradients") for input_ in inputs if _is_gradient(input_, is_source))
     for argument in function.args:
@@ -64,7 +72,10 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 
 
 def _is_source(rules: RuleSet, value: SSAValue) -> bool:
-    """Return whether a value is neither a reshard nor an elementwise result of tensors of its shape."""
+    """Return whether a value is neither a reshard nor an elementwise result of tensors of its shape.
+
+    Scalar operands are allowed: an update multiplies by a learning rate, for example.
+    """
     if not isinstance(value, OpResult) or not isinstance(value.op, ValueOp):
         return True
     if isinstance(value.op, FORMS):
@@ -97,7 +108,11 @@ def _is_gradient(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> bool
 
 
 def _gathered_weights(function: FuncOp, classes: dict[SSAValue, str]) -> dict[SSAValue, str]:
-    """Return the values that collectives compute from parameters alone."""
+    """Return the values that collectives compute from parameters alone, and those computed from such values alone.
+
+    Args:
+        classes: the classes so far; arguments must have one.
+    """
     from_parameters: set[SSAValue] = {value for value in function.args if classes[value] == "parameters"}
     gathered: dict[SSAValue, str] = {}
     for op in function.body.block.ops:

@@ -1,4 +1,8 @@
-"""Find the module of each op and argument of a program, by locations or by the names of parameters."""
+"""Find the module of each op and argument of a program, by locations or by the names of parameters.
+
+For example, the argument `layers.0.mlp.weight` belongs to the module `layers.0.mlp`, and so does an op without a
+location that casts it. If no op has a location, both belong to the layer `layers.0`.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,11 @@ def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
 def _paths_by_layer(
     function: FuncOp, ops: Sequence[Operation], argument_paths: Mapping[SSAValue, str]
 ) -> dict[Operation, str]:
-    """Return op → the layer of the parameter that it uses, or else that of the op before it."""
+    """Return op → the layer of the parameter that it uses, or else that of the op before it; "" outside of layers.
+
+    Args:
+        argument_paths: argument → its layer; "" if it belongs to none.
+    """
     layer_of_value = {value: layer for value, layer in argument_paths.items() if layer}
     layer_count = len({*layer_of_value.values()})
     for argument in function.args:
@@ -81,7 +89,14 @@ def _is_outside_layers(function: FuncOp, argument: BlockArgument, layers: int) -
 
 
 def _argument_paths(function: FuncOp, modules: Collection[str]) -> Mapping[SSAValue, str]:
-    """Return argument → the path of its module; the path of its layer if locations of ops contain no modules."""
+    """Return argument → the path of its module; "" if it is unknown.
+
+    The path is the name without its last part, or the longest suffix of it that is in `modules`: names may have a
+    prefix that locations lack.
+
+    Args:
+        modules: the paths in locations of ops. If it is empty, the result has the paths of layers instead.
+    """
     names = {argument: signature_name(function, "arg_attrs", argument.index) or "" for argument in function.args}
     all_names = {*names.values()}
     path_of: dict[SSAValue, str] = {}

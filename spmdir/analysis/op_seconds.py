@@ -25,7 +25,12 @@ ShardedType = tuple[TensorMeta, Sharding]
 def work_alone(
     rule: OpRule | None, name: str, operands: tuple[TensorMeta, ...], results: tuple[TensorMeta, ...]
 ) -> Work:
-    """Return the work of an op that is not fused with others."""
+    """Return the work of an unsharded op that is not fused with others.
+
+    Args:
+        rule: None if the op has no rule.
+        operands, results: the global types.
+    """
     operand_count = len(operands)
     inputs = [Step(None, "", (), (index,)) for index in range(operand_count)]
     op = Step(rule, name, tuple(range(operand_count)), tuple(range(operand_count, operand_count + len(results))))
@@ -65,7 +70,11 @@ def op_work(
 
 
 def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> Strategy:
-    """Return the strategy on `axis` that has the given shardings. Its factor is the first sharded dimension."""
+    """Return the strategy on `axis` that has the given shardings.
+
+    Without the rule of the op, its factors are unknown. The first dimension that the axis shards counts as a factor,
+    because it determines the work of a rank.
+    """
     operand_placements = tuple([sharding[axis] for _, sharding in operands])
     result_placements = tuple([sharding[axis] for _, sharding in results])
     dims_before = 0  # dimensions are numbered through all operands and results

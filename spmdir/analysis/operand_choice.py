@@ -82,12 +82,14 @@ def _fastest(
     """
 
     def lower_bound(wanted: tuple[Sharding, ...]) -> float:
+        """Return a lower bound on the seconds of the reshards to a candidate."""
         try:
             return sum(map(planner.least_seconds, rule.call.operands, current, wanted))
         except SpmdirError:
             return math.inf
 
     def plan(wanted: tuple[Sharding, ...]) -> tuple[float, float]:
+        """Return the planned seconds and bytes of the reshards to a candidate."""
         try:
             plans = list(map(planner.plan, rule.call.operands, current, wanted))
         except SpmdirError:
@@ -111,7 +113,15 @@ def _find_candidates(
     mesh: Mesh,
     may_split: bool,
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return operand shardings that produce the expected results: only the current ones if they do."""
+    """Return operand shardings that produce the expected results: only the current ones if they do.
+
+    Args:
+        expected_results: None for a result that may have any sharding.
+        may_split: whether strategies that split a matrix product are allowed. Only the current shardings may use them.
+
+    Raises:
+        ShardingError: no operand shardings produce the results.
+    """
     with contextlib.suppress(ShardingError):
         match(rule, current, expected_results, mesh, may_split)
         return (current,)
@@ -127,7 +137,10 @@ def _find_candidates(
 
 
 def _refinements(rule: OpRule, current: Sequence[Sharding], results: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
-    """Yield refined meshes on which strategies may produce the results of an op, the simplest first."""
+    """Yield refined meshes on which strategies may produce the results of an op, the simplest first.
+
+    They have the sub-axes of the results; then also those of the current operands; then also sub-axes that views need.
+    """
     annotated = refinement(mesh, *results)
     yield annotated
     with contextlib.suppress(ShardingError):
@@ -142,8 +155,11 @@ def _candidates_on(
 ) -> tuple[tuple[Sharding, ...], ...]:
     """Return at most `CANDIDATES` operand shardings on the axes of the refined mesh `fine`.
 
-    A choice has one strategy for each axis. Choices are extended axis by axis: of three choices with two strategies of
-    the next axis each, there are six.
+    A choice has one strategy for each axis. Choices are extended axis by axis. For example, three choices become six if
+    the next axis has two strategies for each.
+
+    Raises:
+        ShardingError: no strategies on these axes produce the results.
     """
     refined_results = [sharding.refined(fine) if sharding else None for sharding in results]
     axes = _axes_to_decide(refined_results, current, fine)
@@ -151,8 +167,10 @@ def _candidates_on(
     results_on = {axis: tuple(sharding[axis] if sharding else R for sharding in refined_results) for axis in axes}
 
     def extend(choice: dict[str, Strategy]) -> list[dict[str, Strategy]]:
-        """Return `choice` with one more axis, once for each strategy of that axis."""
-        # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
+        """Return `choice` with one more axis, once for each strategy of that axis; [] if no axis has a strategy.
+
+        A minor factor can be sharded only after its major ones. So the first axis that has a strategy now is added.
+        """
         for axis in axes:
             if axis not in choice:
                 strategies = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), plugin_placements)
@@ -202,7 +220,7 @@ def _axes_to_decide(results: Sequence[Sharding | None], current: Sequence[Shardi
 def _check_candidates(
     rule: OpRule, candidates: Iterable[tuple[Sharding, ...]], results: tuple[Sharding | None, ...], mesh: Mesh
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return the candidates that pass the type check; raise its error if none does."""
+    """Return the candidates that pass the type check on `mesh`; raise its first error if none does."""
     fitting: list[tuple[Sharding, ...]] = []
     rejected: ShardingError | None = None
     for operands in candidates:
@@ -218,7 +236,7 @@ def _check_candidates(
 
 @lru_cache(maxsize=65536)
 def _bytes_on(rule: OpRule, strategy: Strategy, axis: str, current: tuple[Sharding, ...], mesh: Mesh) -> float:
-    """Return the bytes sent to reshard the operands on one axis, without changes on other axes."""
+    """Return the bytes sent to reshard the operands on one axis, if all other axes were replicated."""
     return sum(
         axis_price(sharding.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis]).wire_bytes
         for sharding, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
@@ -226,5 +244,5 @@ def _bytes_on(rule: OpRule, strategy: Strategy, axis: str, current: tuple[Shardi
 
 
 def _overlapping(axis: str, fine: Mesh) -> list[str]:
-    """Return the axes of `fine` that overlap `axis`."""
+    """Return the axes of `fine` that may overlap `axis`: itself, or all sub-axes of the same mesh axis."""
     return [name for name in fine.axis_names if name == axis or fine.root_axis(name) == fine.root_axis(axis)]

@@ -1,4 +1,8 @@
-"""Find the phases of a training step by data flow: forward, backward and optimizer."""
+"""Find the phases of a training step by data flow: forward, backward and optimizer.
+
+For example, a step computes a loss %l from `w`, the gradient %g from %l, and the new `w` from `w` and %g times `lr`.
+The ops that compute %l are forward, those that compute %g backward, and those that compute the new `w` optimizer.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import is_backward_input, signature_kind, signature_name
 
 PHASES = ("forward", "backward", "optimizer")
+"""The phases, in the order of execution."""
 
 
 def phases(function: FuncOp, kinds: Mapping[SSAValue, str]) -> dict[Operation, str]:
@@ -51,7 +56,15 @@ def phases(function: FuncOp, kinds: Mapping[SSAValue, str]) -> dict[Operation, s
 
 
 def _is_for_optimizer(argument: BlockArgument, kinds: Mapping[SSAValue, str], forward: Collection[Operation]) -> bool:
-    """Return whether an argument is optimizer state, or a number for the optimizer such as a learning rate."""
+    """Return whether an argument is optimizer state, or a number for the optimizer such as a learning rate.
+
+    A number is a scalar that is no state of the model, no buffer and no tangent. False if the forward part uses the
+    argument.
+
+    Args:
+        kinds: as of `phases`.
+        forward: the ops of the forward part.
+    """
     meta, function = meta_of(argument.type), argument.block.parent_op()
     if any(use.operation in forward for use in argument.uses):
         return False
@@ -64,7 +77,7 @@ def _is_for_optimizer(argument: BlockArgument, kinds: Mapping[SSAValue, str], fo
 
 
 def _ops_that_compute(values: Iterable[SSAValue]) -> set[Operation]:
-    """Return the ops that `values` depend on."""
+    """Return the ops that `values` depend on, directly or through other ops."""
     ops: set[Operation] = set()
     stack = [value for value in values if isinstance(value, OpResult)]
     while stack:
@@ -76,7 +89,7 @@ def _ops_that_compute(values: Iterable[SSAValue]) -> set[Operation]:
 
 
 def _ops_that_use(values: Iterable[SSAValue]) -> set[Operation]:
-    """Return the ops that depend on `values`."""
+    """Return the ops that depend on `values`, directly or through other ops."""
     ops: set[Operation] = set()
     stack = list(values)
     while stack:

@@ -7,7 +7,6 @@ with routed placements, it may not: a rank has other positions of the one than o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -26,13 +25,17 @@ ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows
 TO_SOURCES = "experts.to_sources"
 
 Routes = frozenset[SSAValue]
-"""The orders of routes. The route of a function argument is unknown, and is none of them."""
+"""A set of routes, each as the first result of its `experts.route` op. A function argument has no known route."""
 
 NONE: Routes = frozenset()
+"""No known route."""
 
 
 def _routes_of_results(op: Operation, routes: Mapping[SSAValue, Routes]) -> Routes:
-    """Return the routes of the results of `op`, from those of its operands."""
+    """Return the routes of the results of `op`, from those of its operands.
+
+    A sort puts rows in the order of its second operand. `unsort_rows` restores the order of the tokens.
+    """
     if op.name == ROUTE:
         return frozenset([op.results[0]])
     if op.name == UNSORT:
@@ -42,7 +45,7 @@ def _routes_of_results(op: Operation, routes: Mapping[SSAValue, Routes]) -> Rout
 
 
 def mixing_ops(block: Block) -> frozenset[Operation]:
-    """Return the ops whose operands may have rows of several routes."""
+    """Return the ops whose operands may have rows of several routes; none if the block has fewer than two routes."""
     if not any(op.name == ROUTE for op in block.ops):
         return frozenset()
     routes: dict[SSAValue, Routes] = {}
@@ -57,8 +60,14 @@ def mixing_ops(block: Block) -> frozenset[Operation]:
 
 
 def _combined(op: Operation) -> Iterable[SSAValue]:
-    """Return the operands of an op that must be of one route: for `unsort_rows`, the rows and the order."""
-    return op.operands[1:] if op.name == SORT else op.operands[:2] if op.name == UNSORT else op.operands
+    """Return the operands of an op that must be of one route.
+
+    These are all operands, except the rows that `sort_rows` sorts, and except for the operands of `unsort_rows` after
+    the rows and the order.
+    """
+    if op.name == SORT:
+        return op.operands[1:]
+    return op.operands[:2] if op.name == UNSORT else op.operands
 
 
 def check_routes(op: ValueOp) -> None:
@@ -66,8 +75,7 @@ def check_routes(op: ValueOp) -> None:
     routed = [operand for operand in _combined(op) if _is_routed(operand)]
     if len(routed) < 2:
         return
-    find = cache(_route)
-    routes = frozenset().union(*map(find, routed))
+    routes = frozenset().union(*map(_route, dict.fromkeys(routed)))
     if len(routes) > 1:
         raise ShardingError(
             f"'{op.name}' combines rows of {len(routes)} routes, which are in different orders on each rank; expected "
@@ -77,12 +85,16 @@ def check_routes(op: ValueOp) -> None:
 
 
 def _is_routed(value: SSAValue) -> bool:
+    """Return whether a value has a sharding with a routed placement."""
     sharding = sharding_of(value)
     return sharding is not None and any(placement.is_routed for _, placement in sharding.entries)
 
 
 def _route(value: SSAValue) -> Routes:
-    """Return the routes of a value with a routed placement; none if it is a function argument."""
+    """Return the routes of a value with a routed placement: those of all routed values that it depends on.
+
+    The result is empty if these lead to function arguments only.
+    """
     pending, seen, routes = [value], {value}, set[SSAValue]()
     while pending:
         op = pending.pop().owner
@@ -92,9 +104,9 @@ def _route(value: SSAValue) -> Routes:
             routes.add(op.results[0])
             continue
         operands = op.operands[1:2] if op.name == SORT else op.operands
-        new = [operand for operand in operands if _is_routed(operand) and operand not in seen]
-        seen.update(new)
-        pending += new
+        new_operands = [operand for operand in operands if _is_routed(operand) and operand not in seen]
+        seen.update(new_operands)
+        pending += new_operands
     return frozenset(routes)
 
 
@@ -115,8 +127,9 @@ def dispatched_dim(value: SSAValue) -> int | None:
 def most_rows(function: FuncOp, mesh: Mesh) -> float:
     """Return the most rows that a rank of experts may receive, as a multiple of those with a balanced router.
 
-    If a router chooses k of E experts for each token, n ranks with T tokens receive T k / n rows each if it is
-    balanced. One rank receives at most T min(k, E / n).
+    It is 1 if no rows are exchanged. If a router chooses k of E experts for each token, n ranks with T tokens receive
+    T k / n rows each if it is balanced. One rank receives at most T min(k, E / n), which is min(n, E / k) times as
+    many. With several routes or exchanges, the largest n and the largest E / k count.
     """
     ops = list(function.body.block.ops)
     ranks = [mesh.group_size(op.axes) for op in ops if isinstance(op, ExchangeRowsOp)]
@@ -125,7 +138,7 @@ def most_rows(function: FuncOp, mesh: Mesh) -> float:
 
 
 def _experts_by_choice(route: AtenOp) -> float:
-    """Return the number of experts of a route, divided by the number that each token goes to."""
-    ids = meta_of(route.operands[0].type)
+    """Return E / k for a route: its number of experts, divided by the number of experts that each token goes to."""
+    ids = meta_of(route.operands[0].type)  # [token, choice]
     assert ids is not None  # verified
     return route.argument["experts"] / max(ids.shape[1], 1)  # type: ignore[operator]  # verified

@@ -1,4 +1,4 @@
-"""Compute the message of each op of a program, and its time."""
+"""Compute the message that each op of a localized program sends, and the time of the message."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ class SentMessage:
 
 @cache
 def _may_send(kind: type[Operation]) -> bool:
+    """Return whether ops of this class may send a message: collectives, and some ops of local forms."""
     return issubclass(kind, (Collective, *LOCAL_MESSAGES))
 
 
 class SentMessages:
-    """The messages of the ops of a program. `of` is called for its ops in program order.
+    """The messages of the ops of a program.
 
-    A packed state is sent once. Later results with the same state send nothing.
+    A packed state is sent once. Later collectives with the same state send nothing. So `of` must be called once for
+    each op, in program order.
     """
 
     def __init__(self, mesh: Mesh, topology: Topology):
@@ -80,7 +82,10 @@ class SentMessages:
         return SentMessage(op.name.removeprefix("spmd."), op.axes, terms)
 
     def _message(self, op: Collective) -> SentMessage | None:
-        """Return the message of a collective; None if it sends nothing."""
+        """Return the message of a collective, as if its packed state was not sent before; None if it sends nothing.
+
+        A bucket contains only the members that send something.
+        """
         metas = [global_type(value, self.mesh) for value, _ in op.pairs]
         members = [
             (step, meta)

@@ -28,7 +28,7 @@ MOST_AXES = 4
 
 
 def user_shardings(function: FuncOp) -> list[Sharding]:
-    """Return the user annotations of arguments, results and values of a function."""
+    """Return the user annotations of a function: of its arguments, its results, and the values of its ops."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
     shardings = [by_name["spmd.sharding"].data for by_name in attributes if "spmd.sharding" in by_name]
@@ -48,7 +48,10 @@ def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
 
 
 def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:
-    """Return `mesh` with the axes split whose sub-axes could shard factors of ops, in the order of their weights.
+    """Return `mesh` with the axes split whose sub-axes could shard factors of ops.
+
+    Sub-axes are added in the order of their weights, as long as the mesh has at most `MOST_AXES` axes, or one more than
+    before. Those that contradict earlier ones are left out.
 
     Args:
         weights: (rule of an op, mesh axis) → weight in bytes.
@@ -92,14 +95,17 @@ def split_weights(
         for index, node, rule in nodes:
             values = (*node.operands, *node.results)
             is_sharded = bool(strategies) and bool(strategies[index].factors)
-            if rule is not None and not (is_sharded and resharded.isdisjoint(values)):
+            needs_no_reshard = resharded.isdisjoint(values)
+            if rule is not None and not (is_sharded and needs_no_reshard):
                 key = rule, problem.mesh.root_axis(axis)
                 weights[key] = weights.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
     return weights
 
 
 def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[Strategy]]) -> bool:
-    """Return whether several sub-axes of one axis always shard a factor evenly, as their merged notation requires.
+    """Return whether sub-axes of one axis that shard a factor together always shard it evenly.
+
+    They are written as the whole axis, which would cut uneven shards differently.
 
     Args:
         rules: for each node, the rule of its op.
@@ -121,7 +127,11 @@ def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[s
 
 
 def _resharded_values(problem: Problem, strategies: Sequence[Strategy]) -> set[int]:
-    """Return the values that a node needs in a placement other than that of the producer."""
+    """Return the values that some node needs in a placement other than that of the producer, on one axis.
+
+    Args:
+        strategies: for each node, its strategy on the axis. If it is empty, so is the result.
+    """
     produced: dict[int, Placement] = {}
     resharded: set[int] = set()
     for node, strategy in zip(problem.nodes, strategies, strict=False):
@@ -136,6 +146,7 @@ def _major_parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
     """Yield the major sub-axes that could shard the major factors of some dimension where the whole axis cannot.
 
     For example, a dimension has the factors 2 and 4. Of `tp` of 4 ranks, the sub-axis `tp(1)2` can shard the major one.
+    An unsharded factor, and the factors after it, get no sub-axis.
     """
     axis_size = (mesh.root or mesh).sizes[axis]
     for dims in (*rule.operand_dims, *rule.result_dims):

@@ -55,11 +55,12 @@ def match(
     mesh: Mesh,
     may_split: bool = False,
 ) -> Choice:
-    """Return the strategies that the shardings use.
+    """Return the strategy that the shardings use on each axis.
 
     If shardings contain sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
 
     Args:
+        results: None for a result without a sharding, which fits any strategy.
         may_split: whether strategies that split a matrix product are allowed.
 
     Raises:
@@ -76,6 +77,7 @@ def _match(
     mesh: Mesh,
     may_split: bool,
 ) -> Choice:
+    """Return the result of `match`: first each axis is matched, then the strategies are checked together."""
     shardings = [sharding for sharding in (*operands, *results) if sharding]
     fine = refinement(mesh, *shardings)
     if fine is not mesh:
@@ -126,19 +128,26 @@ def _match_axes(
     mesh: Mesh,
     may_split: bool,
 ) -> Choice:
-    """Return the strategy on each axis. An axis of a minor factor is matched after the axes of its major factors."""
+    """Return the strategy on each axis.
+
+    An axis of a minor factor is matched after the axes of its major factors. This order is not known before, so each
+    round matches the first axis that can be matched.
+
+    Raises:
+        ShardingError: an axis cannot be matched, whatever the order.
+    """
     choice: dict[str, Strategy] = {}
     rejected: dict[str, ShardingError] = {}
     used_axes = [axis for sharding in (*operands, *results) if sharding for axis, _ in sharding.entries]
     axes = list(dict.fromkeys([*used_axes, *mesh.axis_names]))
     while len(choice) < len(axes):
-        for axis in (axis for axis in axes if axis not in choice):
+        for axis in [axis for axis in axes if axis not in choice]:
             try:
                 choice[axis] = _match_axis(rule, axis, mesh, operands, results, choice, may_split)
                 break
             except ShardingError as error:
                 rejected[axis] = error
-        else:
+        else:  # no axis can be matched
             raise next(rejected[axis] for axis in mesh.axis_names if axis not in choice)
     return {axis: choice[axis] for axis in mesh.axis_names}
 
@@ -170,10 +179,13 @@ def _match_axis(
     outer: Choice,
     may_split: bool,
 ) -> Strategy:
-    """Return the strategy on `axis`, given the strategies `outer` on other axes.
+    """Return the strategy on `axis` with the operand and result placements of the op.
+
+    Args:
+        outer: the strategies on other axes. They may allow strategies that are illegal without them.
 
     Raises:
-        ShardingError: there is no such strategy.
+        ShardingError: there is no such strategy. The message contains the nearest one.
     """
     operand_placements = tuple(sharding[axis] for sharding in operands)
     result_placements = tuple(sharding[axis] if sharding else None for sharding in results)
@@ -202,7 +214,7 @@ def _match_axis(
 
 
 def reasons_text(dropped: Sequence[Dropped]) -> str:
-    """Return the missing strategies of a rule with their reasons, as the end of an error."""
+    """Return the first missing strategies of a rule, with their reasons, as the end of an error; "" without any."""
     return "".join(f"; {strategy}" for strategy in dropped[:REASONS_SHOWN])
 
 
@@ -240,9 +252,12 @@ def _check_order(
             factors = [_factor_of(choice[axis], dims[dim]) for axis in axes]
             if len(set(factors)) > 1:
                 _check_majors(rule, axes, dims[dim], factors)
-            nested = [None if f is None else _together(choice[axis], f) for axis, f in zip(axes, factors, strict=True)]
-            for factor in dict.fromkeys(nested):
-                nesting = tuple(axis for axis, of_axis in zip(axes, nested, strict=True) if of_axis == factor)
+            nesting_factors = [
+                None if factor is None else _nesting_factor(choice[axis], factor)
+                for axis, factor in zip(axes, factors, strict=True)
+            ]
+            for factor in dict.fromkeys(nesting_factors):
+                nesting = tuple(axis for axis, own in zip(axes, nesting_factors, strict=True) if own == factor)
                 if factor is not None and not _agree(order_of_factor.setdefault(factor, nesting), nesting):
                     raise ShardingError(
                         f"the axes of factor '{rule.factors[factor].name}' nest as {list(order_of_factor[factor])} in "
@@ -253,13 +268,17 @@ def _check_order(
 def _agree(order: Sequence[str], other_order: Sequence[str]) -> bool:
     """Return whether two nesting orders agree on the axes that both contain.
 
-    The rows of experts may be sharded by more axes than their weights.
+    One may contain more axes: the rows of experts may be sharded by more axes than their weights.
     """
     return [axis for axis in order if axis in other_order] == [axis for axis in other_order if axis in order]
 
 
 def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Sharding | None], mesh: Mesh) -> None:
-    """Raise ShardingError unless the blocks of `factor` that rotate along `axis` are contiguous."""
+    """Raise ShardingError unless the blocks of `factor` that rotate along `axis` are contiguous.
+
+    They are if `axis` is the innermost axis of each dimension that it shards, and no other sub-axis of its mesh axis
+    shards this dimension.
+    """
     for sharding, dims in zip(shardings, (*rule.operand_dims, *rule.result_dims), strict=True):
         for dim, factors in enumerate(dims or ()):
             axes = sharding.dim_axes(dim) if sharding and factor in factors else ()
@@ -288,8 +307,11 @@ def _check_dispatched(sharding: Sharding, dim: int, mesh: Mesh) -> None:
         )
 
 
-def _together(strategy: Strategy, factor: int) -> int:
-    """Return the factor that stands for all factors which a strategy in text shards: their axes nest in one order."""
+def _nesting_factor(strategy: Strategy, factor: int) -> int:
+    """Return the factor whose nesting order `factor` must have: the first factor of a strategy in text, else itself.
+
+    A strategy in text may shard several factors, and their axes nest in one order.
+    """
     return strategy.factors[0] if strategy.text else factor
 
 
@@ -299,7 +321,7 @@ def _check_majors(rule: OpRule, axes: tuple[str, ...], factors: tuple[int, ...],
     Args:
         axes: the axes of the dimension, in nesting order.
         factors: the factors of the dimension, major first.
-        sharded: for each axis, the factor that it shards.
+        sharded: for each axis, the factor that it shards, or None.
     """
     positions = [factors.index(factor) for factor in sharded if factor is not None]
     if positions != sorted(positions):
@@ -360,7 +382,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
 
 
 def is_undecided(op: ValueOp) -> bool:
-    """Return whether a result that is not absent has no sharding."""
+    """Return whether some result has no sharding. Absent results do not count."""
     return any(sharding is None and meta for sharding, meta in zip(op.shardings, op.metas, strict=True))
 
 

@@ -2,9 +2,11 @@
 
     view(mm(view x, t w))  ⇒  "abc,dc->abd" of x, w
 
-Each dimension is a list of factors, which views split and regroup. A kept operand (`spmd.keep`) must stay shardable by
-its annotation, so a view that splits its dimension in another way ends the search. For example, two ranks can have two
-heads of four each, but not one and a half of the three matrices of a fused projection.
+A factor of a dimension is a letter of the einsum. Each dimension is a list of letters, which views split and regroup.
+
+A kept operand (`spmd.keep`) must stay shardable by its annotation, so a view that splits its dimension in another way
+ends the search. For example, two ranks can have two heads of four each, but not one and a half of the three matrices of
+a fused projection.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from spmdir.dialects.attributes import is_sized, sizes_of
 from spmdir.rules import OpRule, RuleSet
 
 Letters = list[int]
-"""The factors of one dimension, major first."""
+"""The letters of one dimension, major first, as numbers."""
 
 Extent = int | Size
 """The size of a factor. A view is combined only if the result is correct for all values of symbolic sizes."""
@@ -51,12 +53,12 @@ class ViewedTensor:
 
 @dataclass
 class ViewedContraction:
-    """A contraction of unviewed tensors.
+    """A contraction of unviewed tensors. Methods change it in place.
 
     Attributes:
-        sizes: factor → size.
+        sizes: letter → size. Letters that were split remain.
         tensors: the two operands, then the result.
-        split: factor → the two factors that it was split into.
+        split: letter → the two letters that it was split into.
         stops: the views that were not combined, because they split a kept operand in another way.
     """
 
@@ -73,13 +75,15 @@ class ViewedContraction:
         """
         left, right, result = ({letter for dim in tensor.dims for letter in dim} for tensor in self.tensors)
         operands = left | right
-        in_one_operand = operands - result - (left & right)
+        summed_in_one_operand = operands - result - (left & right)
         unused = set(self.sizes) - set(self.split) - operands - result
-        summed_away = [letter for letter in unused if self.sizes[letter] != 1]
-        return result <= operands and not in_one_operand and not summed_away and len(operands) <= 20
+        has_unused_letters = any(self.sizes[letter] != 1 for letter in unused)
+        if not result <= operands or summed_in_one_operand or has_unused_letters:
+            return False
+        return len(operands) <= 20
 
     def shape(self, tensor: ViewedTensor) -> tuple[Extent, ...]:
-        """Return the shape of a tensor with a dimension for each factor."""
+        """Return the shape of a tensor with a dimension for each letter."""
         return tuple(self.sizes[letter] for dim in tensor.dims for letter in dim)
 
     def partition(self, letters: Letters, sizes: Sequence[Extent]) -> list[Letters] | None:
@@ -111,7 +115,7 @@ class ViewedContraction:
         return parts if not remaining else None
 
     def split_letter(self, letter: int, major: Extent) -> tuple[int, int]:
-        """Replace a letter everywhere by two new letters, and return these. The first one has size `major`."""
+        """Replace a letter in all tensors by two new letters, and return these. The first one has size `major`."""
         major_letter = max(self.sizes) + 1
         minor_letter = major_letter + 1
         minor = _quotient(self.sizes[letter], major)
@@ -124,7 +128,7 @@ class ViewedContraction:
         return major_letter, minor_letter
 
     def expand(self, letters: Letters) -> Letters:
-        """Return `letters` with each letter that was split replaced by its parts."""
+        """Return `letters` with each letter that was split replaced by its parts, and these by theirs."""
         expanded: Letters = []
         for letter in letters:
             expanded += self.expand(self.split[letter]) if letter in self.split else [letter]
@@ -136,7 +140,11 @@ def see_through_views(
 ) -> ViewedContraction | None:
     """Return the contraction `op`, combined with as many views as possible; None if it is no product of two tensors.
 
+    From each operand, the walk follows producers that are views. From the result, it follows users, as long as there is
+    one.
+
     Args:
+        may_split: whether a value may be reshaped to a shape with a dimension for each letter.
         closed: the views that must not be combined.
     """
     rule = _product_rule(op, rules)
@@ -155,26 +163,29 @@ def see_through_views(
 
 
 def view_rule(op: Operation | Block, rules: RuleSet) -> OpRule | None:
-    """Return the rule of `op` if it is a view."""
+    """Return the rule of `op` if it is a view whose result has no sharding yet; else None."""
     rule = _rule(op, rules, "moves")
     return rule if rule is not None and rule.is_view else None
 
 
 def _product_rule(op: Operation, rules: RuleSet) -> OpRule | None:
-    """Return the rule of `op` if it is a product of its operands."""
+    """Return the rule of `op` if it is a product of its operands whose result has no sharding yet; else None."""
     rule = _rule(op, rules, "multilinear")
     return rule if rule is not None and rule.is_product else None
 
 
 def _rule(op: Operation | Block, rules: RuleSet, kind: str) -> OpRule | None:
-    """Return the rule of `op` if it has one result without a sharding, and a clause of the given kind."""
+    """Return the rule of `op` if it has one result without a sharding, and a clause of the given kind; else None."""
     if not isinstance(op, AtenOp) or kind not in rules.kinds(op.name):
         return None
     return rule_of(op, rules) if len(op.results) == 1 and op.sharding is None else None
 
 
 def _view_at(contraction: ViewedContraction, position: int) -> AtenOp | None:
-    """Return the producer of an operand (position 0 or 1), or the only user of the result (position 2)."""
+    """Return the producer of an operand (position 0 or 1), or the only user of the result (position 2).
+
+    None if it is no torch op, or if the result has several users.
+    """
     value = contraction.tensors[position].value
     users = [use.operation for use in value.uses] if position == 2 else [value.owner]
     return users[0] if len(users) == 1 and isinstance(users[0], AtenOp) else None
@@ -183,7 +194,7 @@ def _view_at(contraction: ViewedContraction, position: int) -> AtenOp | None:
 def _look_through_view(
     contraction: ViewedContraction, position: int, view: AtenOp, rules: RuleSet, may_split: MaySplit
 ) -> bool:
-    """Combine the tensor at `position` with `view`. Return False, without a change, if that is not legal.
+    """Combine the tensor at `position` with `view`. Return False if that is not legal; then only `stops` may change.
 
     The view connects the tensor of the contraction with another tensor, which replaces it. Each factor of the view is
     one or several letters of the contraction.
@@ -235,7 +246,10 @@ def _letters_of_factors(
 
 
 def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
-    """Return factor → size; None if the sizes match the op only at the example values of its symbolic sizes."""
+    """Return factor → size; None if the sizes match the op only at the example values of its symbolic sizes.
+
+    A factor that is a whole dimension has the symbolic size of this dimension.
+    """
     sizes: dict[int, Extent] = {index: factor.size for index, factor in enumerate(rule.factors)}
     types = [value.type for value in (*op.tensors, *op.results)]
     if not any(map(is_sized, types)):

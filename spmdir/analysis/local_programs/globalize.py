@@ -54,12 +54,12 @@ def globalize(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
 
 
 def units_of(block: Block) -> Iterator[tuple[Note | None, Unit]]:
-    """Yield (note, ops) for each local form of a local function, and (None, [op]) for each other op.
+    """Yield (note, ops) for each local form of a local function, and (None, [op]) for each other op, in order.
 
     Raises:
         ShardingError: a note is malformed, or its form is longer than the function; located.
     """
-    ops = list(block.ops)[:-1]
+    ops = list(block.ops)[:-1]  # without the return op
     start = 0
     while start < len(ops):
         with errors_at(ops[start], ShardingError):
@@ -72,7 +72,13 @@ def units_of(block: Block) -> Iterator[tuple[Note | None, Unit]]:
 
 
 class _Globalizer:
-    """Build the global function in one walk over a local function."""
+    """Build the global function in one walk over a local function.
+
+    Attributes:
+        block: the global ops so far.
+        values: local value → global value, for values outside local forms.
+        attributes: for each global argument, its attributes.
+    """
 
     def __init__(self, local: FuncOp, mesh: Mesh, ctx: IRContext):
         self.local, self.mesh, self.ctx = local, mesh, ctx
@@ -103,7 +109,10 @@ class _Globalizer:
         return function
 
     def op(self, op: Operation) -> Operation:
-        """Return the op before localize."""
+        """Return the global op of a local op that is not in a local form, and record its results.
+
+        Arguments that are shapes, such as those of a view, become the global shape.
+        """
         properties = {name: attribute for name, attribute in op.properties.items() if name != "of"}
         types = [self.type(result) for result in op.results]
         if isinstance(op, AtenOp) and (sizes := op.argument.keys() & self.ctx.rules.shape_arguments(op.name)):
@@ -117,7 +126,11 @@ class _Globalizer:
         return new
 
     def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
-        """Return the op that a local form replaces."""
+        """Return the op that a local form replaces, and record its results.
+
+        Raises:
+            ShardingError: the note contradicts the ops, or names an op that has no local forms.
+        """
         kind = self.ctx.get_optional_op(form.op)
         traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
         is_gather = traits == ("shard", "replicated")
@@ -148,7 +161,7 @@ class _Globalizer:
         return new
 
     def add_unread_argument(self, type_: Attribute, sharding: Sharding | None) -> SSAValue:
-        """Add an argument for an operand that a local form does not use."""
+        """Add an argument to the global function for an operand that a local form does not use, and return it."""
         if sharding is None:
             raise ShardingError(
                 f"{NOTE} has an operand without a sharding; expected one for each: leave it as localize wrote it"
@@ -174,6 +187,6 @@ class _Globalizer:
         return self.values[value]
 
     def type(self, value: SSAValue) -> Attribute:
-        """Return the global type of a local value."""
+        """Return the global type of a local value; its own type if it is not a tensor of the mesh."""
         meta = global_type(value, self.mesh)
         return value.type if meta is None else retyped(value.type, meta)

@@ -17,7 +17,7 @@ from spmdir.reshard.conditions import refinement
 
 
 def argument_errors(function: FuncOp) -> Iterator[SpmdirError]:
-    """Yield an error for each argument without a decided sharding."""
+    """Yield an error for each tensor argument that has no sharding, or one that leaves an axis open."""
     for index, argument in enumerate(function.args):
         sharding = sharding_of(argument)
         if meta_of(argument.type) and (sharding is None or sharding.open_axes):
@@ -26,7 +26,11 @@ def argument_errors(function: FuncOp) -> Iterator[SpmdirError]:
 
 
 def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
-    """Yield an error for each result with a sharding other than the declared one."""
+    """Yield an error for each result with a sharding other than the declared one.
+
+    The result may have any placement on an axis that the declaration leaves open. Without a declaration, it may have
+    any sharding that is not partial.
+    """
     end = ir.terminator(function)
     for index, value in enumerate(end.operands):
         sharding, promise = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")

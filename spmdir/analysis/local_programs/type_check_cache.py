@@ -35,4 +35,5 @@ def _content(function: FuncOp) -> list[Any]:
 
 
 def _parts(op: Operation) -> tuple[Any, ...]:
+    """Return the op with its operands, types of results and properties, so that any change of these is found."""
     return op, tuple(op.operands), tuple(op.result_types), dict(op.properties)

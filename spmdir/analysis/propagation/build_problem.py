@@ -49,13 +49,16 @@ such as a norm in f32, is not split over ranks, because another order of additio
 not count: rates and counts of updates are in double precision in every model."""
 
 Maker = SSAValue | ValueOp | int
-"""The source of a node: a function argument, an op, or the index of a function result."""
+"""What a node is made from: a function argument, an op, or the index of a function result."""
 
 
 def build_problem(
     function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology, apart: tuple[str, ...] = ()
 ) -> tuple[list[Maker], Problem]:
-    """Return the source of each node, and the search problem of a function.
+    """Return the maker of each node, and the search problem of a function.
+
+    Nodes are the arguments, then the ops, constants and constraints in program order, then the results. Ops on sizes
+    have no node. An op without a rule causes a warning.
 
     Args:
         apart: axes along which values with symbolic sizes are sent only if it cannot be avoided.
@@ -65,7 +68,7 @@ def build_problem(
     """
     values: dict[SSAValue, int] = {}  # value → its number
     metas: list[TensorMeta] = []
-    # for each node, its kernel step, its source of strategies without work, and the argument, op or result
+    # for each node, its kernel step, its source of strategies without work, and its maker
     steps: list[Step] = []
     source_of_node: list[StrategySource] = []
     makers: list[Maker] = []
@@ -109,7 +112,11 @@ def build_problem(
         makers.append(maker)
 
     def make_node(source: StrategySource, step: Step, work: Work) -> Node:
-        """Return a node with its work. Strategies of equal sources are listed once."""
+        """Return a node with its work.
+
+        Nodes with equal sources and work share one source object. Sources that differ in work alone share their lists
+        of strategies, so these are computed once.
+        """
         key = source, work
         if key not in shared_sources:
             equal_source = shared_sources.setdefault((source, NO_WORK), source)
@@ -163,7 +170,7 @@ _AxisEntries = tuple[tuple[str, Placement], ...]
 
 
 def _with_candidates(problem: Problem) -> Problem:
-    """Return the problem with the candidate plug-in placements of its values on each axis."""
+    """Return the problem with the candidate plug-in placements of its values on each axis; unchanged without any."""
     rules = rules_of(problem)
     annotations_by_node = [_annotated_placements(node.source, problem.mesh) for node in problem.nodes]
     axis_candidates: dict[str, Candidates] = {}
@@ -231,12 +238,20 @@ def _op_strategies(
     Args:
         of_double: whether the op depends on inputs in double precision.
         kept_shardings: for each operand, the sharding that the op must use, or None; () if none is kept.
+
+    Raises:
+        RuleError: the call does not match its rule; located.
     """
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
-    narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
-    sizes = mesh.axes if any(op.shardings) or kept_shardings else ()
+    has_narrow_result = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     return OpStrategies(
-        rule, len(op.tensors), op.shardings, NO_WORK, of_double and narrow, (), sizes, kept_shardings=kept_shardings
+        rule,
+        operands=len(op.tensors),
+        results=op.shardings,
+        work=NO_WORK,
+        keep_sum_order=of_double and has_narrow_result,
+        sizes=mesh.axes if any(op.shardings) or kept_shardings else (),
+        kept_shardings=kept_shardings,
     )

@@ -96,7 +96,10 @@ class KeptValues:
 
 
 def _kept_argument(argument: Any, mesh: Mesh) -> Sharding | None:
-    """Return the kept sharding of an argument: its annotation along the axes of `spmd.keep`, open along other axes."""
+    """Return the kept sharding of an argument: its annotation along the axes of `spmd.keep`, open along other axes.
+
+    None if it has no `spmd.keep` or no annotation, or if no kept axis shards it.
+    """
     kept_axes = function_attrs(argument.owner.parent_op(), "arg_attrs", argument.index).get("spmd.keep")
     sharding = sharding_of(argument)
     if not isinstance(kept_axes, StringAttr) or sharding is None:
@@ -121,7 +124,11 @@ def _strategies_for(rule: OpRule, operand: Sharding, mesh: Mesh) -> dict[str, St
 
 
 def _kept_sharding(placements: Sequence[tuple[str, Placement]], mesh: Mesh) -> Sharding | None:
-    """Return the sharding with the sharding entries among `placements`, open along all other axes; None without any."""
+    """Return the sharding with those of `placements` that shard, open along all other axes; None if none shards.
+
+    Args:
+        placements: (axis, placement) pairs.
+    """
     shard_entries = [(axis, placement) for axis, placement in placements if placement.trait == "shard"]
     if not shard_entries:
         return None

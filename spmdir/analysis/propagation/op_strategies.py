@@ -18,6 +18,7 @@ from spmdir.search.problem import NO_PLACEMENTS, AxisPlacements, Problem, parts_
 from spmdir.search.roofline import Work
 
 _ADDITIVE = ("sum", "avg", "product")
+"""The reductions whose floating-point result depends on the order of their operands."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -57,10 +58,12 @@ class OpStrategies:
 
     @property
     def annotations(self) -> Collection[Sharding]:
+        """Return the user annotations of the results."""
         return [sharding for sharding in self.results if sharding is not None]
 
     @property
     def _annotations(self) -> tuple[Sharding | None, ...]:
+        """Return the shardings that strategies must agree with, of results and of kept operands."""
         return self.results + self.kept_shardings
 
     @property
@@ -68,7 +71,11 @@ class OpStrategies:
         return self.rule.majors if self.rule is not None else {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
-        """Return the strategies on an axis of `count` ranks. `sharded` are the shards of factors along other axes."""
+        """Return the strategies on an axis of `count` ranks that agree with the annotations.
+
+        Args:
+            sharded: the number of shards of each factor along other axes.
+        """
         if self.rule is None:
             return tuple(self._fitting((Strategy((R,) * self.operands, (R,) * len(self.results)),), axis))
         key = (
@@ -82,7 +89,7 @@ class OpStrategies:
         return self._strategies_of_key[key]
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        """Return the strategies that are possible for some shards of factors along other axes."""
+        """Return the strategies on an axis of `count` ranks that are possible for some shards along other axes."""
         unsharded = self.strategies(axis, count, UNSHARDED)
         if not self.majors:
             return unsharded
@@ -93,9 +100,14 @@ class OpStrategies:
         return tuple(dict.fromkeys(itertools.chain(unsharded, *with_sharded_majors)))
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
-        """Return `strategies` of an op with a rule. A preference is dropped if no strategy meets it."""
+        """Return `strategies` of an op with a rule.
+
+        Some conditions are preferences: to keep the order of sums, to leave no rank idle, and to shard only rows of the
+        batch along `apart`. A preference is dropped if no strategy meets it.
+        """
         fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if not fitting and self.sizes:
+            # The annotated placement may be legal only with the annotated placements on other axes.
             sharded = sharded.with_fallback(self._shards_on_other_axes(rule, axis))
             fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if self.mixes_routes:
@@ -163,7 +175,7 @@ class OpStrategies:
         return copy
 
     def on(self, mesh: Mesh) -> OpStrategies:
-        """Return this source on a refined mesh."""
+        """Return this source on a mesh that splits some axes into sub-axes."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
         kept_shardings = tuple(sharding.refined(mesh) if sharding else None for sharding in self.kept_shardings)
         sizes = mesh.axes if any(results) or any(kept_shardings) else ()
@@ -216,9 +228,9 @@ class OpStrategies:
         return False
 
     def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return (bytes, other factors) of the halos of windows along `factor`; () if it has none.
+        """Return the pair (bytes, other factors) of the halos of windows along `factor`, in a tuple; () without halos.
 
-        They are priced as an all-reduce, which sends about as much.
+        Other factors are those that shard the halos. Halos are priced as an all-reduce, which sends about as much.
         """
         assert self.rule is not None
         size = self.rule.layout.halo_bytes.get(factor, 0)
@@ -228,7 +240,10 @@ class OpStrategies:
         return ((size, tuple(sorted(factors - {factor}))),)
 
     def _inner_reductions(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return (bytes, factors) of each value that is reduced inside the op if `factor` is sharded."""
+        """Return (bytes, factors) for each value that is reduced inside the op if `factor` is sharded.
+
+        Factors are those of the dimensions of the value, which other axes may shard.
+        """
         assert self.rule is not None
         reductions = self.rule.internal_reductions(factor)
         return tuple(

@@ -19,13 +19,13 @@ MAX_CANDIDATES = 8
 """The largest number of candidates of a value on one axis that ops derive."""
 
 Candidates = list[dict[Placement, None]]
-"""Value → its candidates on one axis."""
+"""[value], its candidates on one axis, in the order in which they were found."""
 
 
 def find_candidates(
     problem: Problem, rules: Sequence[OpRule | None], annotated: Sequence[Iterable[Placement]]
 ) -> Candidates:
-    """Return for each value of `problem` its candidates on one axis.
+    """Return for each value of `problem` its candidates on one axis, at most `MAX_CANDIDATES` derived ones.
 
     First, candidates are the placements in user annotations, and offered placements in strategies of ops. Then, if a
     strategy of an op has a candidate for one value, its placements of the other values become candidates too. Lossy
@@ -61,7 +61,13 @@ def find_candidates(
 
 
 def offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[tuple[int, Placement]]:
-    """Yield (value, placement) for each offered placement in the strategies of an op."""
+    """Yield (value, placement) for each offered placement in the strategies of an op on any axis of the mesh.
+
+    Only strategies in text are searched. A pair may occur several times.
+
+    Args:
+        rule: the rule of the op; None if the node has none.
+    """
     if rule is None or not rule.rules.text_strategies(rule.name):
         return
     for count in sorted(set(mesh.sizes.values())):

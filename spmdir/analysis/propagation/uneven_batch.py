@@ -1,4 +1,8 @@
-"""The values of a program that have rows of a batch whose size differs between ranks."""
+"""The values of a program that have rows of a batch whose size differs between ranks.
+
+For example, an input of type `tensor<[s0]x16xf32>` is sharded along `dp`. The symbol s0 is the number of its rows. Of a
+result of type `tensor<16x[s0]xf32>` that is computed from the input, dimension 1 has rows of the batch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ class Batch:
     """The batch of a function.
 
     Attributes:
-        sizes: the symbolic sizes of its first dimension.
+        sizes: the symbols in the sizes of the first dimension of its inputs.
         values: its inputs, and all values computed from them.
     """
 
@@ -26,7 +30,10 @@ class Batch:
 
     @classmethod
     def of(cls, function: FuncOp, axes: tuple[str, ...]) -> Batch:
-        """Return the batch of a function: the inputs that are sharded along `axes`."""
+        """Return the batch of a function: the inputs of the call that have a placement along one of `axes`.
+
+        The batch is empty if `axes` is empty.
+        """
         if not axes:
             return cls()
         values: set[SSAValue] = set()
@@ -45,7 +52,10 @@ class Batch:
         return cls(frozenset(sizes), frozenset(values))
 
     def rows(self, op: AtenOp) -> tuple[frozenset[int], ...]:
-        """Return for each result of an op the dimensions with rows of the batch; () if they are unknown."""
+        """Return for each result of an op the dimensions with rows of the batch.
+
+        The result is () if the op does not depend on the batch, or if the batch has no symbolic size.
+        """
         if not self.sizes or self.values.isdisjoint(op.results):
             return ()
         rows: list[frozenset[int]] = []

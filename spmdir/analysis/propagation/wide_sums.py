@@ -19,7 +19,10 @@ def find_unreduced(function: FuncOp, strategies: Mapping[AtenOp, OpStrategies], 
     """Return the operands of the casts, and the operands of the sums and views that compute them.
 
     No reshard may reduce these values: they keep their placements along all axes. A value with several users is
-    excluded, because another user may need the reduced value.
+    excluded, because another user may need the reduced value, and so are the values that it is computed from.
+
+    Args:
+        strategies: the strategies of each op of the function.
     """
     unreduced: set[SSAValue] = set()
     stack = [op for op in strategies if CAST_FIRST in op.attributes]
@@ -45,4 +48,5 @@ def _preserves_sums(source: OpStrategies, mesh: Mesh) -> bool:
 
 
 def _is_sum(placement: Placement) -> bool:
+    """Return whether a placement is a partial sum."""
     return placement.trait == "partial" and placement.op == "sum"

@@ -18,9 +18,10 @@ from spmdir.schedule.program import Transfer
 
 
 def copyable_values(memory: LiveMemory, topology: Topology) -> tuple[dict[int, SSAValue], dict[int, float]]:
-    """Return buffer → the value that may be copied to the host, and buffer → the seconds of a copy.
+    """Return buffer → the value that may be copied to the host, and buffer → the seconds of a copy in one direction.
 
-    These are results of ops. Arguments are held by the caller, and values inside local forms cannot be used outside.
+    These are results of ops with a sharding. Arguments are excluded because the caller holds them, values inside local
+    forms because they cannot be used outside. Both dicts are empty if the topology has no bandwidth to the host.
     """
     values: dict[int, SSAValue] = {}
     for number, (buffer, value) in enumerate(zip(memory.buffers, memory.values, strict=True)):

@@ -130,6 +130,7 @@ def _has_no_effects(op: Operation) -> bool:
 
 @functools.cache
 def _is_pure(kind: type[Operation]) -> bool:
+    """Return whether all ops of a class are pure."""
     return kind.has_trait(Pure)
 
 
@@ -158,7 +159,11 @@ class _Timing:
 
 
 class _Streams:
-    """The streams of the collectives of a program."""
+    """The streams of the collectives of a program.
+
+    Args:
+        messages: the ops that send messages, among them all collectives whose streams are needed.
+    """
 
     def __init__(self, messages: Mapping[Operation, SentMessage], mesh: Mesh):
         self._communicator_of = {op: communicator_on(op, message.axes, mesh) for op, message in messages.items()}
@@ -171,7 +176,10 @@ class _Streams:
         }
 
     def of(self, ops: Iterable[Operation]) -> tuple[str, frozenset[str]]:
-        """Return the stream of the collectives of a unit, and the streams that it excludes."""
+        """Return the stream of the collectives of a unit, and the streams that it excludes.
+
+        If the collectives have several communicators, as in a local form, their names together are one stream.
+        """
         communicators = dict.fromkeys(self._communicator_of[op] for op in ops)
         stream = ", ".join(communicator.name for communicator in communicators)
         excluded_streams = [self._excludes[communicator] for communicator in communicators]
@@ -183,9 +191,9 @@ class _UnitKernels:
     """The kernels of a unit, other than those that pack and unpack messages.
 
     Attributes:
-        seconds: their time.
-        block_seconds: the part of it for the products of blocks, if the unit is a split product.
-        cost: their work.
+        seconds: the time of all kernels.
+        block_seconds: the part of `seconds` for the products of blocks, if the unit is a split product; else 0.
+        cost: the work of all kernels.
     """
 
     seconds: float = 0.0
@@ -200,7 +208,15 @@ def _timing(
     messages: Mapping[Operation, SentMessage],
     streams: _Streams,
 ) -> _Timing:
-    """Return the time and the transfer of a unit."""
+    """Return the time and the transfer of a unit, other than a copy to or from the host.
+
+    The start of a collective takes the time to pack its message, and its wait the time to unpack. Any other unit with
+    messages blocks until its transfer ends, and takes the time of its kernels, of packing and of unpacking.
+
+    Args:
+        producer_unit: value → the number of the unit that computes it.
+        messages: op → its message, for the ops that send one.
+    """
     op, seconds = ops[0], kernels.seconds
     if isinstance(op, WaitOp):
         if isinstance(op.start, HostCopyOp):
@@ -227,7 +243,11 @@ def _timing(
 
 
 class _Kernels:
-    """The kernels of a localized function, with the prices of the search."""
+    """The kernels of a localized function, with the prices of the search. `of` may be called once.
+
+    Args:
+        messages: the ops that send messages, whose kernels pack and unpack them.
+    """
 
     def __init__(
         self,
@@ -306,13 +326,17 @@ class _Kernels:
         return op_work(work, sharded_operands, sharded_results, self.mesh, self.topology.imbalance)
 
     def _add_steps(self, op: ValueOp) -> float:
-        """Add the kernel steps of an op, and return the seconds that it takes in addition."""
+        """Add the kernel steps of an op, and return the seconds that it takes in addition to these kernels.
+
+        Only a collective that sends nothing takes additional seconds. The start of a collective has no steps: its wait
+        has them, because kernels cannot be fused across the transfer.
+        """
         if isinstance(op, AtenOp):
             self._steps.append(self._torch_step(op))
         elif isinstance(op, WaitOp):
             self._add_reshard(op, op.start.operands)
         elif isinstance(op, HostCopyOp):
-            if not op.IS_START:  # a start has its steps at its wait
+            if not op.IS_START:
                 self._add_reshard(op, op.operands)
         elif isinstance(op, Collective) and not op.IS_START:
             self._add_reshard(op, op.operands)
@@ -371,7 +395,7 @@ class _Kernels:
         return value.evaluate(self.mesh, self._first) if isinstance(value, Local) else value
 
     def _tensors(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Return the numbers of values."""
+        """Return the numbers of values. Values without a number get the next ones."""
         number_of = self._numbers.get
         return tuple([self._number(value) if (number := number_of(value)) is None else number for value in values])
 
@@ -381,7 +405,7 @@ class _Kernels:
         return self._numbers.setdefault(value, len(self._numbers))
 
     def _meta(self, value: SSAValue) -> TensorMeta:
-        """Return the type of a value on the rank with the largest shard."""
+        """Return the type of a value on the rank with the largest shard, with the imbalance of rows of experts."""
         meta, dim = self._balanced_meta(value), dispatched_dim(value) if self._imbalance > 1.0 else None
         if dim is None:
             return meta
@@ -389,7 +413,10 @@ class _Kernels:
         return attrs.evolve(meta, shape=(*meta.shape[:dim], rows, *meta.shape[dim + 1 :]))
 
     def _balanced_meta(self, value: SSAValue) -> TensorMeta:
-        """Return the result of `_meta`, with a balanced router."""
+        """Return the type of a value on the rank with the largest shard, with a balanced router.
+
+        A size of a local form that is unknown counts as 1. A value that is no tensor has a type of one element.
+        """
         meta = meta_of(value.type)
         if meta is None or DYNAMIC not in meta.shape:
             return meta or _ABSENT_META
