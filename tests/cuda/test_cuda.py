@@ -215,6 +215,23 @@ def test_the_modelled_peak_is_that_of_the_allocator(alone_of_eight, capsys):
 
 @BOTH_DEVICES
 @torch.no_grad()
+def test_measured_time_of_a_traced_step_belongs_to_its_ops(device, alone_of_eight, tmp_path):
+    module, program, pieces = of_first_rank(device, f"{STANDARD},schedule")
+    program(*pieces)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiled:
+        program(*pieces)
+    path = tmp_path / "trace.json"
+    profiled.export_chrome_trace(str(path))
+    measured = spmdir.report.cost_table(module, measured=[str(path)]).measured
+    assert measured is not None and measured.missing == ()
+    assert measured.attributed >= 0.95
+
+
+@BOTH_DEVICES
+@torch.no_grad()
 def test_eight_ranks_simulated_on_the_device_compute_the_step(device):
     graph, tensors = traced_step(device)
     module = spmdir.import_fx(graph, MESH, SHARDINGS)
