@@ -32,8 +32,12 @@ class Cyclic(ShardPlacement):
         return joined((start, min(start + self.block, size)) for start in starts)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        # In each complete round, every rank gets a block. In the last round, some ranks get a full block, one rank the
-        # short block, and the others nothing.
+        """Return the runs of ranks with shards of equal length.
+
+        In each complete round, every rank gets a block. In the last round, some ranks get a full block, one rank the
+        short block, and the others nothing. For ten rows of `Cyclic(0, 2)` on three ranks, there is one complete round
+        of six rows. The other four rows are a block for rank 0 and a block for rank 1.
+        """
         complete_rounds, remaining = divmod(size, self.block * count)
         full_blocks, short_length = divmod(remaining, self.block)
         last_round = (

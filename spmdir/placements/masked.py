@@ -47,6 +47,7 @@ class Masked(PartialPlacement):
     text: ClassVar[str] = "Masked"
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        """Assign each element to a random rank, which has its value; the other ranks have 0."""
         partials, remaining = [], tensor
         for _ in range(count - 1):
             is_on_rank = noise(tensor).real > 0
@@ -61,6 +62,12 @@ class Masked(PartialPlacement):
         yield Edge(lambda x, group: x, target="P(sum)")
 
     def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
+        """Yield the strategies of an op with this placement.
+
+        - A lookup: it returns `Masked` if the rows of its table are sharded.
+        - A pointwise op with f(0) = 0: it passes `Masked` on.
+        - A multiplication or division: each strategy with `P(sum)` also exists with `Masked` instead.
+        """
         if rule.name in LOOKUPS:
             yield from rule.combining(self)
         keeps_zero = rule.name.removeprefix("aten.") in KEEPS_ZERO

@@ -41,6 +41,11 @@ class Norm(PartialPlacement):
         return reduced if math.isinf(self.p) else reduced ** (1 / self.p)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        """Return the tensor times random weights of the ranks; for each element, the p-norm of the weights is 1.
+
+        Raises:
+            UnsupportedError: an element is negative, or its p-th power overflows or underflows.
+        """
         if tensor.numel() and (tensor < 0).any():
             raise UnsupportedError(f"a value with the placement {self} has negative elements; expected none in a norm")
         powers = self.before(tensor)

@@ -37,6 +37,7 @@ class Ragged(ShardPlacement):
         return ((ends[-1] - self.sizes[index], ends[-1]),)
 
     def check(self, shape: tuple[int, ...], count: int) -> None:
+        """Raise ShardingError unless there is one size for each rank, and the sizes add up to the dimension."""
         if len(self.sizes) != count:
             raise ShardingError(
                 f"{self} has {len(self.sizes)} sizes, but the axis has {count} ranks; expected one size for each rank"

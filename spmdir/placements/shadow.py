@@ -64,6 +64,7 @@ class Shadow(Placement):
         return shards[0]
 
     def edges(self) -> Iterable[Edge]:
+        """Yield the gathers from `S(0)` to `S(7)`, and the conversions from and to R, which send nothing."""
         itemsize = as_dtype(self.held).itemsize
         for dim in range(DIMS):
             gather = functools.partial(self._gather, dim)

@@ -43,7 +43,10 @@ class Strided(ShardPlacement):
         return joined(ranges)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        # Blocks of equal length have equal chunks, so each run of blocks counts as often as it has blocks.
+        """Return the runs of ranks with shards of equal length: the sum of the runs in each block.
+
+        Blocks of equal length have equal chunks, so the runs of one block are multiplied by the number of such blocks.
+        """
         block_runs = chunk_runs(size, self.split)
         return summed_runs(((blocks, chunk_runs(extent, count)) for _, blocks, extent in block_runs), count)
 
@@ -57,6 +60,7 @@ class Strided(ShardPlacement):
         return self
 
     def inside(self, outer: int) -> Placement | None:
+        """Return the placement within each of `outer` equal parts; None if a block would span two parts."""
         if self.split % outer:
             return None
         return Shard(self.dim) if self.split == outer else Strided(self.dim, self.split // outer)

@@ -32,7 +32,11 @@ class ZigZag(ShardPlacement):
         return joined((offset, offset + length) for offset, length in chunks)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        # Cut each run of equal chunks at the middle. Chunk k of the back is on rank 2n - 1 - k.
+        """Return the runs of ranks with shards of equal length: the sum of the runs at the front and at the back.
+
+        For that, each run of equal chunks is cut at the middle. Chunk k of the back is on rank 2n - 1 - k, so the runs
+        of the back are reversed.
+        """
         front: list[Run] = []
         back: list[Run] = []
         for start, number, length in chunk_runs(size, 2 * count):

@@ -83,6 +83,7 @@ def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Call
     """
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the arguments of a call, with the inputs in `texts` constrained."""
         positional, named = list(args), dict(kwargs)
         for key, layouts in texts.items():
             if key.isdigit():
@@ -110,6 +111,7 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
     """
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Return the output of a call, with the outputs in `texts` constrained; it keeps its type."""
         if isinstance(output, Tensor):
             for key, layouts in texts.items():
                 if key != "0":

@@ -101,6 +101,7 @@ class _Recorder(TorchDispatchMode):
         self._keys: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a call and return its result. Record the call if its op is selected and does not overwrite operands."""
         kwargs = kwargs or {}
         name = op_name(func)
         is_selected = name.startswith("aten.") if self.selected is None else name in self.selected

@@ -140,6 +140,7 @@ def _fused_forward(is_cudnn: bool) -> Callable[..., Any]:
 
     def forward(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, *positional: Any,
                 is_causal: bool = False, scale: Scale = None, **options: Any) -> Any:  # fmt: skip
+        # `positional` is (compute_log_sumexp, dropout_p, is_causal, …) for cuDNN, else (dropout_p, is_causal, …).
         index = 1 + is_cudnn
         causal = positional[index] if len(positional) > index else is_causal
         out, logsumexp = _attention(query, key, value, attn_bias, causal, scale)

@@ -113,6 +113,11 @@ class Placement:
         return derived_kind(self) if self.trait == "other" else None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
+        """Check the declarations of a new placement class. If the class declares a `text`, register it for the parser.
+
+        Raises:
+            ShardingError: a declaration is invalid, or another class has the name in `text`.
+        """
         super().__init_subclass__(**arguments)
         _check_class_variables(cls)
         if "local_shape" in vars(cls):
@@ -299,6 +304,7 @@ class ShardPlacement(Placement):
         return [take(tensor, self.dim, self.ranges(size, count, index)).clone() for index in range(count)]
 
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        """Copy each shard to the positions of its `ranges`. Where ranges overlap, the last rank decides."""
         tensor = shards[0].new_empty(shape)
         for index, shard in enumerate(shards):
             offset = 0
@@ -481,6 +487,12 @@ class PartialPlacement(Placement):
         return clause == "moves"
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        """Return partial values that reduce to `tensor`.
+
+        - Without `before` and `after`: those of `P(reduce)`, which are random.
+        - Else, without an identity: a copy of the tensor on each rank.
+        - Else the identity on each rank but the last one, and the tensor on the last one.
+        """
         kind = type(self)
         is_plain_reduction = kind.before is PartialPlacement.before and kind.after is PartialPlacement.after
         if is_plain_reduction:

@@ -54,6 +54,11 @@ class PackedPlacement(Placement):
     part: int = 0
 
     def __init_subclass__(cls, **arguments: Any) -> None:
+        """Check `parts` of a new class, and set `text` and `of_values`.
+
+        A class that has no `text`, neither declared nor inherited, gets its name as the text and is not for values. A
+        class that declares a `text` is for values, unless it declares `of_values`.
+        """
         if not hasattr(cls, "text"):
             cls.text, cls.of_values = cls.__name__, False
         elif "text" in vars(cls) and "of_values" not in vars(cls):

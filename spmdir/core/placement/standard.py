@@ -128,6 +128,10 @@ class Partial(PartialPlacement):
             yield Edge(lambda x, group: x * group.size, source="P(sum)")
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
+        """Return random partial values that reduce to `tensor`; the value of the last rank corrects the others.
+
+        A maximum or minimum of booleans is distributed as `any` or `all`.
+        """
         reduction = REDUCTIONS[self.op]
         if str(tensor.dtype) == "torch.bool" and reduction.of_bool is not None:
             reduction = REDUCTIONS[reduction.of_bool]

@@ -117,6 +117,7 @@ class Size(_Arithmetic):
     terms: tuple[tuple[Monomial, int], ...]
 
     def __str__(self) -> str:
+        """Return the sum of the terms as text, as in `2*s0 + s1 - 1`."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
             return str(self.terms[0][0][0])
         text = ""

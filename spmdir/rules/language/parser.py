@@ -171,6 +171,11 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return tuple(item for item in items if item is not None)
 
     def strategy(self, items: list[Any]) -> TextStrategy:
+        """Build a strategy: the op, its operands and results, then conditions and the statements of a local form.
+
+        Raises:
+            ParseError: a statement precedes the keyword `local`, or a local form has no `return`.
+        """
         op, operands, _, results, *lines = items
         conditions = tuple(line.value for line in lines if isinstance(line, RuleClause) and line.value is not None)
         body = tuple(line for line in lines if isinstance(line, Statement))
@@ -264,6 +269,11 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     comparison = sum = product = _left_to_right
 
     def rule(self, items: list[Any]) -> Rule:
+        """Build a rule. Each line is a clause, or a statement that belongs to the `expand` or `local` before it.
+
+        Raises:
+            ParseError: a statement does not follow an `expand` or `local` clause.
+        """
         op = items[0]
         parameters = tuple(item for item in items[1:] if isinstance(item, Parameter))
         # After the parameters come the arrow, the results, then clauses and statements. The arrow is a Token.
