@@ -62,7 +62,11 @@ FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
 
 
 def check_function(function: Any) -> None:
-    """Raise SpmdirError unless the body is one block and the signature has tensors with valid attributes."""
+    """Raise SpmdirError or VerifyException unless the function has one block and a valid signature.
+
+    The block must end in an op. Arguments and results must be tensors, neither pending nor on the host. Their
+    attributes must be valid: shardings, states, buffers of the backward, results like arguments, and `spmd.given`.
+    """
     mesh = mesh_of(function)
     if len(function.body.blocks) != 1:
         raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")

@@ -29,7 +29,12 @@ def print_tail(
     of: ShapesAttr | None,
     types: tuple[Attribute, ...],
 ) -> str:
-    """Return the text after the operands. It is memoised, because layers of a model repeat it."""
+    """Return the text of an op after its operands. Memoised, because layers of a model repeat such texts.
+
+    Args:
+        clauses: (keyword, argument) pairs. These arguments are printed as clauses, and all others in braces.
+        types: the types of the results.
+    """
     literals = dict(arguments.data) if arguments else {}
     text = ""
     for keyword, name in clauses:

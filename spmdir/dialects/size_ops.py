@@ -388,7 +388,11 @@ def merge_sizes(block: Block) -> None:
 
 
 def drop_unused_sizes(ops: Iterable[Operation]) -> list[Operation]:
-    """Return `ops` without the size ops that have no users. Their operands lose these uses, so chains are dropped."""
+    """Return `ops` without unused size ops. A size op whose users are all dropped is dropped too.
+
+    Args:
+        ops: producers come before users.
+    """
     used_ops: list[Operation] = []
     for op in reversed(list(ops)):
         if isinstance(op, SizeOp) and not op.results[0].uses:

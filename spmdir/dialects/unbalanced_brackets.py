@@ -37,7 +37,11 @@ class Unbalanced:
 
 
 def find_unbalanced(text: str) -> Unbalanced | None:
-    """Return the first missing bracket or quote; None if nothing is missing, or for the generic form."""
+    """Return the first missing bracket or quote; None if nothing is missing.
+
+    The text is read token by token with a stack of open brackets. Each line that begins an op, a function or a
+    declaration must find only bodies of functions on the stack. A text in MLIR's generic form is not checked: None.
+    """
     if _GENERIC.search(text):
         return None
     open_brackets: list[tuple[str, int, bool]] = []  # bracket, offset, whether it opens the body of a function

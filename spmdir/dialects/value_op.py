@@ -146,7 +146,15 @@ class ValueOp(IRDLOperation):
         structure: Structure | None = None,
         location: Any = None,
     ) -> ValueOp:
-        """Return a new op; `arguments` are sorted by name, `shardings` has one entry a result."""
+        """Return a new op, which is in no block yet.
+
+        Args:
+            results: the type of each result; None for a result that the op does not return.
+            arguments: (name, literal) pairs, sorted by name.
+            shardings: one entry for each result; None if no sharding is decided.
+            structure: how the operands fill tensor arguments; None if each operand is one argument.
+            location: the location; unknown if None.
+        """
         properties: dict[str, Attribute] = {}
         if arguments:
             properties["arguments"] = ArgumentsAttr(arguments)
@@ -284,7 +292,10 @@ class ValueOp(IRDLOperation):
 
     @classmethod
     def parse_from(cls, parser: Parser, start: int) -> ValueOp:
-        """Return the op whose name ends at `start` of the parser's text."""
+        """Return the op whose name ends at `start` of the parser's text, and move the parser to its end.
+
+        Operands must be defined before. A malformed op is an error of the parser.
+        """
         text = parser.lexer.input.content
         pattern = OPERANDS if cls.PARENTHESISED else BARE_OPERANDS
         match = pattern.match(text, start)

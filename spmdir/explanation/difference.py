@@ -254,10 +254,11 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
     function = ir.main_function(module)
     for index in range(len(function.function_type.outputs)):
         attributes = function_attrs(function, "res_attrs", index)
-        wanted, label = attributes.get("spmd.sharding"), attributes.get("spmd.name")
+        annotation, label = attributes.get("spmd.sharding"), attributes.get("spmd.name")
         name = f"result {label.data}" if isinstance(label, StringAttr) else ""
-        name = f"result {index}" if not name or name in shardings else name
-        shardings[name] = wanted.data if isinstance(wanted, ShardingAttr) else None
+        if not name or name in shardings:
+            name = f"result {index}"
+        shardings[name] = annotation.data if isinstance(annotation, ShardingAttr) else None
     objective = report.seconds + sum(cost.seconds for cost in report.compute.values())
     return Figures(
         objective=None if is_local(function) else objective,

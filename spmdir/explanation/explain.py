@@ -82,7 +82,8 @@ def explain_values(program: DecidedProgram, selector: str, most: int) -> Explana
 def select_values(program: DecidedProgram, selector: str) -> list[list[int]]:
     """Return the selected values of a decided program, in groups of equal values of equal layers.
 
-    Groups with the longest reshards come first.
+    Groups with the longest reshards come first. The name of a reshard in a later program, such as `%x.reshard`, selects
+    the value `%x` that it reshards.
 
     Raises:
         SpmdirError: no value matches the selector.

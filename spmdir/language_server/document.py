@@ -102,7 +102,15 @@ class Document:
 
 
 def read_document(text: str, file: str, pipeline: Pipeline, previous: Document | None = None) -> Document:
-    """Parse a text, which may be broken. If a part does not parse, its module is that of `previous`."""
+    """Parse a text, which may be broken.
+
+    If a part of a program does not parse, its module is that of `previous`. A text that is too long is not parsed: its
+    only mistake is its length.
+
+    Args:
+        file: its extension determines the language.
+        previous: the document before the last edit. It is ignored if its pipeline is another one.
+    """
     language = _language(file)
     too_long = len(text.encode(errors="replace")) > CHARACTERS.most
     scanned = scan("" if too_long else text)

@@ -50,7 +50,11 @@ def cost_text(op: OpCost) -> str:
 
 
 def _part_costs(document: Document, number: int) -> Iterator[LineCost]:
-    """Yield the costs of the lines of one part of a text; equal costs of a line are counted."""
+    """Yield the costs of the lines of one part of a text, in order. Equal costs of a line are counted.
+
+    Nothing if the part is not decided, or if the report rejects it. In a part with several functions, costs are found
+    by the locations of ops, because the report inlines calls.
+    """
     module = document.parts[number].module
     functions = [] if module is None else ir.functions(module)
     if module is None or not functions or (len(functions) == 1 and is_undecided(functions[0])):
@@ -65,7 +69,7 @@ def _part_costs(document: Document, number: int) -> Iterator[LineCost]:
     for op in sorted(report.ops, key=lambda op: op.share.wire_bytes != 0):
         if len(functions) == 1:
             span = _defining_span(document, NameScope(number, 0), op.name[1:])
-        else:  # the report inlines calls, so its names differ from those of the text
+        else:
             span = _span_at_location(document, op)
         if span is not None and op.kind != INPUTS and op.seconds >= MIN_SECONDS:
             texts.setdefault(span, Counter())[cost_text(op)] += 1

@@ -46,7 +46,11 @@ class NameUses:
 
 
 def name_at(document: Document, offset: int) -> NameUses | None:
-    """Return the name at `offset` and its uses; None if the text does not define it."""
+    """Return the name at `offset` and its uses; None if the text has no such name there.
+
+    In a program, it is a value, a function, the mesh or an axis, outside comments. In rules and rewrites, it is any
+    word.
+    """
     match = document.scan.word_at(offset)
     if match is None:
         return None

@@ -131,7 +131,14 @@ def scan(text: str) -> Scan:
 
 
 def _scan_part(scanned: Scan, part: int, start: int, end: int) -> None:
-    """Add the names, comments and scopes of one part of the text, between two offsets."""
+    """Add the names, comments, strings, scopes and mesh of one part of the text to `scanned`.
+
+    A function begins a scope, which ends at the next function or at the end of the part.
+
+    Args:
+        part: the index of the part.
+        start, end: the offsets of the part.
+    """
     scope = NameScope(part, None)
     scanned.scopes.append((start, scope))
     functions = 0

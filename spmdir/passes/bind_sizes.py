@@ -138,13 +138,16 @@ def _bind_output_literal(value: Literal, numbers: Mapping[str, int]) -> Literal:
 
 
 def _decide_again_if_invalid(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
-    """Run propagate on `function` with its recorded options, if the rules reject a sharding at the new sizes."""
+    """Run propagate on `function` with its recorded options, if the rules reject a sharding at the new sizes.
+
+    The decisions of torch ops are removed before. The shardings of arguments, results and constraints stay.
+    """
     mesh, decided_by = ir.mesh(module), deciding_pass(function, as_pipeline(ctx.pipeline))
     note_options(function, decided_by, has_open_sizes=False)
     try:
         for op in function.body.block.ops:
             if isinstance(op, AtenOp):
-                expansion_of(op, mesh, ctx.rules)
+                expansion_of(op, mesh, ctx.rules)  # for its type check
     except (ShardingError, RuleError, UnsupportedError):
         for op in function.body.block.ops:
             if isinstance(op, AtenOp):

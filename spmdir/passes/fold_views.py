@@ -125,7 +125,11 @@ def _fold(op: AtenOp, rules: RuleSet, views: _Views, may_split: MaySplit, opaque
 
 
 def _replace_by_einsum(op: AtenOp, contraction: ViewedContraction, views: _Views) -> None:
-    """Replace `op`, and the views of its result, by an einsum of the unviewed tensors."""
+    """Replace `op`, and the views of its result, by an einsum of the unviewed tensors.
+
+    The einsum has one dimension for each factor. If the last view has another shape, a view of the einsum replaces it.
+    Views of operands are not erased here, because other ops may use them.
+    """
     *viewed_operands, viewed_result = contraction.tensors
     operands = [_split_dimensions(tensor, contraction, op, views) for tensor in viewed_operands]
     result = viewed_result.value

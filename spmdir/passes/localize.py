@@ -68,7 +68,10 @@ def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
 
 
 def _assemble_blocks(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
-    """Replace the gather `op` by an op that assembles the `blocks` of its operand."""
+    """Replace the gather `op` by an op that assembles the `blocks` of its operand.
+
+    The new op has a note of the gather, from which verify-spmd restores the global program.
+    """
     (operand,), (result,) = op.operands, op.results
     call = Call(op.name, tuple(filter(None, [global_type(operand, mesh)])), (), (global_type(result, mesh),))
     arguments = (("axes", op.axes), ("dim", op.dim))
@@ -174,7 +177,11 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
 
 
 def _reject_unfinished(op: Any) -> None:
-    """Raise SpmdirError if an earlier pass is missing: a reshard is not lowered, or a sharding is not decided."""
+    """Raise a located SpmdirError if an earlier pass did not run.
+
+    Then the op is a reshard or a constraint, has `needs`, or has a result without a sharding. A constant that is not
+    replicated is an error too.
+    """
     location = location_of(op)
     if isinstance(op, (ReshardOp, ConstraintOp)):
         raise UnsupportedError(f"localize found '{op.name}'; run lower-reshard first", location)
@@ -227,7 +234,11 @@ def _local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet, typing_by_key: dict[ob
 
 
 def _compute_local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _LocalTyping:
-    """Return the result of `_local_typing`, computed anew."""
+    """Return the result of `_local_typing` without its cache.
+
+    An op gets its local form if a strategy requires it. Otherwise, arguments that are the sizes of the result become
+    local sizes, as those of `new_zeros`.
+    """
     rule, choice = strategies_of(op, mesh, rules)
     rewrites = {strategy.rewrite for strategy in choice.values()}
     if "expand" in rewrites:

@@ -113,16 +113,18 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
         function = ir.main_function(module)
         graph, costs = program_graph(function, ir.mesh(module)), comm_report(module, pipeline=pipeline)
         phase_of = phases(function, memory_classes(function, pipeline.rules))
-        by_name = {text_name(op.results[0]): phase for op, phase in phase_of.items() if op.results}
+        phase_of_value = {text_name(op.results[0]): phase for op, phase in phase_of.items() if op.results}
         step = rank_step(run_passes(module, remaining, after=changes.add), None, pipeline)
-        phase_of = phases(step.function, step.kinds)
+        phase_of_local_op = phases(step.function, step.kinds)
     schedule, mesh, strings = report_of_step(step), step.mesh, Strings()
-    phase_of_task = [phase_of[ops[0]] for ops in step.units]
+    phase_of_task = [phase_of_local_op[ops[0]] for ops in step.units]
     return {
         "summary": _summary(schedule, costs, mesh, graph),
         **mesh_traffic(step, schedule.collectives),
         "phases": list(PHASES),
-        "nodes": [[*_node_row(node, strings), PHASES.index(by_name.get(node.name, PHASES[0]))] for node in graph],
+        "nodes": [
+            [*_node_row(node, strings), PHASES.index(phase_of_value.get(node.name, PHASES[0]))] for node in graph
+        ],
         **_tasks(step.execution, phase_of_task, strings),
         "collectives": [
             [share.kind, share.axes, share.count, share.wire_bytes, share.seconds, share.exposed]
@@ -132,7 +134,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
         "dearest": _costliest_ops(costs.ops, {node.name: node.path for node in graph})[:MAX_OPS],
         "explanations": explanations,
         "passes": changes.passes,
-        "equal_modules": [equal for equal in equal_modules(rank_ops(step, phase_of)) if len(equal) > 1],
+        "equal_modules": [equal for equal in equal_modules(rank_ops(step, phase_of_local_op)) if len(equal) > 1],
         "strings": strings.texts,
     }
 
@@ -186,7 +188,10 @@ def _summary(schedule: ScheduleReport, costs: CommReport, mesh: Mesh, graph: Seq
 
 
 def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
-    """Return name, op, type, sharding as [axis, placement] pairs or None, axes, path, line and operands."""
+    """Return name, op, type, sharding as [axis, placement] pairs or None, axes, path, line and operands of a node.
+
+    Texts are indices in `strings`, and operands are indices of nodes.
+    """
     number = strings.number
     sharding = None if node.sharding is None else [[axis, str(placed)] for axis, placed in node.sharding.entries]
     return [
@@ -278,7 +283,10 @@ def _lifetimes(execution: Execution) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _lines(costs: CommReport) -> list[dict[str, Any]]:
-    """Return the source lines that take longest, with the lines around them if the file can be read."""
+    """Return the `MAX_LINES` source lines that take longest, with the lines around them if the file can be read.
+
+    Each has its seconds, its share of the time of all ops, and at most six kinds and six values of its ops.
+    """
     ops_of_line: dict[tuple[str, int], list[OpCost]] = {}
     for op in costs.ops:
         if op.location is not None and op.location.line:

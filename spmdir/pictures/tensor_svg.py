@@ -24,7 +24,11 @@ CHARACTER = 7.3
 
 
 def svg_text(tiling: Tiling) -> str:
-    """Return an `<svg>` element; each rectangle has a tooltip with its positions and ranks."""
+    """Return an `<svg>` element with the title, the positions of rows and columns, the rectangles, and the notes.
+
+    Each rectangle has a tooltip with its positions and ranks, and a label of its ranks if there is room. The outline is
+    dashed if local tensors do not contain elements of the tensor, as with partial values.
+    """
     rights = _offsets(tiling.columns, WIDTH)
     bottoms = _offsets(tiling.rows, HEIGHT if len(tiling.dims) == 2 else 48)
     left = 12 + CHARACTER * max((len(str(start)) for start, _ in tiling.rows), default=0)

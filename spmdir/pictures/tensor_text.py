@@ -24,7 +24,13 @@ _VERTICAL, _HORIZONTAL = _ABOVE + _BELOW, _LEFT + _RIGHT
 
 
 def terminal_text(tiling: Tiling, color: bool) -> str:
-    """Return the picture; with `color`, terminal escapes fill the rectangles."""
+    """Return the picture as lines: the title, the positions of columns, the rectangles, and the notes.
+
+    Each rectangle contains the label of its ranks. A tensor without elements has no rectangles.
+
+    Args:
+        color: whether terminal escapes fill the rectangles with the colours of their ranks.
+    """
     if 0 in tiling.meta.shape:
         return "\n".join([tiling.title, "no elements", *tiling.notes])
     labels = tiling.labels

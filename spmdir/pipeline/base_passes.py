@@ -78,7 +78,7 @@ class LocalPass(ModulePass):
         assert isinstance(ctx, IRContext)
         reject_open_sizes(op, self.name)
         for function in local_functions(op, self.name):
-            was_trusted = is_trusted(function)
+            was_trusted = is_trusted(function)  # type-checked: a pass that preserves this need not be checked again
             with advancing(function, self.requires, self.produces):
                 self.schedule(ctx, function, ir.mesh(op))
             if was_trusted:

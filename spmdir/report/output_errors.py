@@ -170,7 +170,7 @@ class _AccumulatedError:
 
 
 def output_errors(function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[OutputError, ...]:
-    """Return the error bound of each result of a function that depends on lossy steps."""
+    """Return the error bound of each result of a function that depends on lossy steps. Edge states are left out."""
     errors: dict[SSAValue, _AccumulatedError] = {}
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp):
@@ -196,7 +196,14 @@ def _is_output(function: FuncOp, index: int) -> bool:
 
 
 def _propagate(op: ValueOp, operands: list[_AccumulatedError], rules: RuleSet, local: bool) -> _AccumulatedError:
-    """Return the error of the results of an op, from the errors of its operands."""
+    """Return the error of the results of an op: the sum of the operands' errors, each times its growth in the op.
+
+    The error is unknown if the growth is, or if a conversion to an integer type has no bound. A conversion to a type of
+    fewer digits adds its rounding error. For an op of `spmd`, the error is the sum of the operands' errors.
+
+    Args:
+        local: whether the program is local. Then the growth of a torch op is unknown.
+    """
     if not any(operands) or not isinstance(op, AtenOp):
         return sum(operands, _AccumulatedError())
     total, op_text = _AccumulatedError(), f"{op.name} at {_place_text(op)}"

@@ -97,7 +97,11 @@ class Engine:
         return best if is_beneficial else None
 
     def _candidates(self, rewrite: Rewrite, match: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
-        """Return the well-typed right sides of a match, and append the reasons of rejections to `reasons`."""
+        """Return the well-typed right sides of a match with their costs, and append the reasons of rejections.
+
+        A right side is rejected if f would run twice, if a lossy step would be added or removed, or if live memory may
+        grow although `holds_no_more` forbids it. There is none if a condition of the rewrite fails.
+        """
         builder = Builder(self.pricing.mesh, rewrite.right, match, self.pricing.rules)
         failed_condition = self._find_failed_condition(rewrite, builder)
         if failed_condition is not None:

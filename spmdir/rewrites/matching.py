@@ -55,7 +55,10 @@ def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp,
 
 
 def _is_local_function(form: Term, op: AtenOp) -> bool:
-    """Return whether `op` has an operand that may match `form`, one result, and decided shardings."""
+    """Return whether `op` may match `f(form, ...)`: it has an operand that may match `form`, and one result.
+
+    All its values must have shardings, and operands must have the shardings that the op needs.
+    """
     if not any(_may_match(form, value) for value in op.operands):  # rejects most ops, and is cheap
         return False
     values = (*op.operands, *op.results)

@@ -98,7 +98,7 @@ def _call(statement: Statement) -> OpCall:
 
 
 def parse_op_rewrites(text: str, file: str) -> tuple[OpRewrite, ...]:
-    """Parse a file of rewrites of ops.
+    """Parse a file of rewrites of ops. Each begins with its name in a line such as `gather-rows:`.
 
     Raises:
         ParseError: the text is malformed; located.

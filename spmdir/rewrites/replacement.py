@@ -133,7 +133,10 @@ def translate(node: Node, ops: Mapping[ValueOp, ValueOp], values: Mapping[SSAVal
 
 
 def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names) -> list[SSAValue]:
-    """Insert `replacement` before `root`, and remove the dying ops.
+    """Insert `replacement` before `root`, let it replace the result of `root`, and remove the dying ops.
+
+    A copy of a dying op gets the name of that op's result. A collective or wait that replaces a collective or wait gets
+    the name of the replaced result. Any other new op gets a new name.
 
     Returns: the values whose users changed.
     """

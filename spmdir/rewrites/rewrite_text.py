@@ -74,7 +74,12 @@ class _Builder(Transformer[Token, Any]):
         return rewrite
 
     def collective(self, items: list[Any]) -> Collective:
-        """Build a collective; ParseError unless it has each required clause once, and flags have no variable."""
+        """Build a term of a collective, from its name, its operand and (keyword, variable or None) for each clause.
+
+        Raises:
+            ParseError: the collective is unknown, a required clause is missing, a clause is unknown or occurs twice, a
+                required clause has no variable, or a flag has one; located.
+        """
         kind, operand, *items_of_clauses = items
         if kind not in kinds():
             raise ParseError(

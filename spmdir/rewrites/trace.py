@@ -62,7 +62,8 @@ def attempt_of(
     """Return the attempt of `rewrite` at `root`.
 
     Args:
-        costs: the costs before and after.
+        costs: the costs before and after; None if no replacement was built.
+        reasons: the reasons why replacements were not built. They are left out if there are costs.
     """
     before, after = costs or (None, None)
     shown = () if costs else tuple(dict.fromkeys(reasons))

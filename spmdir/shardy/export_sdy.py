@@ -110,7 +110,7 @@ class _Exporter:
         self.values: dict[SSAValue, SSAValue] = {}
 
     def function(self, function: FuncOp) -> FuncOp:
-        """Return the function in Shardy's form.
+        """Return the function in Shardy's form. The names of values, the order of ops and the signature do not change.
 
         Raises:
             SpmdirError: Shardy cannot represent it.
@@ -204,7 +204,13 @@ class _Exporter:
         )
 
     def _custom_call(self, op: ValueOp) -> Operation:
-        """Translate a torch op or a constant: its arguments, results, shardings and rule become attributes."""
+        """Translate a torch op or a constant: its arguments, results, shardings and rule become attributes.
+
+        An op without operands, without a rule, or whose rule replicates all values has no rule in the text.
+
+        Raises:
+            SpmdirError: only some results have shardings, or Shardy cannot represent a sharding or an attribute.
+        """
         attributes: dict[str, Attribute] = {
             "backend_config": StringAttr(print_arguments(op.arguments.data) if op.arguments else "")
         }

@@ -99,7 +99,7 @@ class _Importer:
         self.values: dict[SSAValue, SSAValue] = {}
 
     def function(self, function: FuncOp) -> FuncOp:
-        """Return the function in the IR.
+        """Return the function in the IR. Its ops, arguments and results keep names, shardings and attributes of `spmd`.
 
         Raises:
             SpmdirError: spmdir cannot represent it.
@@ -180,7 +180,14 @@ class _Importer:
         return translated
 
     def _torch_op(self, op: CustomCallOp, operands: list[SSAValue]) -> ValueOp:
-        """Translate a custom call to the torch op or constant that it names."""
+        """Translate a custom call to the torch op or constant that it names.
+
+        `backend_config` has the literal arguments, `spmd.slots` the structure of the operands, and `spmd.results` the
+        results that the op does not return.
+
+        Raises:
+            SpmdirError: the call names no torch op, or one of these attributes does not fit the call.
+        """
         callee = op.callee.data
         kind = ConstantOp if callee == ConstantOp.name else class_of(callee)
         if kind is None or not issubclass(kind, ValueOp):

@@ -69,7 +69,7 @@ def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Me
             return tensor.Shard(own_placement.dim)
         return tensor.Partial(own_placement.op) if own_placement.op else tensor.Replicate()
 
-    # The axes that shard one dimension, outermost first: DTensor's order otherwise is that of the mesh.
+    # (dimension, indices of the axes that shard it, outermost first). DTensor's default is the order of the mesh.
     order = []
     for dim in range(len(shape)):
         axes = sharding.dim_axes(dim)

@@ -102,7 +102,15 @@ def update_golden(text: str, file: str, run: Run) -> str:
 
 
 def _transcript(golden: Golden, text: str, run: Run, start: Location) -> tuple[int, str, str]:
-    """Run the commands of a golden file on a program. Return the exit status, the expectation and the errors."""
+    """Run the commands of a golden file on a program, each on the output of the command before.
+
+    Commands after a failed one do not run.
+
+    Returns: the exit status of the last command, the text of the expectation, and the errors of all commands.
+
+    Raises:
+        SpmdirError: a command had an internal error, or exited without reading the program; at `start`.
+    """
     transcript, messages, status = "", "", 0
     for index, command in enumerate(golden.commands):
         try:
@@ -130,7 +138,7 @@ def difference(text: str, new: str) -> str:
 
 
 def golden_files(paths: Sequence[str]) -> Iterator[str]:
-    """Yield the files among `paths`, and the `.mlir` files in the folders among them, sorted.
+    """Yield the files of `paths`, and for each folder its `.mlir` files at any depth, sorted.
 
     Raises:
         SpmdirError: a folder has no such file.

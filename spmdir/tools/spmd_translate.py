@@ -231,7 +231,14 @@ def import_sdy(text: str, file: str) -> str:
 
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
-    """Return Python source of `graph_module`, with literal constants, and of `connect`, which creates its groups."""
+    """Return Python source with the class of `graph_module` and the function `connect`, which creates its groups.
+
+    Constants of the module are literals in the source. A group over sub-axes is a group over axes of a refined mesh.
+
+    Args:
+        mesh: the mesh of the program.
+        rank: the rank of the program, for names and comments.
+    """
     from spmdir.lowering.process_groups import symbolic_axes
 
     nodes = graph_module.graph.nodes

@@ -264,7 +264,11 @@ class _OwnValues:
         return product.results[0]
 
     def _average(self, value: SSAValue, before: Operation) -> SSAValue:
-        """Return the mean of a value over the ranks of the axes, computed right before `before`."""
+        """Return the mean of a value over the ranks of the axes, computed right before `before`.
+
+        Raises:
+            UnsupportedError: the value has an integer type; located.
+        """
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # it is replicated along the axes
         if not meta.dtype.is_inexact:

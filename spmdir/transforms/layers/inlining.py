@@ -98,7 +98,11 @@ def _check_size(ordered: Sequence[FuncOp]) -> None:
 
 
 def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
-    """Raise UnsupportedError unless the body of `callee` has the same effect as the call; located."""
+    """Raise a located UnsupportedError unless the body of `callee` can replace the call.
+
+    A call of an outlined layer always can. Other functions must not be local, and the call must have no attributes. The
+    callee must have no `spmd.outputs`, mutated arguments or `spmd.like` results, which only a main function may have.
+    """
     if layer_named(call) is not None:
         return
     if is_local(callee) or is_local(caller):
