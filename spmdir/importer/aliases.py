@@ -135,6 +135,7 @@ class _AliasTracer(EntrywiseInterpreter):
         self._is_exact: dict[fx.Node, bool] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run a node, and record its reads, its writes, and the memory of its result."""
         self.clock[0] += 1
         for node in n.all_input_nodes:
             if node in self.values:
@@ -160,6 +161,7 @@ class _AliasTracer(EntrywiseInterpreter):
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call. The inner graph of a higher-order op is run and recorded by another tracer with these records."""
         body = next((argument for argument in args if isinstance(argument, fx.GraphModule)), None)
         if body is None or not isinstance(target, HigherOrderOperator):
             return super().call_function(target, args, kwargs)

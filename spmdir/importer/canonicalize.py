@@ -31,12 +31,13 @@ def _cast(call: BoundCall, node: fx.Node) -> BoundCall | None:
     If the element type does not change, the cast is a clone with its `memory_format`, or its operand (None) without
     one.
     """
-    arguments = {name: call.arguments[name] for name in ("memory_format",) if name in call.arguments}
+    has_format = "memory_format" in call.arguments
+    arguments = {"memory_format": call.arguments["memory_format"]} if has_format else {}
     (result,) = call.results
     if _operand(node).dtype != node.meta["val"].dtype:
         assert result is not None
         return BoundCall("aten._to_copy", call.operands[:1], {"dtype": result.dtype, **arguments}, call.results, None)
-    return BoundCall("aten.clone", call.operands[:1], arguments, call.results, None) if arguments else None
+    return BoundCall("aten.clone", call.operands[:1], arguments, call.results, None) if has_format else None
 
 
 def _with_result_sizes(name: str, argument: str) -> Callable[[BoundCall, fx.Node], BoundCall | None]:

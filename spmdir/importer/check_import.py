@@ -85,6 +85,7 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     is_exported = isinstance(source, ExportedProgram)
     module: fx.GraphModule = source.graph_module if is_exported else source
     nodes = module.graph.find_nodes(op="placeholder")
+    # For each placeholder: its name, and whether it is a user input. For each user input: its example.
     if is_exported:
         specs = source.graph_signature.input_specs
         tokens = {spec.arg.name: torch.empty(0) for spec in specs if spec.kind == InputKind.TOKEN}
@@ -101,18 +102,22 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
         entries: list[Input] = program.inputs[len(program.inputs) - len(nodes) :]
         names, is_user_input = [entry.names[0] for entry in entries], [True] * len(nodes)
         examples = pytree.tree_leaves(tuple(example_inputs or ()), is_leaf=_is_none)
-    examples = examples if len(examples) == sum(is_user_input) else [None] * sum(is_user_input)
-    next_example, generator = iter(examples), torch.Generator().manual_seed(SEED)
-    values = [
-        _random_value(node, next(next_example), generator) if is_input else _require_values(name, state[name])
-        for node, name, is_input in zip(nodes, names, is_user_input, strict=True)
-    ]
+    if len(examples) != sum(is_user_input):  # such as none
+        examples = [None] * sum(is_user_input)
+    remaining_examples, generator = iter(examples), torch.Generator().manual_seed(SEED)
+    values = []
+    for node, name, is_input in zip(nodes, names, is_user_input, strict=True):
+        if is_input:
+            values.append(_random_value(node, next(remaining_examples), generator))
+        else:
+            values.append(_require_values(name, state[name]))
     values_by_name = {name: value for name, value in zip(names, values, strict=True) if isinstance(value, Tensor)}
     copies = pytree.tree_map_only(Tensor, torch.clone, values)
     with torch_errors("the original graph does not run on random inputs"), torch.random.fork_rng():
         torch.manual_seed(SEED)
         returned = fx.Interpreter(without_dead_code(module)).run(*copies, enable_io_processing=False)
     outputs = pytree.tree_leaves(returned, is_leaf=_is_none)
+    # Writes in place changed the copies. An ExportedProgram also returns new values, before the user outputs.
     new_values = {
         name: copy
         for name, copy in zip(names, copies, strict=True)
@@ -274,4 +279,5 @@ def _lacks_values(value: Tensor) -> bool:
 
 
 def _is_none(value: object) -> bool:
+    """Return whether a value is None, which counts as a leaf of a pytree here."""
     return value is None

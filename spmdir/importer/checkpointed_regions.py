@@ -91,11 +91,13 @@ def repeat_regions(
     region_starts = {recomputations_by_region[write.region].first: write.region for write in writes}
     for node in list(graph.nodes):
         if node in backward and node.op == "call_function":
+            # If the recomputation of a region starts here, it reads the present values of its buffers and writes them.
             region_writes = [write for write in writes if write.region == region_starts.get(node)]
             for write in region_writes:
                 copies.entries[write.entry, write.region] = late_values[write.buffer]
             for write in region_writes:
                 late_values[write.buffer] = copies.copy_of(write.exit, node)
+            # Nodes of the backward read copies. Only the backward of a region reads the copy of a buffer's new value.
             saving_region = _recomputed_region(saving_ops_by_node[node]) if node in saving_ops_by_node else None
             for operand in node.all_input_nodes:
                 if operand in copied_nodes or (operand in exits and _recomputed_region(operand) == saving_region):

@@ -409,7 +409,11 @@ def _describe_callee(target: Any) -> _Callee:
 
 
 def _check_call(node: fx.Node, target: Any, location: Location | None) -> None:
-    """Raise UnsupportedError if `node` writes to an argument, or if shapes of its results depend on data."""
+    """Raise UnsupportedError if programs may not contain the call `node` of the op `target`.
+
+    Such a call writes to an argument or to running statistics, reads a number out of a tensor, or has results whose
+    shapes depend on data.
+    """
     if is_mutable(target):
         require_admitted_node(node)
     if writes_statistics(target, node.args, node.kwargs):

@@ -24,9 +24,10 @@ def inner_nodes(node: fx.Node) -> Iterator[fx.Node]:
     if isinstance(node.target, OpOverload):
         return
     for argument in node.all_input_nodes:
-        body = getattr(node.graph.owning_module, str(argument.target), None) if argument.op == "get_attr" else None
-        if isinstance(body, fx.GraphModule):
-            yield from body.graph.nodes
+        if argument.op == "get_attr":
+            body = getattr(node.graph.owning_module, str(argument.target), None)
+            if isinstance(body, fx.GraphModule):
+                yield from body.graph.nodes
 
 
 def find_live_nodes(graph: fx.Graph) -> set[fx.Node]:

@@ -64,6 +64,7 @@ class _Reader(PT2ArchiveReader):
     """torch's reader of archives, with classes in the trees of the program replaced by built-in containers."""
 
     def read_bytes(self, name: str) -> bytes:
+        """Return the bytes of a member; of the program, with built-in containers in its trees."""
         data = super().read_bytes(name)
         return json.dumps(with_plain_trees(json.loads(data))).encode() if name == _PROGRAM else data
 

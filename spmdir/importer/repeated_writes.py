@@ -115,7 +115,19 @@ def find_repeated_writes(
 
 
 def _find_writes(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int], region_of: RegionOf) -> Iterator[Write]:
-    """Yield the writes of regions to a buffer, from the last to the first."""
+    """Yield the writes of regions to a buffer, from the last to the first.
+
+    Each turn of the loop starts at a value of the buffer, and finds the value before the region, or before the op
+    outside of regions, that computed it. In the example of this file, the turns are bn2[3] → bn1[3] and bn1[3] → mean.
+
+    Args:
+        last: the last value of the buffer.
+        order: node → its position in the graph.
+        region_of: returns the region of a node; None outside of regions.
+
+    Raises:
+        UnsupportedError: several values, or none, may be the value of the buffer before a region.
+    """
     while last is not buffer:
         region = region_of(last)
         path = _nodes_between(buffer, last, order)

@@ -62,6 +62,7 @@ class StatisticsDeclarer(fx.Interpreter):
     """Runs a graph with each batch norm replaced by one whose schema declares its writes."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call. A batch norm that writes statistics runs as `_native_batch_norm_legit`."""
         if not writes_statistics(target, args, kwargs):
             return super().call_function(target, args, kwargs)
         if target is _aten.batch_norm.default:

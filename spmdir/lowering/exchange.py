@@ -175,6 +175,7 @@ def _send_round(
     )
 
     def unpack(result: Node) -> list[PartNode]:
+        """Return the parts that this rank keeps, then those in the flat `result`, with their nodes."""
         part_nodes, offset = list(kept_parts), 0
         for part in incoming:
             chunk = narrow(site.emit, result, 0, offset, part.numel, sum(receives))
@@ -193,7 +194,10 @@ def _select_grid(emit: Emit, x: Node, grid: Grid, source_grid: Grid) -> Node:
 
 
 def _partials_of_grid(values: _Values, grid: Grid, parts: Sequence[PartNode]) -> list[Node]:
-    """Return the partial values of `grid`, each joined from the parts of that value that overlap the grid."""
+    """Return the partial values of `grid`, each joined from the parts of this value that overlap the grid.
+
+    Parts with equal numbers `partial` belong to one partial value. The values are in the order of these numbers.
+    """
     partials: dict[int, list[PartNode]] = {}
     for part, node in parts:
         overlap = tuple(map(common, part.grid, grid))

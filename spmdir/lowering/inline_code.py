@@ -124,6 +124,7 @@ class BeforeCode:
 
     @property
     def declaring(self) -> tuple[Placement, ...]:
+        """Return the placements whose classes may declare the code."""
         return (self.placement,)
 
 

@@ -46,6 +46,7 @@ class DimPartition:
 
     @property
     def count(self) -> int:
+        """Return the number of chunks."""
         return len(self.ranges)
 
     @cached_property

@@ -79,7 +79,8 @@ def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
         ((start, end),) = ranges
         return narrow(emit, x, dim, start, end - start, extent)
     pattern = pattern_of(ranges)
-    if pattern and (permuted := _permuted(emit, x, dim, pattern, extent)) is not None:
+    permuted = _permuted(emit, x, dim, pattern, extent) if pattern else None
+    if permuted is not None:
         return permuted
     if pattern and pattern.is_strided:
         return _strided(emit, x, dim, pattern)

@@ -33,62 +33,79 @@ SAME = "use the same model, shapes and shardings on all ranks"
 """The advice for programs that differ between ranks."""
 
 COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
-    "torch": lambda a, b, ranks: f"{ranks} run torch {a} and {b}; install the same version on all ranks",
-    "spmdir": lambda a, b, ranks: f"{ranks} run different versions of spmdir; install the same version on all ranks",
-    "mesh": lambda a, b, ranks: f"{ranks} pass the meshes {a} and {b}; pass the same mesh on all ranks",
-    "what": lambda a, b, ranks: (
-        f"{ranks} make different calls, {a} and {b}; make the same calls in the same order on all ranks"
+    "torch": lambda first, other, ranks: (
+        f"{ranks} run torch {first} and {other}; install the same version on all ranks"
     ),
-    "sync_state": lambda a, b, ranks: f"{ranks} pass sync_state={a} and sync_state={b}; {PASS_SAME}",
-    "local_inputs": lambda a, b, ranks: f"{ranks} pass local_inputs={a} and local_inputs={b}; {PASS_SAME}",
-    "compile": lambda a, b, ranks: f"{ranks} pass different options of compile; pass the same options on all ranks",
-    "step": lambda a, b, ranks: f"{ranks} pass step={a} and step={b}; {PASS_SAME}",
-    "keep": lambda a, b, ranks: f"{ranks} pass keep={a} and keep={b}; {PASS_SAME}",
-    "directory": lambda a, b, ranks: f"{ranks} pass the directories {a!r} and {b!r}; pass one shared directory",
-    "pipeline": lambda a, b, ranks: (
-        f"{ranks} pass {_different_pipelines(a, b)}; pass the same pipeline, plug-ins and topology on all ranks"
+    "spmdir": lambda first, other, ranks: (
+        f"{ranks} run different versions of spmdir; install the same version on all ranks"
     ),
-    "sizes": lambda a, b, ranks: (
-        f"{ranks} call with the sizes {_sizes_text(a)} and {_sizes_text(b)}; pass the same arguments on all ranks, or "
-        "set local_inputs=True if each rank has its own batch"
+    "mesh": lambda first, other, ranks: f"{ranks} pass the meshes {first} and {other}; pass the same mesh on all ranks",
+    "what": lambda first, other, ranks: (
+        f"{ranks} make different calls, {first} and {other}; make the same calls in the same order on all ranks"
     ),
-    "inputs": lambda a, b, ranks: (
-        f"{ranks} pass different values of the input '{_first_difference(a, b)}'; expected the same global batch on "
-        "all ranks; set local_inputs=True if each rank has its own batch"
+    "sync_state": lambda first, other, ranks: f"{ranks} pass sync_state={first} and sync_state={other}; {PASS_SAME}",
+    "local_inputs": lambda first, other, ranks: (
+        f"{ranks} pass local_inputs={first} and local_inputs={other}; {PASS_SAME}"
     ),
-    "shards": lambda a, b, ranks: (
-        f"{ranks} pass different values of the input '{_first_difference(a, b)}', of which they have the same shard; "
-        "with local_inputs=True, batches may differ only along the axes that shard the inputs: if dp shards them, pass "
-        'num_replicas=mesh["dp"].size() and rank=mesh["dp"].get_local_rank() to the sampler'
+    "compile": lambda first, other, ranks: (
+        f"{ranks} pass different options of compile; pass the same options on all ranks"
     ),
-    "placements": lambda a, b, ranks: (
-        f"{ranks} get different shards of '{_first_difference(a, b)}' from the code of this placement; expected a "
-        "result that depends only on the arguments, not on `hash` of a text, random numbers, the time or the "
-        "environment"
+    "step": lambda first, other, ranks: f"{ranks} pass step={first} and step={other}; {PASS_SAME}",
+    "keep": lambda first, other, ranks: f"{ranks} pass keep={first} and keep={other}; {PASS_SAME}",
+    "directory": lambda first, other, ranks: (
+        f"{ranks} pass the directories {first!r} and {other!r}; pass one shared directory"
     ),
-    "program": lambda a, b, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
-    "meta": lambda a, b, ranks: (
-        f"{ranks} differ: only one has '{min(set(a) ^ set(b))}' on the meta device; give it values on all ranks or none"
+    "pipeline": lambda first, other, ranks: (
+        f"{ranks} pass {_different_pipelines(first, other)}; pass the same pipeline, plug-ins and topology on all ranks"
     ),
-    "state": lambda a, b, ranks: (
-        f"{ranks} start with different values of '{_first_difference(a, b)}'; make the model from the same seed or "
-        "checkpoint on all ranks, or set sync_state=True to copy the values of the first rank"
+    "sizes": lambda first, other, ranks: (
+        f"{ranks} call with the sizes {_sizes_text(first)} and {_sizes_text(other)}; pass the same arguments on all "
+        "ranks, or set local_inputs=True if each rank has its own batch"
     ),
-    "saved": lambda a, b, ranks: (
-        f"{ranks} save different values of '{_first_difference(a, b)}', but a checkpoint stores only one; make them "
-        "equal, or save them under a separate name for each rank"
+    "inputs": lambda first, other, ranks: (
+        f"{ranks} pass different values of the input '{_first_difference(first, other)}'; expected the same global "
+        "batch on all ranks; set local_inputs=True if each rank has its own batch"
+    ),
+    "shards": lambda first, other, ranks: (
+        f"{ranks} pass different values of the input '{_first_difference(first, other)}', of which they have the same "
+        "shard; with local_inputs=True, batches may differ only along the axes that shard the inputs: if dp shards "
+        'them, pass num_replicas=mesh["dp"].size() and rank=mesh["dp"].get_local_rank() to the sampler'
+    ),
+    "placements": lambda first, other, ranks: (
+        f"{ranks} get different shards of '{_first_difference(first, other)}' from the code of this placement; "
+        "expected a result that depends only on the arguments, not on `hash` of a text, random numbers, the time or "
+        "the environment"
+    ),
+    "program": lambda first, other, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
+    "meta": lambda first, other, ranks: (
+        f"{ranks} differ: only one has '{min(set(first) ^ set(other))}' on the meta device; give it values on all "
+        "ranks or none"
+    ),
+    "state": lambda first, other, ranks: (
+        f"{ranks} start with different values of '{_first_difference(first, other)}'; make the model from the same "
+        "seed or checkpoint on all ranks, or set sync_state=True to copy the values of the first rank"
+    ),
+    "saved": lambda first, other, ranks: (
+        f"{ranks} save different values of '{_first_difference(first, other)}', but a checkpoint stores only one; make "
+        "them equal, or save them under a separate name for each rank"
     ),
 }
-"""Field of a status, in the order of comparison → function of (value, other value, ranks) that returns the error."""
+"""Field of a status, in the order of comparison → function that returns the error message.
+
+The arguments of the function are the values on two ranks, and a text such as `ranks 0 and 1`.
+"""
 
 SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str]] = {
-    "messages": lambda message, a, b, ranks: (
-        f"{ranks} pass local inputs of different sizes, {_different_sizes(a['lengths'], b['lengths'])}, and "
+    "messages": lambda message, first, other, ranks: (
+        f"{ranks} pass local inputs of different sizes, {_different_sizes(first['lengths'], other['lengths'])}, and "
         f"{message.rpartition('#')[0]} depends on the sizes; pass inputs of one size on these ranks, or give gathered "
         "outputs an out-sharding, such as dp: S(0)"
     ),
 }
-"""Field whose keys not all ranks have → function of (key, status, other status, ranks) that returns the error."""
+"""Field whose keys not all ranks have → function that returns the error message.
+
+The arguments of the function are a key, the statuses of two ranks, and a text such as `ranks 0 and 1`.
+"""
 
 
 @attrs.define(eq=False)
@@ -369,20 +386,20 @@ def _sizes_text(sizes: Mapping[str, int] | None) -> str:
     return ", ".join(f"{name} = {number}" for name, number in (sizes or {}).items())
 
 
-def _different_sizes(a: Mapping[str, int], b: Mapping[str, int]) -> str:
+def _different_sizes(first: Mapping[str, int], other: Mapping[str, int]) -> str:
     """Return the differing sizes of two ranks as text: `3 and 4 in dimension 0 of 'x'`."""
     return ", ".join(
-        f"{size} and {b[dimension]} in {dimension}" for dimension, size in a.items() if size != b[dimension]
+        f"{size} and {other[dimension]} in {dimension}" for dimension, size in first.items() if size != other[dimension]
     )
 
 
-def _different_pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+def _different_pipelines(first: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Return the difference between the pipelines of two ranks as text."""
-    if a["text"] != b["text"]:
-        return f"the pipelines {a['text']} and {b['text']}"
-    return f"the pipeline {a['text']} with different plug-ins or topologies"
+    if first["text"] != other["text"]:
+        return f"the pipelines {first['text']} and {other['text']}"
+    return f"the pipeline {first['text']} with different plug-ins or topologies"
 
 
-def _first_difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+def _first_difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Return the first name whose value differs between two ranks, or that one of them lacks."""
-    return next(name for name in {**a, **b} if a.get(name) != b.get(name))
+    return next(name for name in {**first, **other} if first.get(name) != other.get(name))

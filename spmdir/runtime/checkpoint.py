@@ -69,6 +69,7 @@ class ProgressSavePlanner(DefaultSavePlanner):
     _written = 0
 
     def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
+        """Return the data of a write, and show its number."""
         self._written += 1
         say("saving {} ({} of {})", write_item.index.fqn, self._written, len(self.plan.items))
         return super().resolve_data(write_item)
@@ -80,10 +81,12 @@ class ProgressLoadPlanner(DefaultLoadPlanner):
     _read = _all = 0
 
     def finish_plan(self, new_plan: LoadPlan) -> LoadPlan:
+        """Return the plan of this rank, and note its number of reads."""
         self._all = len(new_plan.items)
         return super().finish_plan(new_plan)
 
     def resolve_tensor(self, read_item: ReadItem) -> Any:
+        """Return the tensor to read into, and show the number of the read."""
         self._read += 1
         say("loading {} ({} of {})", read_item.dest_index.fqn, self._read, self._all)
         return super().resolve_tensor(read_item)
@@ -306,9 +309,9 @@ def _replace(tree: Any, path: Sequence[Any], value: Any) -> None:
 
 
 def _key_in(container: Any, key: Any) -> Any:
-    """Return the key of a dict or list for the element `key` of a path.
+    """Return the key or index in `container`, a dict or list, for the element `key` of a path.
 
-    Paths have strings for all keys of dicts: "0" stands for the key 0 of `{0: value}`.
+    Paths of torch have texts in place of other keys of dicts: "0" is the key 0 of `{0: value}`.
     """
     if not isinstance(container, Mapping) or key in container:
         return key

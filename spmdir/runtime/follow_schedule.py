@@ -75,6 +75,13 @@ class FollowSchedulePass(LocalPass):
     reference: ModuleOp
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Schedule `function` like the reference, in three steps: buckets, starts and waits, order.
+
+        A *unit* is one op, or all ops of a local form. Units of both programs correspond by the names of their results.
+
+        Raises:
+            UnsupportedError: a unit of one program has none in the other.
+        """
         reference_units = [unit for _, unit in units_of(ir.main_function(self.reference).body.block)]
         units = {_unit_key(unit): unit for _, unit in units_of(function.body.block)}
         places = ArgumentPlaces(function)

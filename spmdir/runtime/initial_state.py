@@ -49,7 +49,13 @@ class InitialState:
 def initial_state(
     arguments: Sequence[Argument], originals: Mapping[str, Tensor], setup: SetUp, status: dict[str, Any]
 ) -> InitialState:
-    """Return the initial state on this rank, and add the digests that ranks compare to `status`.
+    """Return the initial state on this rank, and add the fields that ranks compare to `status`.
+
+    These are the names of tensors on the meta device, and the digests of all others unless `setup.sync_state` is set.
+
+    Args:
+        arguments: the arguments of the program that ranks keep between calls.
+        originals: name → whole tensor, for each of `arguments`.
 
     Raises:
         MemoryError, RuntimeError: out of memory. All memory is allocated here.

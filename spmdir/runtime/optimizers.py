@@ -257,11 +257,12 @@ class _NumbersAreTensors(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func is Tensor.item:
-            return args[0]
+            return args[0]  # the 0-d tensor replaces the number
         if func is Tensor.square_:  # functionalize does not support it
             return args[0].mul_(args[0])
         factor = next((key for key in ("alpha", "value") if isinstance(kwargs.get(key), Tensor)), None)
         if factor:
+            # torch accepts only numbers here. `x.add(y, alpha=f)` becomes `x.add(y * f)`.
             x, operand, *remaining = args
             operand = operand.to(torch.result_type(x, operand)) * kwargs.pop(factor)
             args = (x, operand, *remaining)
@@ -349,7 +350,8 @@ def _check_optimizer(optimizer: Optimizer) -> None:
         )
     for index, group in enumerate(optimizer.param_groups):
         for key in _options(group):
-            if any(isinstance(value, Tensor) for value in (group[key] if key == "betas" else (group[key],))):
+            numbers = group[key] if key == "betas" else (group[key],)  # betas are a pair of numbers
+            if any(isinstance(number, Tensor) for number in numbers):
                 raise UnsupportedError(
                     f"group {index} of the optimizer has {key} = {shown(group[key])}, a tensor; expected numbers for "
                     "all options but lr"

@@ -195,7 +195,14 @@ def _check_edge_states(
     has_open_sizes: bool,
     step: TrainingStep | None = None,
 ) -> None:
-    """Raise UnsupportedError if a program has edge states and micro-batches or open sizes."""
+    """Raise UnsupportedError if a program with edge states has several micro-batches or symbolic sizes.
+
+    Args:
+        edge_states: the edge states of the program; if empty, nothing is checked.
+        module: the program, for the location of the error.
+        has_open_sizes: whether the program has symbolic sizes, or other traces for other sizes.
+        step: the training step; None for a model or another step.
+    """
     if not edge_states:
         return
     name, location = next(iter(edge_states)), location_of(ir.main_function(module))

@@ -103,13 +103,10 @@ class PerRankSizes:
         """
         program = self._localize_with_own_batch(module)
         follow_schedule(program, self.reference, self.pipeline)
-        dependent = self._size_dependent_indices
-        for index, (reference_message, message) in enumerate(
-            zip(messages(self.reference), messages(program), strict=False)
-        ):
-            if message != reference_message and (
-                index not in dependent or message.description != reference_message.description
-            ):
+        pairs = zip(messages(self.reference), messages(program), strict=False)
+        for index, (reference_message, message) in enumerate(pairs):
+            may_differ = index in self._size_dependent_indices and message.description == reference_message.description
+            if message != reference_message and not may_differ:
                 raise UnsupportedError(
                     f"{message.description} depends on the local sizes, but not for the example inputs; give all ranks "
                     "inputs of equal size"

@@ -64,7 +64,7 @@ class RankPrograms(Generic[Lowered]):
         examples: the sizes of the example arguments.
         is_step: whether the programs update a state with their results.
         source: the text of the imported program with locations, before decisions.
-        dims: the dimensions that the user left open.
+        dims: the dynamic dimensions of the example arguments.
     """
 
     read_module: Callable[[], ModuleOp]

@@ -340,37 +340,42 @@ class StateWalk:
             )
 
     def _visit_container(self, value: Any, read: str, path: str) -> None:
-        """Guard the type, keys and plain items of a container in one guard, and visit its other keys and items."""
-        is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
+        """Guard the type and keys of a container in one guard, and visit its items.
+
+        For {"k": 1.0, "m": module}, the guard compares the keys, and both items are visited. If all items are simple,
+        as in {"k": 1.0}, the guard compares the items too, and none is visited. Keys that are objects are visited.
+        """
         fails = self._type_differs(value)
-        if path in self._caches:
+        if path in self._caches:  # its entries are not part of the state
             self._bind_guard(value, path, f"a {type(value).__name__}", read, fails)
             return
-        # A subclass of dict may override the methods, so use those of dict.
+        is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
+        # A subclass of dict may override the methods, so those of dict read it.
         is_dict_subclass = isinstance(value, dict) and type(value) is not dict
-        keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]
-        if is_set:
-            items = []
+        keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]  # of a list or set, its elements
+        if is_dict_subclass:
+            items = [dict.get(value, key) for key in keys]
+            keys_read, items_read = "[*dict.keys(x)]", "[*dict.values(x)]"
         elif is_dict:
-            items = [dict.get(value, key) if is_dict_subclass else value[key] for key in keys]
+            items = [value[key] for key in keys]
+            keys_read, items_read = "[*x.keys()]", "[*x.values()]"
         else:
-            items = keys
+            items = [] if is_set else keys
+            keys_read, items_read = "", "[*x]"
         are_simple = all(map(is_simple, items))
         if is_set:
-            compares_directly = all(type(key) is str or isinstance(key, type) for key in keys)
-            contents = self._constant_name(set(keys) if compares_directly else {*map(key_content, keys)})
-            fails += f" or {'x' if compares_directly else '{*map(key_content, x)}'} != {contents}"
+            fails += " or " + self._elements_differ(keys)
         elif is_dict:
-            fails += " or " + self._items_differ(keys, "[*dict.keys(x)]" if is_dict_subclass else "[*x.keys()]")
+            fails += " or " + self._items_differ(keys, keys_read)
         else:
             fails += f" or len(x) != {len(items)}"
         if are_simple and items:
-            values_read = "[*dict.values(x)]" if is_dict_subclass else "[*x.values()]" if is_dict else "[*x]"
-            fails += " or " + self._items_differ(items, values_read)
+            fails += " or " + self._items_differ(items, items_read)
         variable = self._bind_guard(value, path, text_of(value), read, fails)
         if isinstance(value, dict) and any(map(_holds_fakes, items)):
             self.dicts[path] = value
-        for key in sorted((key for key in keys if (is_set or is_dict) and not is_plain(key)), key=text_of):
+        object_keys = [key for key in keys if not is_plain(key)] if is_set or is_dict else []
+        for key in sorted(object_keys, key=text_of):
             self.visit(key, self._constant_name(key), f"{path}{{{text_of(key)}}}")
         for index, item in enumerate(() if are_simple else items):
             key = keys[index] if is_dict else index
@@ -380,6 +385,15 @@ class StateWalk:
         if type(value) not in _CONTAINERS:
             self._visit_parts(value, variable, path)
             self._visit_attributes(value, variable, path)
+
+    def _elements_differ(self, elements: list[Any]) -> str:
+        """Return an expression that is true if the set `x` has other elements than `elements`.
+
+        Texts and classes are compared by `==`, and other elements by `key_content`.
+        """
+        if all(type(element) is str or isinstance(element, type) for element in elements):
+            return f"x != {self._constant_name(set(elements))}"
+        return f"{{*map(key_content, x)}} != {self._constant_name({*map(key_content, elements)})}"
 
     def _items_differ(self, items: list[Any], read: str) -> str:
         """Return an expression that is true if the list `read` has other plain items or keys than `items`.
@@ -394,7 +408,10 @@ class StateWalk:
         return f"[*map(key_content, {read})] != {self._constant_name([*map(key_content, items)])}"
 
     def _visit_module(self, value: nn.Module, read: str, path: str) -> None:
-        """Visit the attributes of a module, and its hooks, tensors and submodules."""
+        """Visit the attributes of a module, and its hooks, tensors and submodules.
+
+        The tables of a module, such as `_parameters`, that are empty have one guard together: they stay empty.
+        """
         is_root = value is self._root
         fails = "x is None" if is_root else self._type_differs(value)  # a sharded model is of a subclass
         variable = self._bind_guard(value, path, "a module" if is_root else text_of(value), read, fails)
@@ -449,7 +466,10 @@ class StateWalk:
         self._visit_attributes(value, variable, path)
 
     def _visit_parts(self, value: Any, variable: str, path: str) -> None:
-        """Visit the parts of a method, a descriptor or a dict with defaults."""
+        """Visit the parts of a method, a descriptor, a `functools` object or a dict with defaults.
+
+        A function under `functools.cache` whose code is executed is added to `functions`.
+        """
         if not isinstance(value, (*_WITH_PARTS, dict)):
             return
         for part in _PARTS:

@@ -72,7 +72,7 @@ class Traceable:
         return attrs.evolve(capture, dry_run=dry_run)
 
     def name_arguments(self, args: tuple[Any, ...]) -> dict[str, Any]:
-        """Return name → argument of a call; the names for a step are `arg0`, `arg1`, … ."""
+        """Return name → argument of a call: the parameters of a forward; for a step `arg0`, `arg1`, … ."""
         if self.state is not None:
             return {f"arg{index}": value for index, value in enumerate(args)}
         bound = inspect.signature(type(self.program).forward).bind(self.program, *args)
@@ -237,7 +237,7 @@ class Decided:
         """
         program.connect(ranks)
         example_sizes = tuple(self.examples.items())
-        assert self.capture.dry_run is not None  # of a model as of a step
+        assert self.capture.dry_run is not None  # captures of models and of steps have one
         programs = RankPrograms(
             read_module=lambda: self.module if example_sizes else program.module,
             pipeline=self.setup.pipeline,

@@ -56,6 +56,18 @@ class _Objective(nn.Module):
     def forward(
         self, parameters: list[Tensor], buffers: Mapping[str, Tensor], args: tuple[Any, ...]
     ) -> tuple[Tensor, Sequence[Tensor | None], dict[str, Tensor]]:
+        """Return (loss, gradient of each of `parameters`, name → new value of each buffer).
+
+        A parameter that the loss does not use has the gradient None.
+
+        Args:
+            parameters: the trained parameters; the model uses them.
+            buffers: name → value before the forward.
+            args: the arguments of the loss after the model.
+
+        Raises:
+            UnsupportedError: the loss is not a tensor with one element, or a buffer changes its form.
+        """
         with torch.enable_grad(), TracedGroupedProducts(), record_locations(self.model):
             value = self.loss(self.model, *args)
             if not isinstance(value, Tensor) or (value.dim() and value.numel() != 1):

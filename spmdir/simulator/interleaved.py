@@ -113,7 +113,8 @@ def run_interleaved(
         for number, (program, rank_inputs) in enumerate(zip(programs, inputs, strict=True))
     ]
     draw = random.Random(order)
-    # In some orders, ranks run far ahead of each other and of their collectives; in others, hardly.
+    # The probability and the weights differ between orders: in some, ranks run far ahead of each other and of their
+    # collectives; in others, they do not.
     advance_probability, weights = draw.random(), [draw.random() ** 3 for _ in ranks]
     while True:
         ready = [rank for rank in ranks if rank.is_ready]
