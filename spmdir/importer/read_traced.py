@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -163,12 +162,12 @@ def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.Grap
     examples = [node.meta.get("val") for node in _placeholders(module)]
     with torch_errors("the graph cannot be made functional"):
         module = with_explicit_aliases(module, examples)
-    mode = symbolic_fake_mode(examples)
-    with mode or FakeTensorMode(allow_non_fake_inputs=True):
+    mode = symbolic_fake_mode(examples) or FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
         values = [make_empty_like(value) for value in examples]
     run = torch.func.functionalize(EntrywiseInterpreter(module).run, remove="mutations")
-    # Outside of the fake mode, factories would specialise symbolic sizes to their examples.
-    with torch_errors("the graph cannot be made functional"), preserve_node_meta(), mode or nullcontext():
+    # Outside of the fake mode, factories would specialise symbolic sizes to their examples, and allocate memory.
+    with torch_errors("the graph cannot be made functional"), preserve_node_meta(), mode:
         traced, constants = _lift_tensors(make_fx(run, retrace_decompositions(module))(*values))
     nodes = _placeholders(traced)[len(constants) :]
     mutated_nodes = {node.args[0] for node in traced.graph.nodes if node.target is torch.ops.aten.copy_.default}

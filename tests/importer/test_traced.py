@@ -35,6 +35,14 @@ def test_mutations_are_made_functional(mode: str):
         assert torch.equal(found, expected)
 
 
+def test_a_large_constant_of_a_graph_with_mutations_is_not_allocated():
+    def write(x):
+        return x.add_(torch.ones(1 << 24, 1 << 24).sum())
+
+    traced = make_fx(write, tracing_mode="fake")(torch.zeros(4))
+    assert "aten.ones" in str(import_fx(traced, MESH))
+
+
 def test_a_copy_into_a_strided_view_of_a_whole_tensor_replaces_it():
     def function(a):
         whole = a.new_zeros(4, 6)
