@@ -7,6 +7,8 @@ shows how much communication each of many layers exposes.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 from collections.abc import Collection, Iterable, Iterator
 
@@ -17,7 +19,9 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from spmdir.analysis.phases import phases
 from spmdir.core.equal_layers import numbered_layer
 from spmdir.core.placement.sharding_plan import ShardingPlan
-from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
+from spmdir.dialects import ir
+from spmdir.dialects.machine_attribute import recorded_certificate
+from spmdir.pipeline.pipeline import SCHEDULED, Pipeline, run_passes
 from spmdir.plans.resolve import sharding_plan
 from spmdir.report.rank_step import RankStep, rank_step
 from spmdir.reshard.topology import Topology
@@ -123,9 +127,27 @@ def refine(
     return at_depth({layers.traced: estimate.traced, depth: deep}, layers.count)
 
 
+def certified_gap(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline) -> float | None:
+    """Return how far the decision of the traced program may be from the best one, as a fraction of its cost.
+
+    The plan of the recipe is given; the certificate covers all decisions for the other values. The result is None if
+    nothing can be proved.
+
+    Raises:
+        SpmdirError: as `price`.
+    """
+    layers = workload.layers
+    module, _ = imported(workload, candidate, options.at_depth(layers.traced if layers else None))
+    deciding = pipeline.through("propagate").with_option("propagate", "certify", "true")
+    with contextlib.redirect_stderr(io.StringIO()):  # the remark of the certificate, and warnings that were printed
+        run_passes(module, deciding)
+    certificate = recorded_certificate(ir.main_function(module))
+    return None if certificate is None else certificate.gap
+
+
 def full_plan(workload: Workload, candidate: MeshRecipe) -> ShardingPlan:
     """Return the explicit plan of the recipe for the whole model."""
-    return sharding_plan(workload.case(candidate.data_ranks, None).model, candidate.mesh, candidate.recipe)
+    return sharding_plan(workload.model(), candidate.mesh, candidate.recipe)
 
 
 def _step_costs(step: RankStep, accumulated: Collection[int], micro_batches: int, depth: int) -> StepCosts:
@@ -259,4 +281,4 @@ def sweep_pipeline(topology: Topology) -> Pipeline:
 
 def parameter_count(workload: Workload) -> int:
     """Return the number of parameters of the whole model."""
-    return sum(parameter.numel() for parameter in workload.case(1, None).model.parameters())
+    return sum(parameter.numel() for parameter in workload.model().parameters())

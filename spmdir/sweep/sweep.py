@@ -14,6 +14,7 @@ and needs no more memory. A step takes at least as long as the kernels of a rank
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -33,7 +34,16 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.recipes import AUTO, recipe_factors
 from spmdir.reshard.topology import EFFICIENCY, Topology, find_topology
 from spmdir.sweep.candidate import DEFAULT_RECIPES, MeshRecipe, candidates, micro_batch_counts
-from spmdir.sweep.price import Estimate, StepOptions, estimate, full_plan, parameter_count, refine, sweep_pipeline
+from spmdir.sweep.price import (
+    Estimate,
+    StepOptions,
+    certified_gap,
+    estimate,
+    full_plan,
+    parameter_count,
+    refine,
+    sweep_pipeline,
+)
 from spmdir.sweep.step_costs import StepCosts
 from spmdir.sweep.workload import Workload
 
@@ -74,9 +84,14 @@ class SweepRequest:
         memory: float | None = None,
         topology: Topology | str | None = None,
     ) -> SweepRequest:
-        """Return a request with defaults: one sample for each rank, and the memory of the topology."""
+        """Return a request with defaults: one sample for each rank, and the memory of the topology.
+
+        The default of a program that was exported for one batch size is this size.
+        """
         machine = find_topology(topology)
-        return cls(workload, ranks, samples or ranks, machine.memory if memory is None else memory, machine)
+        return cls(
+            workload, ranks, samples or workload.samples or ranks, machine.memory if memory is None else memory, machine
+        )
 
     @property
     def pipeline(self) -> Pipeline:
@@ -112,6 +127,7 @@ class Setting:
         costs: the costs of a step.
         fits: whether the peak is within the limit.
         bound: the values for which a setting that dominates them makes this one superfluous.
+        gap: the largest fraction by which another decision for the same plan may cost less; None if it is not proved.
     """
 
     candidate: MeshRecipe
@@ -120,6 +136,7 @@ class Setting:
     costs: StepCosts
     fits: bool
     bound: Bound
+    gap: float | None = None
 
     @property
     def values(self) -> Bound:
@@ -232,6 +249,20 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
     return Sweep(request, tuple(settings), tuple(skipped), one_device.flops, parameters)
 
 
+def certified(sweep: Sweep, rows: int) -> Sweep:
+    """Return a sweep with the gaps of the first `rows` settings that fit. Each takes one more search."""
+    request, settings = sweep.request, list(sweep.settings)
+    for index, setting in enumerate(settings[:rows]):
+        if not setting.fits:
+            break
+        say("certifying {}", setting.candidate)
+        options = StepOptions(request.samples, setting.micro_batches, setting.recomputed > 0)
+        with contextlib.suppress(SpmdirError, SpmdirErrors):
+            gap = certified_gap(request.workload, setting.candidate, options, request.pipeline)
+            settings[index] = attrs.evolve(setting, gap=gap)
+    return attrs.evolve(sweep, settings=tuple(settings))
+
+
 def _hide_accelerators() -> None:
     """Let torch find no CUDA device in this process and the processes that it forks.
 
@@ -320,7 +351,8 @@ def settings_of(request: SweepRequest, candidate: MeshRecipe, priced: Sequence[B
     try:
         pricing.run()
     except (SpmdirError, SpmdirErrors) as error:
-        pricing.skipped.append(Skipped(candidate, str(error).partition("\n")[0]))
+        reason = str(error).partition("\n")[0].removeprefix("error: ")
+        pricing.skipped.append(Skipped(candidate, reason))
     return CandidateOutcome(tuple(pricing.settings), tuple(pricing.skipped))
 
 
@@ -350,6 +382,8 @@ class _Pricing:
                 plain = attrs.evolve(plain, costs=costs)
             if request.layers:
                 self._recompute(options, plain.costs)
+            else:
+                self._add(count, 0, plain.costs, bound_of(plain.costs))
             scaled = sum(plain.costs.memory.get(kind, 0.0) for kind in _SCALED)
             fixed = plain.costs.peak_bytes - scaled
             if fixed >= limit:

@@ -30,7 +30,7 @@ _MEMORY = {
 
 _HEADER = (
     "mesh", "recipe", "micro-batches", "recompute", "step s", "exposed s", "tokens/s/rank", "MFU", "peak GB",
-    *_MEMORY.values(), "other",
+    *_MEMORY.values(), "other", "certificate",
 )  # fmt: skip
 
 
@@ -75,7 +75,8 @@ def _heading(sweep: Sweep) -> str:
 
 
 def _cells(sweep: Sweep, setting: Setting) -> tuple[str, ...]:
-    return tuple(_format(value) for value in record(sweep, setting).values())
+    *values, gap = record(sweep, setting).values()
+    return (*map(_format, values), "-" if gap is None else f"{gap:.2%}")
 
 
 def _format(value: Any) -> str:
@@ -83,7 +84,10 @@ def _format(value: Any) -> str:
 
 
 def record(sweep: Sweep, setting: Setting) -> dict[str, Any]:
-    """Return column → value of a setting. Times are in seconds, memory in GB, and MFU is a fraction of 1."""
+    """Return column → value of a setting. Times are in seconds, memory in GB, MFU and certificate are fractions of 1.
+
+    The certificate is None if it was not proved.
+    """
     costs, layers = setting.costs, sweep.request.layers
     memory = {column: max(costs.memory.get(kind, 0.0), 0.0) / 1e9 for kind, column in _MEMORY.items()}
     values = (
@@ -98,6 +102,7 @@ def record(sweep: Sweep, setting: Setting) -> dict[str, Any]:
         costs.peak_bytes / 1e9,
         *memory.values(),
         costs.peak_bytes / 1e9 - sum(memory.values()),
+        None if setting.gap is None else round(setting.gap, 6),
     )
     return dict(zip(_HEADER, values, strict=True))
 

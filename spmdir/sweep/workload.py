@@ -121,6 +121,15 @@ class Workload(ABC):
     def layers(self) -> LayerPattern | None:
         """The layers of the model; None if its depth cannot be changed."""
 
+    @property
+    def samples(self) -> int | None:
+        """The only batch size of the model; None if it has several."""
+        return None
+
+    def model(self) -> nn.Module:
+        """Return the model with all layers, on the meta device."""
+        return self.case(1, None).model
+
     @abstractmethod
     def case(self, samples: int, depth: int | None) -> TrainingCase:
         """Return the model with `depth` layers, or with all layers if None, and a batch of `samples` samples."""
@@ -177,7 +186,7 @@ class ConfiguredModel(Workload):
         content = json.loads(self.config)
         kind = content.pop("model_type")
         content.pop("auto_map", None)  # code of the author, which transformers would run
-        with _library_errors(f"transformers cannot read the configuration of '{self.name}'"):
+        with library_errors(f"transformers cannot read the configuration of '{self.name}'"):
             config = AutoConfig.for_model(kind, **content)
             count = getattr(config, "num_hidden_layers", 0)
             if not isinstance(count, int) or not 0 <= count <= MOST_LAYERS:
@@ -203,7 +212,7 @@ class ConfiguredModel(Workload):
     def _model(self, config: Any) -> nn.Module:
         from transformers import AutoModelForCausalLM
 
-        with _library_errors(f"transformers cannot build '{self.name}'"), torch.device("meta"):
+        with library_errors(f"transformers cannot build '{self.name}'"), torch.device("meta"):
             # Dropout is off, because kernels on CPUs have none, and the memory of masks would be wrong.
             return AutoModelForCausalLM.from_config(config).eval()
 
@@ -246,7 +255,7 @@ class PythonModel(Workload):
     @property
     def _function(self) -> Callable[..., Any]:
         path, _, name = self.name.rpartition(":")
-        with _library_errors(f"cannot import '{path}'"):
+        with library_errors(f"cannot import '{path}'"):
             module = load_module(path) if path.endswith(".py") else importlib.import_module(path)
         function = getattr(module, name, None)
         if not callable(function):
@@ -267,7 +276,7 @@ class PythonModel(Workload):
 
     def case(self, samples: int, depth: int | None) -> TrainingCase:
         arguments = {} if depth is None else {"layers": depth}
-        with _library_errors(f"{self.name} failed"), torch.device("meta"):
+        with library_errors(f"{self.name} failed"), torch.device("meta"):
             result = self._function(samples, **arguments)
         if not (isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], nn.Module)):
             raise SpmdirError(f"{self.name} returns {shown(result)}; expected (model, loss, batch)")
@@ -276,7 +285,7 @@ class PythonModel(Workload):
 
 
 @contextmanager
-def _library_errors(problem: str) -> Iterator[None]:
+def library_errors(problem: str) -> Iterator[None]:
     """Report any exception of a library or of the user's file as a SpmdirError."""
     try:
         yield

@@ -21,15 +21,16 @@ examples:
   spmd plan-model config.json --ranks 512 --batch 1024 --sequence 8192 --save-plan plan.toml
   spmd plan-model model.py:build --ranks 16 --topology cluster.toml -o sweep.html
 
-MODEL is the config.json of a causal language model of transformers, or FILE.py:FUNCTION. The file is executed. The
-function `build(samples, layers=32)` returns (model, loss, batch), the arguments of `training_step`. No memory is
-allocated for the model. Parameters and the state of AdamW are in f32; the model computes in bf16.
+MODEL is the config.json of a causal language model of transformers, a .pt2 file or FILE.py:FUNCTION. A .pt2 file is
+a program of torch.export.save that returns its loss. FILE.py is executed: the function `build(samples, layers=32)`
+returns (model, loss, batch), the arguments of `training_step`. No memory is allocated for the model, except for the
+weights of a .pt2 file. Parameters and the state of AdamW are in f32; the model computes in bf16.
 """
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of the subcommand."""
-    parser.add_argument("model", metavar="MODEL", help="The model: a config.json, or FILE.py:FUNCTION.")
+    parser.add_argument("model", metavar="MODEL", help="The model: a config.json, a .pt2 or FILE.py:FUNCTION.")
     count = number_parser("ranks", 1, 2**20)
     parser.add_argument("--ranks", required=True, type=count, metavar="N", help="The number of accelerators.")
     parser.add_argument(
@@ -50,6 +51,10 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--workers", type=number_parser("processes", 1, 1024), metavar="N", help=workers)
     rows = "Print the first N rows (default: 20)."
     parser.add_argument("--rows", type=number_parser("rows", 1, 10**6), default=20, metavar="N", help=rows)
+    certify = "Prove how far the decisions of the first N rows are from the best (default: 1)."
+    parser.add_argument("--certify", type=number_parser("rows", 0, 10**6), default=1, metavar="N", help=certify)
+    trust = "Load a .pt2 file even if loading it executes code from it."
+    parser.add_argument("--trust", action="store_true", help=trust)
     plan = "Write the plan of the fastest setting to FILE, for `shard_module(plan=FILE)`."
     parser.add_argument("--save-plan", metavar="FILE", help=plan)
     parser.add_output()
@@ -61,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     Returns: exit status 0; 1 if no setting fits the memory.
     """
     from spmdir.sweep.candidate import DEFAULT_RECIPES
-    from spmdir.sweep.sweep import SweepRequest, sweep
+    from spmdir.sweep.sweep import SweepRequest, certified, sweep
     from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
 
     text = partial(sweep_text, most=options.rows)
@@ -70,9 +75,10 @@ def run(options: argparse.Namespace) -> int:
     if extension not in formats:
         expected = ", ".join(filter(None, formats))
         raise SpmdirError(f"no format has the extension of '{options.output}'; expected {expected}")
-    request = SweepRequest.of(_workload(options), options.ranks, options.batch, options.memory, options.topology)
+    workload = _workload(options)
+    request = SweepRequest.of(workload, options.ranks, options.batch, options.memory, options.topology)
     recipes = tuple(options.recipes.split(",")) if options.recipes else DEFAULT_RECIPES
-    result = sweep(request, recipes, options.workers or os.cpu_count() or 1)
+    result = certified(sweep(request, recipes, options.workers or os.cpu_count() or 1), options.certify)
     write_text(options.output, formats[extension](result), options.model)
     if options.save_plan:
         if result.best is None:
@@ -82,14 +88,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _workload(options: argparse.Namespace) -> Workload:
-    """Return the model to plan: a configuration of transformers, or a function in a Python file."""
+    """Return the model to plan: a configuration of transformers, an exported program, or a function of a file."""
+    from spmdir.sweep.exported_workload import ExportedModel
     from spmdir.sweep.workload import ConfiguredModel, PythonModel
 
     if options.model.endswith(".json"):
         return ConfiguredModel.read(options.model, options.sequence)
+    if options.model.endswith(".pt2"):
+        return ExportedModel.read(options.model, options.sequence, options.trust)
     if ":" in options.model:
         return PythonModel.read(options.model, options.sequence)
-    raise SpmdirError(f"cannot plan {shown(options.model)}; expected a config.json, or FILE.py:FUNCTION")
+    raise SpmdirError(f"cannot plan {shown(options.model)}; expected a config.json, a .pt2 or FILE.py:FUNCTION")
 
 
 def _parse_size(text: str) -> float:

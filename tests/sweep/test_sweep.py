@@ -20,6 +20,7 @@ from spmdir.sweep.sweep import (
     Sweep,
     SweepRequest,
     bound_of,
+    certified,
     gradient_seconds,
     settings_of,
     state_bytes,
@@ -150,6 +151,31 @@ def test_processes_build_the_model_of_a_file(tmp_path: Path) -> None:
     )
     result = sweep(SweepRequest.of(PythonModel.read(f"{path}:build"), 4), ("ddp", "fsdp"), workers=2)
     assert {setting.candidate.recipe for setting in result.settings} == {"ddp", "fsdp"}
+
+
+EXPERTS = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("kind", EXPERTS)
+def test_recipes_that_do_not_fit_a_model_of_experts_are_skipped(kind: str, tmp_path: Path) -> None:
+    path = config_file(tmp_path, model_type=kind, num_hidden_layers=2, **EXPERTS[kind])
+    result = sweep(SweepRequest.of(ConfiguredModel.read(path), 4), ("fsdp", "fsdp*tp*sp"))
+    assert [setting.candidate.recipe for setting in result.settings] == ["fsdp"]
+    text = sweep_text(result)
+    assert "skipped fsdp*tp*sp on dp=2,tp=2: 'model.layers.*.mlp.experts' has the style 'moe_tp_experts'" in text
+
+
+def test_first_row_has_a_certificate(free: Sweep) -> None:
+    result = certified(free, 1)
+    first, *others = result.settings
+    assert first.gap is not None and 0 <= first.gap < 0.02
+    assert {setting.gap for setting in others} == {None}
+    rows = [line for line in sweep_text(result).splitlines() if line.startswith("dp=")]
+    assert rows[0].endswith("%") and rows[1].endswith(" -")
+    assert attrs.evolve(first, gap=None) == free.settings[0]
 
 
 def test_plan_of_a_row_is_a_plan_file_for_the_whole_model(free: Sweep, tmp_path: Path) -> None:

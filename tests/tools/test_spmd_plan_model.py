@@ -42,7 +42,7 @@ def test_status_is_1_if_nothing_fits(config: str, capsys) -> None:
     ("arguments", "message"),
     [
         (["absent.json", "--ranks", "4"], "cannot read the configuration absent.json"),
-        (["model.bin", "--ranks", "4"], "cannot plan 'model.bin'; expected a config.json, or FILE.py:FUNCTION"),
+        (["model.bin", "--ranks", "4"], "cannot plan 'model.bin'; expected a config.json, a .pt2 or FILE.py:FUNCTION"),
         (["CONFIG"], "--ranks"),
         (["CONFIG", "--ranks", "0"], "invalid number of ranks '0'"),
         (["CONFIG", "--ranks", "4", "--memory", "much"], "'much' is not a size"),
