@@ -18,10 +18,12 @@ from spmdir.sweep.captures import CaptureOptions, imported
 from spmdir.sweep.workload import ConfiguredModel
 from tests.sweep.test_workload import config_file
 
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+
 
 @pytest.mark.parametrize("recipe", RECIPE_AXES)
 def test_shared_trace_is_the_trace_under_a_plan(recipe: str, tmp_path: Path) -> None:
-    workload = ConfiguredModel.read(config_file(tmp_path))
+    workload = ConfiguredModel.read(config_file(tmp_path, **(MIXTRAL if "ep" in recipe else {})))
     candidate = next(candidates(8, 4, [recipe]))
     shared, _ = imported(workload, candidate, CaptureOptions(8, False, False, 2))
     case = workload.case(8, 2)

@@ -160,12 +160,22 @@ EXPERTS = {
 
 
 @pytest.mark.parametrize("kind", EXPERTS)
-def test_recipes_that_do_not_fit_a_model_of_experts_are_skipped(kind: str, tmp_path: Path) -> None:
+def test_models_of_experts_are_priced(kind: str, tmp_path: Path) -> None:
     path = config_file(tmp_path, model_type=kind, num_hidden_layers=2, **EXPERTS[kind])
     result = sweep(SweepRequest.of(ConfiguredModel.read(path), 4), ("fsdp", "fsdp*tp*sp"))
+    assert {setting.candidate.recipe for setting in result.settings} == {"fsdp", "fsdp*tp*sp"}
+
+
+def test_recipes_that_do_not_fit_the_model_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build(samples):\n"
+        "    return nn.Linear(8, 8), lambda model, x: model(x).square().mean(), torch.ones(samples, 8)\n"
+    )
+    result = sweep(SweepRequest.of(PythonModel.read(f"{path}:build"), 4), ("fsdp", "fsdp*tp*sp"))
     assert [setting.candidate.recipe for setting in result.settings] == ["fsdp"]
-    text = sweep_text(result)
-    assert "skipped fsdp*tp*sp on dp=2,tp=2: 'model.layers.*.mlp.experts' has the style 'moe_tp_experts'" in text
+    assert "skipped fsdp*tp*sp on dp=2,tp=2: tp finds no layers to shard in Linear; expected" in sweep_text(result)
 
 
 def test_first_row_has_a_certificate(free: Sweep) -> None:
