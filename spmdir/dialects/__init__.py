@@ -1,6 +1,6 @@
 """The IR: the dialects `spmd` and `aten`, their attributes and types, and their text.
 
-May import: core, rules, reshard, search; never torch.
+May import: core, pipelined, rules, reshard, search; never torch.
 Start with spmd.py, the table of the dialect, and ir.py, which reads, verifies and prints a module.
 
 value_op.py is the base class of all tensor ops. aten.py generates the classes of torch ops by name, and op_lookup.py

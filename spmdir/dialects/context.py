@@ -340,7 +340,7 @@ class IRParser(Parser):
 
 
 WIDTH = 250
-"""The maximum length of a line with arguments of an outlined layer."""
+"""The maximum length of a line with arguments of an outlined layer or of a stage."""
 
 
 class IRPrinter(Printer):
@@ -350,9 +350,11 @@ class IRPrinter(Printer):
 
     Attributes:
         shardings: the aliases of the printed shardings; None to print shardings without aliases.
+        has_stages: whether functions are stages of a pipelined step. Their arguments share lines.
     """
 
     shardings: ShardingAliases | None = None
+    has_stages: bool = False
     _reserved: frozenset[str] = frozenset()
 
     @cached_property
@@ -431,7 +433,8 @@ class IRPrinter(Printer):
             width += len(", ") + len(text)
             if index:
                 is_same_layer = layers[index] is not None and layers[index] == layers[index - 1]
-                fits_line = layer_named(op) is not None and len(margin) + width <= WIDTH
+                is_called = layer_named(op) is not None or self.has_stages
+                fits_line = is_called and len(margin) + width <= WIDTH
                 self.print_string(", " if is_same_layer or fits_line else ",\n" + "  " * self._indent + margin)
                 width = width if is_same_layer or fits_line else len(text)
             self.print_string(text)

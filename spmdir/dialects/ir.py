@@ -22,6 +22,7 @@ from spmdir.dialects.context import IRContext, IRParser, IRPrinter
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.pipeline_op import PipelineOp, pipeline_op
 from spmdir.dialects.sharding_aliases import ShardingAliases
 from spmdir.dialects.sharding_checks import declaration
 from spmdir.dialects.spmd import Spmd
@@ -158,7 +159,8 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
     if generic or not isinstance(module, ModuleOp) or module.attributes or not module.body.block.ops:
         printer.print_op(module)
         return _with_locations(printer, buffer)
-    if any(layer_named(op) is not None for op in module.body.block.ops):
+    printer.has_stages = pipeline_op(module) is not None
+    if printer.has_stages or any(layer_named(op) is not None for op in module.body.block.ops):
         printer.shardings = ShardingAliases()
     parts = []
     for op in module.body.block.ops:
@@ -168,7 +170,7 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
         buffer.truncate()
     definitions = "" if printer.shardings is None else printer.shardings.definitions()
     if definitions:
-        declaration_count = sum(not isinstance(op, FuncOp) for op in module.body.block.ops)
+        declaration_count = sum(not isinstance(op, (FuncOp, PipelineOp)) for op in module.body.block.ops)
         parts.insert(declaration_count, definitions.rstrip())
     printer.print_string("\n\n".join(parts))
     return _with_locations(printer, buffer)

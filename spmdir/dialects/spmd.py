@@ -24,6 +24,7 @@ from spmdir.dialects.collectives import WaitOp, collective_ops, find_collective
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.host_ops import OffloadOp, OffloadStartOp, ReloadOp, ReloadStartOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
+from spmdir.dialects.pipeline_op import PipelineOp, StepAttr
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring_ops import RING_CLASSES
 from spmdir.dialects.row_exchanges import EXPERT_CLASSES
@@ -63,6 +64,7 @@ Spmd = Dialect(
     "spmd",
     [
         MeshOp,
+        PipelineOp,
         SizesOp,
         SizeOfOp,
         ConstantOp,
@@ -83,6 +85,7 @@ Spmd = Dialect(
     ],
     [
         MeshAttr,
+        StepAttr,
         ShardingAttr,
         ShardingsAttr,
         ArgumentsAttr,

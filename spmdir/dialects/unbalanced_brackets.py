@@ -18,9 +18,10 @@ _CLOSING = {"<": ">", "{": "}", "(": ")", "[": "]"}
 _OPENING = {closing: opening for opening, closing in _CLOSING.items()}
 
 _TOKEN = re.compile(
-    r"""(?P<comment>//[^\n]*) | (?P<string>"(?:[^"\\\n]|\\.)*+"?) | (?P<arrow>->) | (?P<bracket>[<>(){}\[\]])
+    r"""(?P<comment>//[^\n]*) | (?P<string>"(?:[^"\\\n]|\\.)*+"?) | (?P<arrow>->|(?<=[FIWBU])[0-9]+>)
+      | (?P<bracket>[<>(){}\[\]])
       | (?P<op>(?:(?<=\n)|\A)[ \t]*(?:%[\w$.\-]+(?:[ \t]*,[ \t]*%[\w$.\-]+)*(?::[0-9]+)?[ \t]*=|(?:func\.)?return\b))
-      | (?P<top>(?:(?<=\n)|\A)[ \t]*(?:func\.func|spmd\.mesh|spmd\.sizes)\b)""",
+      | (?P<top>(?:(?<=\n)|\A)[ \t]*(?:func\.func|spmd\.mesh|spmd\.sizes|spmd\.pipeline)\b)""",
     re.VERBOSE | re.ASCII,
 )
 _BODY = re.compile(r"[ \t]*(?://[^\n]*)?(?:\n|\Z)")

@@ -18,6 +18,8 @@ from spmdir.dialects.deadlock_check import check_in_flight
 from spmdir.dialects.function_checks import check_function, check_layer_call
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.pipeline_check import check_step
+from spmdir.dialects.pipeline_op import PipelineOp, pipeline_op
 from spmdir.dialects.recomputation import check_recomputations
 from spmdir.dialects.size_ops import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.stage_inference import check_stage
@@ -26,11 +28,12 @@ from spmdir.dialects.value_op import ValueOp
 _DECLARATIONS: tuple[tuple[type[Operation], str], ...] = (
     (MeshOp, "the module declares {} meshes; expected one"),
     (SizesOp, "the module has {} spmd.sizes ops; declare all sizes in one"),
+    (PipelineOp, "the module has {} spmd.pipeline ops; expected one"),
 )
 """Ops that a module has at most once, each with the error for several."""
 
 _MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
-    ModuleOp: (MeshOp, SizesOp, FuncOp),
+    ModuleOp: (MeshOp, SizesOp, FuncOp, PipelineOp),
     FuncOp: (CallOp, ReturnOp),
 }
 """Op → ops that it may contain, apart from tensor ops."""
@@ -92,6 +95,9 @@ def mistakes(
             yield function, _located(error, function)
         except SpmdirError as error:
             yield function, error
+    step = pipeline_op(module) if not invalid_ops and kinds == (Operation,) else None
+    if step is not None:
+        yield from ((step, error) for error in check_step(step))
 
 
 def _located(error: Exception, op: Operation) -> SpmdirError:

@@ -22,6 +22,8 @@ PASSES: PassTable = {
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
     "split-matmul": "spmdir.passes.split_matmul:SplitMatmulPass",
+    "cut-stages": "spmdir.passes.cut_stages:CutStagesPass",
+    "make-schedule": "spmdir.passes.make_schedule:MakeSchedulePass",
     "localize": "spmdir.passes.localize:LocalizePass",
     "fit-memory": "spmdir.passes.fit_memory:FitMemoryPass",
     "bucket": "spmdir.passes.bucket:BucketPass",

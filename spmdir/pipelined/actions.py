@@ -18,8 +18,8 @@ from typing import Literal
 
 import attrs
 
-Kind = Literal["F", "I", "W", "B"]
-"""Forward, input gradient, weight gradient, both gradients."""
+Kind = Literal["F", "I", "W", "B", "U"]
+"""Forward, input gradient, weight gradient, both gradients, update. The update has rounds in place of micro-batches."""
 
 SENDS: tuple[Kind, ...] = ("F", "I", "B")
 """The kinds of actions whose result another stage needs."""
@@ -50,7 +50,8 @@ class StageMessage:
 
 Entry = Action | StageMessage
 
-_ACTION = re.compile(r"([0-9]{1,6})([FIWB])([0-9]{1,6})")
+_ACTION = re.compile(r"([0-9]{1,6})([FIWBU])([0-9]{1,6})")
+_MESSAGE = re.compile(r"([^>]*)>([0-9]{1,6})")
 
 
 def parse_action(text: str) -> Action | None:
@@ -62,15 +63,32 @@ def parse_action(text: str) -> Action | None:
     return Action(int(stage), kind, int(micro))  # type: ignore[arg-type]  # the pattern has the kinds
 
 
+def parse_entry(text: str) -> Entry | None:
+    """Return the action or the message of a text such as `2F0` or `0F0>1`; None if the text is neither."""
+    match = _MESSAGE.fullmatch(text)
+    action = parse_action(match[1] if match else text)
+    return StageMessage(action, int(match[2])) if match and action else action
+
+
+Part = tuple[int, Kind]
+"""(stage, kind): the part of a step that an action runs on one micro-batch."""
+
+
 @attrs.frozen(cache_hash=True)
 class StageMap:
     """The placement of stages: stage → coordinate of the pipeline axis.
 
     Attributes:
         coordinates: [stage], its coordinate.
+        links: (producer, consumer) for each pair of parts of different stages with a value that one computes and the
+            other uses. None: each stage uses only values of its neighbours. With a skip connection, there is a link
+            such as ((0, "F"), (2, "F")).
+        is_split: whether stages have `I` and `W` in place of `B`; None if an order may have either.
     """
 
     coordinates: tuple[int, ...]
+    links: frozenset[tuple[Part, Part]] | None = None
+    is_split: bool | None = None
 
     @property
     def stages(self) -> int:
@@ -87,18 +105,42 @@ class StageMap:
         return tuple(stage for stage, place in enumerate(self.coordinates) if place == coordinate)
 
     def consumer(self, action: Action) -> int | None:
-        """Return the stage that needs the result of `action`; None if no stage does."""
+        """Return the neighbour that needs the result of `action`; None if no stage does."""
         if action.kind not in SENDS:
             return None
         stage = action.stage + 1 if action.kind == "F" else action.stage - 1
         return stage if 0 <= stage < self.stages else None
 
-    def message(self, action: Action) -> StageMessage | None:
-        """Return the message after `action`; None if its result stays on the coordinate."""
-        consumer = self.consumer(action)
-        if consumer is None or self.coordinates[consumer] == self.coordinates[action.stage]:
-            return None
-        return StageMessage(action, self.coordinates[consumer])
+    def messages(self, action: Action) -> tuple[StageMessage, ...]:
+        """Return the messages after `action`, one for each other coordinate that uses its result."""
+        source, targets = self.coordinates[action.stage], set[int]()
+        if self.links is None:
+            consumer = self.consumer(action)
+            targets.update(() if consumer is None else (self.coordinates[consumer],))
+        else:
+            targets.update(self._targets.get((action.stage, action.kind), ()))
+        return tuple(StageMessage(action, target) for target in sorted(targets - {source}))
+
+    def message_to(self, operand: Action, action: Action) -> StageMessage | None:
+        """Return the message that takes the result of `operand` to `action`; None if both are on one coordinate."""
+        source, target = self.coordinates[operand.stage], self.coordinates[action.stage]
+        return None if source == target else StageMessage(operand, target)
+
+    @cached_property
+    def _targets(self) -> dict[Part, set[int]]:
+        """Return part → the coordinates that use its result."""
+        targets: dict[Part, set[int]] = {}
+        for producer, (stage, _) in self.links or ():
+            targets.setdefault(producer, set()).add(self.coordinates[stage])
+        return targets
+
+    @cached_property
+    def _producers(self) -> dict[Part, list[Part]]:
+        """Return part → the parts of other stages whose results it uses."""
+        producers: dict[Part, list[Part]] = {}
+        for producer, consumer in sorted(self.links or ()):
+            producers.setdefault(consumer, []).append(producer)
+        return producers
 
     def coordinates_of(self, entry: Entry) -> tuple[int, ...]:
         """Return the coordinate that runs an action, or the sender and the receiver of a message."""
@@ -113,15 +155,14 @@ class StageMap:
             split: whether backward is split into `I` and `W`.
         """
         stage, micro = action.stage, action.micro
-        if action.kind == "F":
-            if stage:
-                yield Action(stage - 1, "F", micro)
-        elif action.kind == "W":
-            yield Action(stage, "I", micro)
-        else:
-            yield Action(stage, "F", micro)
-            if stage + 1 < self.stages:
-                yield Action(stage + 1, "I" if split else "B", micro)
+        if action.kind != "F":
+            yield Action(stage, "I" if action.kind == "W" else "F", micro)
+        if self.links is not None:
+            yield from (Action(*producer, micro) for producer in self._producers.get((stage, action.kind), ()))
+        elif action.kind == "F" and stage:
+            yield Action(stage - 1, "F", micro)
+        elif action.kind in "IB" and stage + 1 < self.stages:
+            yield Action(stage + 1, "I" if split else "B", micro)
 
 
 def looped(ranks: int, stages_per_rank: int = 1) -> StageMap:

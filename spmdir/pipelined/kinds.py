@@ -53,7 +53,7 @@ def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int |
     limits = [live or stage_map.stages] * stage_map.ranks
     candidates = [
         list_order(stage_map, micro, times, split, limits, priority, preference)
-        for split in (True, False)
+        for split in ((True, False) if stage_map.is_split is None else (stage_map.is_split,))
         for priority in (GRADIENTS_FIRST, FORWARDS_FIRST)
         for preference in (deepest_first, by_groups)
     ]
@@ -100,7 +100,14 @@ KINDS = {
 (2401.10241) and V-shaped schedules (2405.15362)."""
 
 
-def make_order(kind: str, ranks: int, micro: int, times: StageTimes, live: int | None = None) -> StepOrder:
+def make_order(
+    kind: str,
+    ranks: int,
+    micro: int,
+    times: StageTimes,
+    live: int | None = None,
+    stages: StageMap | None = None,
+) -> StepOrder:
     """Return the order of a kind for the given times.
 
     Args:
@@ -109,6 +116,7 @@ def make_order(kind: str, ranks: int, micro: int, times: StageTimes, live: int |
         micro: the number of micro-batches.
         times: the times of the stages; their number is a multiple of `ranks`.
         live: how many activations of a stage a rank may hold, for "search"; as many as for "zb" if None.
+        stages: the links of stages and whether their backward is split. Their placement is not used.
 
     Raises:
         SpmdirError: the kind is unknown, or does not fit the number of stages or micro-batches.
@@ -120,7 +128,10 @@ def make_order(kind: str, ranks: int, micro: int, times: StageTimes, live: int |
     """
     if kind not in KINDS:
         raise SpmdirError(f"unknown kind '{kind}'; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
-    return KINDS[kind].make(stage_map_of(kind, ranks, times.stages), micro, times, live)
+    stage_map = stage_map_of(kind, ranks, times.stages)
+    if stages is not None:
+        stage_map = attrs.evolve(stage_map, links=stages.links, is_split=stages.is_split)
+    return KINDS[kind].make(stage_map, micro, times, live)
 
 
 def stage_map_of(kind: str, ranks: int, stages: int) -> StageMap:

@@ -101,8 +101,7 @@ def list_order(
         scheduled.append((start, number, action))
     entries: list[Entry] = []
     for _, _, action in sorted(scheduled):
-        message = stage_map.message(action)
-        entries += [action, *([message] if message else [])]
+        entries += [action, *stage_map.messages(action)]
     return StepOrder(stage_map, micro, tuple(entries), split)
 
 

@@ -56,7 +56,7 @@ def order_of_rows(
             after(first, second)
     for action in all_actions(stage_map.stages, micro, split):
         for operand in stage_map.operands(action, split):
-            message = stage_map.message(operand) if operand.stage != action.stage else None
+            message = stage_map.message_to(operand, action)
             if message is not None:
                 after(operand, message)
             after(message or operand, action)
@@ -110,7 +110,7 @@ def _messages_at_both_ends(
         end[action] = free[rank] = start + 1
         position[rank] += 1
         result[rank].append(action)
-        if message := stage_map.message(action):
+        for message in stage_map.messages(action):
             result[rank].append(message)
             result[message.target].append(message)
     return result
@@ -134,7 +134,7 @@ def _find_message_faults(
     """Yield a message for each message between ranks that is missing at an end, repeated, or unexpected."""
     ranks_of = {entry: ranks for entry, ranks in _ranks_of(rows).items() if not isinstance(entry, Action)}
     for action in all_actions(stage_map.stages, micro, split):
-        if message := stage_map.message(action):
+        for message in stage_map.messages(action):
             ranks, ends = ranks_of.pop(message, []), sorted(stage_map.coordinates_of(message))
             if sorted(ranks) != ends:
                 yield f"the message after {action} is on {_ranks(ranks)}; expected it once on each of {_ranks(ends)}"
@@ -258,7 +258,7 @@ def _entry(token: str, location: Location, stage_map: StageMap, split: bool) -> 
     sender = int(stage) if end == "SEND" else int(stage) + (-1 if direction == "F" else 1)
     backward = "I" if split else "B"
     if 0 <= sender < stage_map.stages:
-        message = stage_map.message(Action(sender, "F" if direction == "F" else backward, int(micro)))  # type: ignore
-        if message is not None:
+        action = Action(sender, "F" if direction == "F" else backward, int(micro))  # type: ignore
+        for message in stage_map.messages(action):
             return message
     raise SpmdirError(f"'{token}' sends nothing to another rank; expected only messages between ranks", location)

@@ -21,13 +21,12 @@ from spmdir.runtime.traced_locations import record_locations
 from spmdir.runtime.watch_step import watch_step
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
+from spmdir.transforms.stages.step_parts import ACCUMULATED, SUMS
 
 TrainingState = dict[str, Any]
 """`parameters`, `buffers` and optimizer states such as `exp_avg`, each by FQN; `lr` and `step` by group."""
 
-_SUMS = ("gradients", "loss")
-_ACCUMULATED = (*_SUMS, "buffers")
-_STEP_ENTRIES = ("parameters", "grad_norm", *_ACCUMULATED)
+_STEP_ENTRIES = ("parameters", "grad_norm", *ACCUMULATED)
 """The entries of the state that do not belong to the optimizer."""
 
 _POSITIVE = Kind(
@@ -136,10 +135,10 @@ class TrainingStep:
     def __call__(self, state: TrainingState, *args: Any) -> tuple[Tensor, TrainingState]:
         """Return the mean loss of the micro-batches, and the new state."""
         *earlier_batches, last_batch = self.split_batch(args)
-        state = {**state, **pytree.tree_map(torch.zeros_like, {key: state[key] for key in _SUMS if key in state})}
+        state = {**state, **pytree.tree_map(torch.zeros_like, {key: state[key] for key in SUMS if key in state})}
         for micro_batch in earlier_batches:
             new_state = self.micro_step(state, *micro_batch)[1]
-            state = {key: new_state[key] if key in _ACCUMULATED else entry for key, entry in state.items()}
+            state = {key: new_state[key] if key in ACCUMULATED else entry for key, entry in state.items()}
         return self.micro_step(state, *last_batch)
 
     def micro_step(self, state: TrainingState, *args: Any) -> tuple[Tensor, TrainingState]:
@@ -199,11 +198,11 @@ class TrainingStep:
 
     def is_accumulated(self, name: str) -> bool:
         """Return whether each micro-batch updates the tensor `name` of the state, not only the last one."""
-        return name.partition(".")[0] in _ACCUMULATED
+        return name.partition(".")[0] in ACCUMULATED
 
     def is_sum(self, name: str) -> bool:
         """Return whether the tensor `name` of the state is a sum over micro-batches that starts at 0."""
-        return self.micro_batches > 1 and name.partition(".")[0] in _SUMS
+        return self.micro_batches > 1 and name.partition(".")[0] in SUMS
 
     def rates(self) -> dict[str, float]:
         """Return name in the state → current learning rate of the optimizer, such as `lr.0` for group 0.

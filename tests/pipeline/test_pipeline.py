@@ -97,7 +97,7 @@ def test_a_wrong_pipeline_says_what_was_found_and_expected(text: str, message: s
     assert message in str(raised.value)
 
 
-ANY = ("inline", "localize", "outline-layers", "verify-spmd", "canonicalize", "cse", "dce", "probe")
+ANY = ("inline", "localize", "outline-layers", "verify-spmd", "make-schedule", "canonicalize", "cse", "dce", "probe")
 """The passes that take modules with types of either kind."""
 
 LOCAL = [name for name in PASSES if isinstance(make_pass(name, {}), LocalPass)]

@@ -1,0 +1,162 @@
+"""Verification of a pipelined step: its stages, the flow of values between its functions, and its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from xdsl.dialects.func import FuncOp
+
+from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError, did_you_mean
+from spmdir.dialects.attributes import print_type
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.pipeline_flow import StepFlow
+from spmdir.dialects.pipeline_op import PipelineOp
+from spmdir.dialects.values import function_attrs, signature_name
+from spmdir.pipelined.actions import Action
+from spmdir.pipelined.global_order import find_order_faults, stage_coordinates_faults
+
+
+def check_step(op: PipelineOp) -> Iterator[SpmdirError]:
+    """Yield the located errors of a pipelined step: of its stages, of the flow of values, and of the order."""
+    step = op.step
+    for key, number in (("ranks", step.ranks), ("micro-batches", step.micro), ("stages", len(step.stages))):
+        if not number:
+            yield UnsupportedError(f"the step has 0 {key}; expected one or more", location_of(op))
+            return
+    for message in stage_coordinates_faults(step.coordinates, step.ranks):
+        yield UnsupportedError(message, location_of(op))
+        return
+    errors = list(_check_kinds(op))
+    yield from errors
+    if errors:
+        return
+    try:
+        flow = StepFlow.of(op)
+    except SpmdirError as error:
+        yield error
+        return
+    errors = [*_check_types(flow), *_check_values(op, flow), *_check_written_state(flow)]
+    yield from errors
+    if errors or not step.entries:
+        return
+    faults = find_order_faults(flow.stage_map, step.micro, step.is_split, flow.updates, step.entries)
+    for position, message in faults:
+        yield UnsupportedError(message, op.entry_location(position))
+
+
+def _check_kinds(op: PipelineOp) -> Iterator[SpmdirError]:
+    """Yield an error for each stage without the functions of its kinds."""
+    for number, stage in enumerate(op.step.stages):
+        kinds = [kind for kind, _ in stage.functions if kind != "U"]
+        expected = ["F", "I", "W"] if op.step.is_split else ["F", "B"]
+        if sorted(kinds) != sorted(expected):
+            yield UnsupportedError(
+                f"stage {number} has functions of the kinds {', '.join(kinds) or 'none'}; expected one of each of "
+                f"{', '.join(expected)}",
+                op.stage_location(number),
+            )
+
+
+def _check_types(flow: StepFlow) -> Iterator[SpmdirError]:
+    """Yield an error for each argument or result with another type or sharding than where its name comes first."""
+    first: dict[tuple[str, int | None], tuple[Any, Any, str]] = {}
+    for part in sorted(flow.functions, key=lambda part: part.kind == "U"):
+        function = flow.functions[part]
+        types = function.function_type
+        signature = [("arg_attrs", index, type_) for index, type_ in enumerate(types.inputs)]
+        signature += [("res_attrs", index, type_) for index, type_ in enumerate(types.outputs)]
+        for attribute, index, type_ in signature:
+            name = signature_name(function, attribute, index)
+            sharding = function_attrs(function, attribute, index).get("spmd.sharding")
+            key = name, part.stage if flow.step.is_state(name) else None
+            here = _at(function)
+            other_type, other_sharding, place = first.setdefault(key, (type_, sharding, here))
+            if (other_type, other_sharding) != (type_, sharding):
+                texts = _type_text(type_, sharding), _type_text(other_type, other_sharding)
+                yield ShardingError(
+                    f"'{name}' is {texts[0]} in {here}, but {texts[1]} in {place}; expected one type and one sharding",
+                    location_of(function),
+                )
+
+
+def _at(function: FuncOp) -> str:
+    return f"@{function.sym_name.data}"
+
+
+def _type_text(type_: Any, sharding: Any) -> str:
+    return f"{print_type(type_)}{f' <{sharding.data}>' if sharding else ''}"
+
+
+def _check_values(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
+    """Yield an error for each value without one producer, or without a user."""
+    step = flow.step
+    for name, producers in flow.producers.items():
+        kinds = {producer.kind == "U" for producer in producers}
+        stages = {producer.stage for producer in producers}
+        if len(producers) > 1 and (kinds != {True} or len(stages) < len(producers)):
+            function = flow.functions[producers[1]]
+            yield UnsupportedError(
+                f"'{name}' is a result of {_at(flow.functions[producers[0]])} and of "
+                f"{_at(function)}; expected one function that computes it",
+                location_of(function),
+            )
+    used = {name for operands in flow.operands.values() for name in operands} | {*step.outputs}
+    for name, producers in flow.producers.items():
+        if name not in used:
+            function = flow.functions[producers[0]]
+            yield UnsupportedError(
+                f"no function uses the result '{name}' of {_at(function)}; remove it, or name it in outputs",
+                location_of(function),
+            )
+    for part, operands in flow.operands.items():
+        function = flow.functions[part]
+        for name in flow.arguments(part):
+            if name in step.batch or step.is_state(name):
+                continue
+            if name not in operands:
+                known = [*flow.producers, *step.batch]
+                yield UnsupportedError(
+                    f"no function computes the argument '{name}' of {_at(function)}; expected an input of the step, "
+                    f"state, or a result of another function{did_you_mean(name, known)}",
+                    location_of(function),
+                )
+            elif not _is_before(operands[name], part):
+                yield UnsupportedError(
+                    f"{_at(function)} uses '{name}' of {_at(flow.functions[operands[name]])}, which does not run "
+                    "before it; expected a result of an earlier function of the same micro-batch",
+                    location_of(function),
+                )
+    for name in step.outputs:
+        if not step.is_state(name) and not any(part.kind == "U" for part in flow.producers.get(name, ())):
+            yield UnsupportedError(
+                f"no update computes the output '{name}'; expected state or a result of an update", location_of(op)
+            )
+
+
+_RANK = {"F": 0, "I": 1, "B": 1, "W": 2}
+
+
+def _is_before(producer: Action, user: Action) -> bool:
+    """Return whether a function may use a result of another: it runs earlier in each step."""
+    if (producer.kind == "U") != (user.kind == "U"):
+        return False
+    if producer.kind == "U":
+        return producer.micro < user.micro
+    return producer.stage != user.stage or _RANK[producer.kind] < _RANK[user.kind]
+
+
+def _check_written_state(flow: StepFlow) -> Iterator[SpmdirError]:
+    """Yield an error for state that one function of a micro-batch writes, and another reads or writes."""
+    for stage in range(len(flow.step.stages)):
+        parts = [part for part in flow.functions if part.stage == stage and part.kind != "U"]
+        for writer in parts:
+            for name in filter(flow.step.is_state, flow.results(writer)):
+                for other in parts:
+                    if other != writer and name in (*flow.arguments(other), *flow.results(other)):
+                        function = flow.functions[other]
+                        yield UnsupportedError(
+                            f"{_at(function)} uses '{name}', which {_at(flow.functions[writer])} "
+                            "changes for each micro-batch; expected one function that reads and changes it",
+                            location_of(function),
+                        )

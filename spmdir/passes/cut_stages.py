@@ -1,0 +1,113 @@
+"""cut-stages: cut a training step of one micro-batch into the stages of a pipelined step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+
+from spmdir.analysis.op_seconds import op_seconds, work_alone
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.pipeline_op import pipeline_op
+from spmdir.dialects.stage_inference import is_undecided
+from spmdir.dialects.values import sharding_of
+from spmdir.pipeline.base_passes import global_functions, reject_open_sizes
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.reshard.topology import Topology
+from spmdir.rules import RuleSet
+from spmdir.transforms.stages.backward_cut import ForwardStages
+from spmdir.transforms.stages.cut import cut_step
+from spmdir.transforms.stages.forward_cut import balanced_cuts, cut_at_modules, stages_at
+from spmdir.transforms.stages.step_parts import StepParts, micro_batches
+
+BACKWARD = 2.0
+"""The time of the backward of an op, in times of its forward."""
+
+
+@dataclass(frozen=True)
+class CutStagesPass(ModulePass, MachineOptions):
+    """Cuts a training step into the stages of a pipeline: functions for forward, backward and update of each stage."""
+
+    name = "cut-stages"
+
+    ranks: int = 0
+    """The number of ranks along the pipeline axis; 0 for the number of stages."""
+
+    stages: int = 0
+    """The number of stages; 0 for as many as ranks. The stages take about the same time."""
+
+    at: tuple[str, ...] = ()
+    """The modules with which stages begin, such as `layers.2,layers.4` for three stages, in place of `stages`."""
+
+    axis: str = "pp"
+    """The name of the pipeline axis."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Cut the step.
+
+        Raises:
+            SpmdirError: the module is not a decided training step, or an option does not fit it; located.
+        """
+        assert isinstance(ctx, IRContext)
+        reject_open_sizes(op, self.name)
+        function, mesh = self._function(op), ir.mesh(op)
+        count = self.stages or (len(self.at) + 1 if self.at else self.ranks)
+        ranks = self.ranks or count
+        if count < 1 or (self.at and self.stages not in (0, len(self.at) + 1)):
+            raise UnsupportedError(
+                f"found stages={self.stages}, ranks={self.ranks} and {len(self.at)} modules in `at`; expected a number "
+                "of ranks or stages, as in cut-stages{ranks=2}, and one module less than stages",
+                location_of(function),
+            )
+        if self.axis in mesh.axis_names:
+            raise UnsupportedError(
+                f"the mesh has the axis '{self.axis}'; expected a mesh without the pipeline axis, since no tensor is "
+                "sharded over it",
+                location_of(ir.mesh_op(op)),
+            )
+        topology = self.machine(ctx, function).topology
+
+        def cut(parts: StepParts) -> ForwardStages:
+            if self.at:
+                return cut_at_modules(parts, self.at)
+
+            def seconds(operation: Operation) -> float:
+                return (1 + BACKWARD) * forward_seconds(operation, mesh, ctx.rules, topology)
+
+            def message(size: float) -> float:
+                return topology.inter_latency + size / topology.inter_bandwidth
+
+            return stages_at(parts, balanced_cuts(parts, count, micro_batches(parts), seconds, message))
+
+        cut_step(op, function, cut, self.axis, ranks)
+
+    def _function(self, module: ModuleOp) -> FuncOp:
+        """Return the step of a module; raise a located error if it is cut already, or is not decided."""
+        if (step := pipeline_op(module)) is not None:
+            raise UnsupportedError("the step is cut into stages already", location_of(step))
+        function = ir.main_function(module)
+        global_functions(module, self.name)
+        if is_undecided(function):
+            raise UnsupportedError("the step has values without a sharding; run propagate first", location_of(function))
+        return function
+
+
+def forward_seconds(op: Operation, mesh: Mesh, rules: RuleSet, topology: Topology) -> float:
+    """Return the time of a torch op on the busiest rank; 0 for another op."""
+    if not isinstance(op, AtenOp):
+        return 0.0
+    operands = tuple((meta, s) for v in op.tensors if (meta := meta_of(v.type)) and (s := sharding_of(v)) is not None)
+    results = tuple((meta, s) for meta, s in zip(op.metas, op.shardings, strict=True) if meta and s is not None)
+    rule = rules.instantiate(op.call())
+    work = work_alone(rule, op.name, tuple(meta for meta, _ in operands), tuple(meta for meta, _ in results))
+    return op_seconds(work, operands, results, mesh, topology)

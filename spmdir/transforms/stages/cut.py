@@ -1,0 +1,167 @@
+"""Replace a training step of one micro-batch by the functions of its stages and the op `spmd.pipeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.rewriter import Rewriter
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.pipeline_op import PipelineOp
+from spmdir.pipelined.actions import Kind
+from spmdir.pipelined.step import PipelinedStep, Stage
+from spmdir.transforms.stages.backward_cut import ForwardStages, backward_stages
+from spmdir.transforms.stages.stage_functions import StageFunction, ValueNames, build_function
+from spmdir.transforms.stages.step_parts import SUMS, StepParts, find_parts, free_sources, micro_batches
+from spmdir.transforms.stages.tied_sums import split_tied_sums
+from spmdir.transforms.stages.update_places import UpdatePlaces, placed_ops
+
+_NAMES: dict[Kind, str] = {"F": "forward", "B": "backward", "U": "update"}
+
+
+def cut_step(
+    module: ModuleOp,
+    function: FuncOp,
+    cut: Callable[[StepParts], ForwardStages],
+    axis: str,
+    ranks: int,
+) -> None:
+    """Replace `function` by the functions of its stages, and a step without an order.
+
+    Args:
+        cut: returns the stages of the forward.
+        axis, ranks: the pipeline axis.
+
+    Raises:
+        UnsupportedError: the function is not a step that accumulates gradients, or cannot be cut; located.
+    """
+    parts = find_parts(function)
+    forward = cut(parts)
+    if split_tied_sums(parts, forward):
+        parts = find_parts(function)
+    if forward.count % ranks:
+        raise UnsupportedError(
+            f"the step has {forward.count} stages for {ranks} ranks along '{axis}'; expected a multiple of {ranks}",
+            location_of(function),
+        )
+    stage_of = {**forward.stage_of, **backward_stages(parts, forward, _fixed_sums(parts, forward))}
+    names = ValueNames(parts)
+    planned = [
+        *_micro_functions(parts, names, forward.count, stage_of),
+        *_update_functions(parts, names, forward.count, stage_of),
+    ]
+    stages, built = [], list[FuncOp]()
+    for stage in range(forward.count):
+        own = [function_plan for function_plan in planned if function_plan.stage == stage]
+        built += [build_function(parts, names, function_plan) for function_plan in own]
+        stages.append(Stage(stage % ranks, tuple((plan.kind, plan.name) for plan in own)))
+    kept = sorted({name.partition(".")[0] for name in parts.state})
+    outputs = [_state_name(parts, value) or names.of(value) for value in parts.outputs]
+    step = PipelinedStep(
+        axis,
+        ranks,
+        micro_batches(parts),
+        batch=tuple(names.of(value) for value in parts.batch),
+        state=tuple(name for name in kept if name not in SUMS),
+        sums=tuple(name for name in kept if name in SUMS),
+        outputs=tuple(outputs),
+        stages=tuple(stages),
+    )
+    op = PipelineOp.build(step)
+    op.location = function.location
+    Rewriter.erase_op(function, safe_erase=False)
+    module.body.block.add_ops([*built, op])
+
+
+def _fixed_sums(parts: StepParts, forward: ForwardStages) -> dict[Operation, int]:
+    """Return op of a sum of gradients → the stage of its parameter, unless several stages use the parameter."""
+    fixed = {}
+    for name, value in parts.sums.items():
+        homes = forward.homes.get(parts.state.get(f"parameters.{name.partition('.')[2]}"), ())  # type: ignore[arg-type]
+        if isinstance(value, OpResult) and len(homes) == 1:
+            fixed[value.op] = min(homes)
+    return fixed
+
+
+def _state_name(parts: StepParts, value: SSAValue) -> str | None:
+    """Return the name of the sum or buffer whose new value is `value`."""
+    return next((name for name, new in (*parts.sums.items(), *parts.buffers.items()) if new is value), None)
+
+
+def _micro_functions(
+    parts: StepParts, names: ValueNames, count: int, stage_of: Mapping[Operation, int]
+) -> Iterator[StageFunction]:
+    """Yield the functions that each micro-batch runs."""
+    of_kind: dict[Kind, Sequence[Operation]] = {"F": parts.forward, "B": parts.backward}
+    place_of: dict[Operation, tuple[int, Kind]] = {
+        op: (stage_of[op], kind) for kind, ops in of_kind.items() for op in ops
+    }
+    used_by: dict[SSAValue, set[tuple[int, Kind]]] = {}
+    for op, place in place_of.items():
+        for operand in op.operands:
+            used_by.setdefault(operand, set()).add(place)
+    new_state = [(value, name) for name, value in (*parts.sums.items(), *parts.buffers.items())]
+    for stage in range(count):
+        for kind, all_ops in of_kind.items():
+            ops = [op for op in all_ops if stage_of[op] == stage]
+            results: list[SSAValue] = [value for op in ops for value in op.results]
+            returned = [(value, names.of(value)) for value in results if used_by.get(value, set()) - {(stage, kind)}]
+            returned += [(value, name) for value, name in new_state if value in results]
+            yield StageFunction(stage, kind, f"stage{stage}.{_NAMES[kind]}", ops, returned)
+
+
+def _update_functions(
+    parts: StepParts, names: ValueNames, count: int, stage_of: Mapping[Operation, int]
+) -> Iterator[StageFunction]:
+    """Yield the functions of the rounds of the updates."""
+    names_of_sums = {value: name for name, value in (*parts.sums.items(), *parts.buffers.items())}
+    sum_stage = {value: stage_of[value.owner] for value in names_of_sums}  # type: ignore[index]
+    places = UpdatePlaces(parts, count, sum_stage, _homes(parts, stage_of))
+    places.place_all()
+    for stage in range(count):
+        here = [value for value, at in places.source if at == stage]
+        renamed = {value: name for value, name in names_of_sums.items() if sum_stage[value] == stage}
+        rounds = 1 + max((places.round_of(value, stage) for value in here), default=0)
+        for number in range(rounds):
+            ops = placed_ops(places, stage, number)
+            returned: list[tuple[SSAValue, str]] = []
+            for value in here:
+                is_here = places.source[value, stage] == stage and places.round_of(value, stage) == number
+                is_output = places.outputs.get(value) == stage
+                if is_here and (is_output or _is_used_elsewhere(places, value, stage, number, rounds)):
+                    returned.append((value, names.of(value)))
+            if number == rounds - 1:
+                returned += [(parts.updates[name], name) for name, at in sorted(places.results) if at == stage]
+            if returned or rounds > 1:  # an empty round keeps the numbers of the later ones
+                name = f"stage{stage}.update{f'.{number}' if rounds > 1 else ''}"
+                yield StageFunction(stage, "U", name, ops, returned, renamed, copies_free=False)
+
+
+def _is_used_elsewhere(places: UpdatePlaces, value: SSAValue, stage: int, number: int, rounds: int) -> bool:
+    """Return whether another stage, or a later round of this stage, takes a value that a round has."""
+    if not isinstance(value, OpResult):
+        return False
+    if any(at != stage and source == stage and of is value for (of, at), source in places.source.items()):
+        return True
+    if value in places.sum_stage:
+        return False
+    is_state = any(new is value and (name, stage) in places.results for name, new in places.parts.updates.items())
+    if is_state and number < rounds - 1:
+        return True
+    users = (result for use in value.uses for result in use.operation.results if (result, stage) in places.source)
+    return any(places.source[user, stage] == stage and places.round_of(user, stage) > number for user in users)
+
+
+def _homes(parts: StepParts, stage_of: Mapping[Operation, int]) -> dict[SSAValue, set[int]]:
+    """Return argument of a parameter → the stages that use it in a micro-batch."""
+    homes: dict[SSAValue, set[int]] = {}
+    parameters = set(parts.parameters.values())
+    for op, stage in stage_of.items():
+        for operand in op.operands:
+            for source in free_sources(operand, parts.free.__contains__) & parameters:
+                homes.setdefault(source, set()).add(stage)
+    return homes

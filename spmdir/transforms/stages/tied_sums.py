@@ -1,0 +1,149 @@
+"""Split the sum of gradients of a tied parameter into one sum for each of its uses.
+
+A parameter of two stages, such as an embedding that is also the head, has the gradient `a + b`. Stage 0 sums `a`, the
+last stage sums `b`, and the update adds the two sums, once a step:
+
+    sum.new = sum + (a + b) / m    ⇒    sum.new = sum + b / m;  part.new = part + a / m;  total = sum.new + part.new
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects.builtin import ArrayAttr, FunctionType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.names import Names, keep_name, name_of
+from spmdir.dialects.reshard_ops import ReshardOp
+from spmdir.dialects.values import sharding_of, signature_attrs, signature_name
+from spmdir.transforms.stages.backward_cut import ForwardStages
+from spmdir.transforms.stages.step_parts import StepParts
+
+_LINEAR = (
+    "aten.div.Tensor",
+    "aten.div.Scalar",
+    "aten.mul.Tensor",
+    "aten.mul.Scalar",
+    "aten._to_copy",
+    "aten.t",
+    "aten.transpose.int",
+    "aten.permute",
+    "aten.view",
+    "aten.reshape",
+    "aten.clone",
+)
+"""Ops that are linear if they have one tensor operand."""
+
+
+def split_tied_sums(parts: StepParts, forward: ForwardStages) -> bool:
+    """Split the sums of parameters of several stages, and return whether there are any. Changes the function."""
+    changed = False
+    for name, value in parts.sums.items():
+        parameter = parts.state.get(f"parameters.{name.partition('.')[2]}")
+        if name == "loss" or parameter is None or len(forward.homes.get(parameter, ())) < 2:
+            continue
+        chain, terms = _terms(value, parts.state[name])
+        if len(terms) > 1:
+            _split(parts.function, name, value, chain, terms)
+            changed = True
+    return changed
+
+
+def _terms(value: SSAValue, argument: SSAValue) -> tuple[list[Operation], list[SSAValue]]:
+    """Return the linear ops between a sum and its gradient, last first, and the terms of the gradient."""
+    if not (isinstance(value, OpResult) and _is_add(value.op) and argument in value.op.operands):
+        return [], []
+    current = next((operand for operand in value.op.operands if operand is not argument), argument)
+    chain: list[Operation] = []
+    while isinstance(current, OpResult) and _is_linear(current.op) and len(list(current.uses)) == 1:
+        chain.append(current.op)
+        current = current.op.operands[0]
+    return chain, list(_summands(current))
+
+
+def _summands(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield the values that `value` is the sum of."""
+    is_sum = isinstance(value, OpResult) and _is_add(value.op) and len(list(value.uses)) == 1
+    if is_sum and all(_layout(operand) == _layout(value) for operand in value.owner.operands):  # type: ignore[union-attr]
+        for operand in value.owner.operands:  # type: ignore[union-attr]
+            yield from _summands(operand)
+    else:
+        yield value
+
+
+def _layout(value: SSAValue) -> tuple[object, object]:
+    return value.type, sharding_of(value)
+
+
+def _is_add(op: Operation) -> bool:
+    return isinstance(op, AtenOp) and op.name == "aten.add.Tensor" and len(op.operands) == 2 and not op.argument
+
+
+def _is_linear(op: Operation) -> bool:
+    is_moved = isinstance(op, (Collective, ReshardOp))
+    return (is_moved or op.name in _LINEAR) and len(op.operands) == 1 and len(op.results) == 1
+
+
+def _split(function: FuncOp, name: str, value: SSAValue, chain: list[Operation], terms: list[SSAValue]) -> None:
+    """Add a sum for each term but the first, and replace the old sum by the total in the update."""
+    assert isinstance(value, OpResult)
+    add, block, names = value.op, function.body.block, Names(function.body.block)
+    old_argument = next(operand for operand in add.operands if signature_of(function, operand) == name)
+    sums: list[SSAValue] = []
+    for number, term in enumerate(terms):
+        argument, sum_name = old_argument, name
+        if number:
+            sum_name = f"gradients.tied{number}.{name.partition('.')[2]}"
+            argument = block.insert_arg(old_argument.type, len(block.args))
+            keep_name(argument, sum_name)
+            _append(function, "arg_attrs", signature_attrs(sum_name, "input", sharding_of(old_argument), argument))
+        current = term
+        for op in [*reversed(chain), add]:
+            mapping = {op.operands[0]: current} if op is not add else {}
+            copy = op.clone()
+            copy.operands = [mapping.get(operand, operand) for operand in op.operands]
+            if op is add:
+                copy.operands = [argument if operand is old_argument else current for operand in op.operands]
+            copy.location = op.location
+            Rewriter.insert_op(copy, InsertPoint.before(add))
+            names.assign_name(copy.results[0], op.results[0], f"tied{number}")
+            current = copy.results[0]
+        sums.append(current)
+    total = sums[0]
+    for other in sums[1:]:
+        added = add.clone()
+        added.operands = [total, other]
+        added.location = add.location
+        Rewriter.insert_op(added, InsertPoint.before(add))
+        names.assign_name(added.results[0], value, "total")
+        total = added.results[0]
+    value.replace_all_uses_with(total)
+    end = ir.terminator(function)
+    end.operands = [*end.operands, *sums]
+    arguments = list(block.args)[-(len(sums) - 1) :]
+    for sum_value, argument in zip(sums, [old_argument, *arguments], strict=True):
+        sum_name = name if argument is old_argument else name_of(argument)
+        _append(function, "res_attrs", signature_attrs(sum_name, "output", sharding_of(sum_value)))
+    function.properties["function_type"] = FunctionType.from_lists(
+        [argument.type for argument in block.args], [operand.type for operand in end.operands]
+    )
+    Rewriter.erase_op(add)
+    for op in chain:
+        Rewriter.erase_op(op)
+
+
+def signature_of(function: FuncOp, value: SSAValue) -> str | None:
+    """Return the name of an argument in the signature; None for other values."""
+    return None if isinstance(value, OpResult) else signature_name(function, "arg_attrs", value.index)  # type: ignore[attr-defined]
+
+
+def _append(function: FuncOp, attribute: str, attributes: object) -> None:
+    attrs = getattr(function, attribute)
+    count = len(function.body.block.args) - 1 if attribute == "arg_attrs" else len(function.function_type.outputs.data)
+    entries = list(attrs.data) if attrs is not None else [signature_attrs(None, "input", None)] * count
+    function.properties[attribute] = ArrayAttr([*entries, attributes])  # type: ignore[list-item]
