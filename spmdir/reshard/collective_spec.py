@@ -225,10 +225,12 @@ class _Lower(Function):
     """Valid values of `lower`: a function, or its import path."""
 
     def guarded(self, field: str, owner: str, value: Any) -> Any:
+        """Return an import path as it is, and a function with checks of its calls."""
         return value if isinstance(value, str) else super().guarded(field, owner, value)
 
     @property
     def expected(self) -> str:
+        """Return a description of valid values, for error messages."""
         return f"{super().expected}, or 'module:function'"
 
 

@@ -66,6 +66,7 @@ def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[i
 
 @functools.lru_cache(maxsize=65536)
 def _local_shape(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
+    """Return the result of `local_shape`. A placement may compute the local type itself; then it is that of f32."""
     if sharding.has_own_type:
         return max(sharding.local_types(TensorMeta(shape, F32), mesh), key=lambda local: local.numel).shape
     return tuple(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
@@ -223,6 +224,7 @@ def _specs(edge: Edge) -> list[CollectiveSpec]:
 
 
 def _moved_bytes(sizes: Sizes) -> float:
+    """Return the bytes that an edge declares; a value of `Traffic.wire`."""
     return sizes.moved
 
 
@@ -286,6 +288,7 @@ Transfer = tuple[float, float, float]
 
 
 def _transfer_seconds(transfer: Transfer) -> float:
+    """Return the time of a transfer: its latency, then the busier kind of link."""
     latency, intra, inter = transfer
     return latency + max(intra, inter)
 

@@ -118,7 +118,8 @@ class Costs:
         """Return the lines that no sharding of a program can use.
 
         The line of an op matches a call of the same op with the same number of operands and the same element types.
-        Each dimension of the call is at least as large. If the line has arguments, they are equal.
+        Each dimension of the call is at least as large. If the line has arguments, they are equal. The line of a
+        collective is usable if its group divides the ranks and spans at most as many nodes.
 
         Args:
             calls: the calls of the program, on global operands.
@@ -130,7 +131,8 @@ class Costs:
                 is_used = ranks % int(match[2]) == 0 and int(match[3] or 1) <= nodes
             else:
                 is_used = any(_may_price(line.entry, call) for call in calls)
-            unused_lines += [] if is_used else [line]
+            if not is_used:
+                unused_lines.append(line)
         return unused_lines
 
     def collective(

@@ -115,7 +115,11 @@ def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
 
 
 def check_permute(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless a permutation of whole blocks leads from `source` to `target`."""
+    """Raise ShardingError unless a permutation of whole blocks leads from `source` to `target`.
+
+    If all placements split, the cuts of each dimension are compared. Otherwise a permutation is searched in groups that
+    represent all groups.
+    """
     target.check(mesh, len(shape))
     check_declared_steps(spec, (), source, target)
     if source.partial != target.partial:
@@ -123,7 +127,7 @@ def check_permute(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
     fine = refinement(mesh, source, target)
     before, after = source.refined(fine), target.refined(fine)
     if 0 not in shape and all(placement.splits for side in (before, after) for _, placement in side.entries):
-        if not all(_permutes_chunks(before, after, fine, *of) for of in enumerate(shape)):
+        if not all(_permutes_chunks(before, after, fine, dim, size) for dim, size in enumerate(shape)):
             raise ShardingError(f"{spec.name} " + _NO_PERMUTATION.format(source, target, "", list(shape)))
         return
     for rank in representatives(permuted_axes(before, after, fine), fine, shape, before, after):

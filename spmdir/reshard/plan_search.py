@@ -326,6 +326,7 @@ def _step_price(step: Step, cost: Cost) -> PlanCost:
 
 
 def _sum(cost: PlanCost, other_cost: PlanCost) -> PlanCost:
+    """Return the sum of two costs, part by part."""
     (ticks, wire, steps), (other_ticks, other_wire, other_steps) = cost, other_cost
     return (ticks + other_ticks, wire + other_wire, steps + other_steps)
 

@@ -243,7 +243,7 @@ def partial_placement(reduction: str) -> PartialPlacement:
         placement = Partial(reduction) if reduction in REDUCTIONS else parse_placement(reduction)
     except ParseError:
         placement = None
-    return placement if isinstance(placement, PartialPlacement) else Partial(reduction)
+    return placement if isinstance(placement, PartialPlacement) else Partial(reduction)  # raises the error
 
 
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:

@@ -101,6 +101,7 @@ class Topology:
 
     @cached_property
     def _peaks(self) -> dict[str, float]:
+        """Return `peak_flops` as a dict."""
         return dict(self.peak_flops)
 
     def peak(self, unit: str) -> float:

@@ -43,7 +43,7 @@ def choose_repeats(
     If none fit, return those with the smallest peak.
 
     Args:
-        budget: bytes. With a budget of 0, which asks for the smallest peak, all copies have the full price.
+        budget: bytes. A budget of 0 is for the smallest peak; then all copies have the full price.
         repeatable, copies: as for `fit`.
     """
 

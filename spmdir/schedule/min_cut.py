@@ -72,6 +72,7 @@ class _Network:
         """Push as much flow as possible along one shortest path; return whether there is one.
 
         Args:
+            levels: the result of `find_levels`.
             next_edge: for each node, the number of its edges that are known not to lead to the sink. Updated.
         """
         path: list[int] = []

@@ -45,6 +45,7 @@ def joint_cost(
     natural = range(len(axes))
 
     def in_nesting_order(part: int, placements: Sequence[Placement]) -> Placed:
+        """Return the placements of an operand or result of a part, one for each axis, in the part's nesting order."""
         order = orders[part] if orders is not None else natural
         return tuple([(axes[position], placements[position]) for position in order])
 
@@ -220,6 +221,7 @@ def _ends(
 
 
 def _planner(mesh: Mesh, shared: Quotient, is_quick: bool = False) -> Planner:
+    """Return the planner for reshards of the program, over the axes of the unsplit mesh."""
     return Planner(mesh.root or mesh, shared.topology, shared.collectives, is_quick)
 
 

@@ -278,17 +278,19 @@ class Annotation:
 
     @property
     def annotations(self) -> Collection[Sharding]:
+        """Return the user annotation; empty if there is none."""
         return () if self.sharding is None else (self.sharding,)
 
     @property
     def majors(self) -> Mapping[int, Collection[int]]:
+        """Return an empty mapping: each factor is a whole dimension."""
         return {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
+        """Return the candidates on `axis`. A sub-axis must cut the chunks of other axes evenly, unless it is fixed."""
         candidates = self.candidates(axis, count)
         if axis not in self.parts or self._is_fixed(axis):
             return candidates
-        # A sub-axis must cut the chunks of other axes evenly.
         return tuple(
             strategy
             for strategy in candidates
@@ -306,6 +308,7 @@ class Annotation:
         return self._strategies_by_key[key]
 
     def on(self, mesh: Mesh) -> Annotation:
+        """Return this source on a mesh that splits some axes into sub-axes."""
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
 
     def _is_fixed(self, axis: str) -> bool:

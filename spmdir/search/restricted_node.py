@@ -38,26 +38,33 @@ class Restricted:
 
     @property
     def work(self) -> Work:
+        """Return the work of the unsharded op."""
         return self.source.work
 
     @property
     def annotations(self) -> Collection[Sharding]:
+        """Return the user annotations of the source."""
         return self.source.annotations
 
     @property
     def majors(self) -> Mapping[int, Collection[int]]:
+        """Return the majors of the source."""
         return self.source.majors
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
+        """Return the strategies of the source that are not excluded; arguments as of `StrategySource`."""
         return self._allowed(axis, self.source.strategies(axis, count, sharded))
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
+        """Return the candidates of the source that are not excluded."""
         return self._allowed(axis, self.source.candidates(axis, count))
 
     def on(self, mesh: Mesh) -> Restricted:
+        """Return this source on a mesh that splits axes. If it splits `axis`, no strategy is excluded any more."""
         return attrs.evolve(self, source=self.source.on(mesh))
 
     def _allowed(self, axis: str, strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
+        """Return the strategies on an axis without the excluded ones."""
         if axis != self.axis:
             return tuple(strategies)
         return tuple([strategy for strategy in strategies if ends_of(strategy) not in self.excluded])

@@ -240,6 +240,7 @@ class StepTimes:
         return (nested[before] == nested[after]).all(1)
 
     def _bits(self, axes: Sequence[int]) -> int:
+        """Return a set of axes as bits."""
         return sum(int(self._bit[axis]) for axis in axes)
 
     def _add_rearrangements(self) -> None:
@@ -508,6 +509,7 @@ def _joined(steps: Sequence[Steps]) -> list[Steps]:
 
 
 def _select(pairs: Pairs, is_selected: Numbers) -> Pairs:
+    """Return the pairs for which `is_selected`, [pair], is true."""
     return pairs[0][is_selected], pairs[1][is_selected]
 
 
@@ -534,6 +536,7 @@ def _times(
     """
 
     def seconds(held_bytes: float, moved_bytes: float) -> float:
+        """Return the time of a step after which a rank holds, and in which it receives, these bytes."""
         # `cost` counts a step with a `crossing` that moves nothing as a local copy, without the latency of a message.
         moved_bytes = max(moved_bytes, 1e-6) if is_inside else moved_bytes
         crossing = 0.0 if is_inside else None

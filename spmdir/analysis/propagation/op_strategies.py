@@ -68,6 +68,7 @@ class OpStrategies:
 
     @property
     def majors(self) -> Mapping[int, Collection[int]]:
+        """Return factor → the factors that are outside it in some dimension."""
         return self.rule.majors if self.rule is not None else {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
@@ -206,25 +207,30 @@ class OpStrategies:
         """Return whether a strategy may change the order of additions.
 
         It may if it splits a sum, or passes a split sum on. A lookup is an exception: only one rank has the addend.
-        Kernels add the columns of a matrix in blocks, so the order also depends on the number of columns.
+        Kernels add the columns of a matrix in blocks, so the order also depends on the number of columns. For example,
+        `sum(x, 0)` with sharded columns may, and `sum(x, 1)` with sharded rows does not.
         """
         rule = self.rule
+        adds = any(p.op in _ADDITIVE for p in strategy.results)
         if rule is None or not strategy.factors:
-            return any(p.op in _ADDITIVE for p in strategy.results)
-        factor, adds = strategy.factors[0], any(p.op in _ADDITIVE for p in strategy.results)
-        if strategy.rewrite == "local":
+            return adds
+        if strategy.rewrite == "local":  # a form from a strategy in text may add; all others are lookups
             return rule.has_ring(strategy) or (adds and strategy.text is not None)
         if strategy.rewrite == "expand" or adds:
             return True
+        sharded_factor = strategy.factors[0]
         summed_factors = {
-            number for number, factor_ in enumerate(rule.factors) if factor_.kind in _ADDITIVE and factor_.size > 1
+            number for number, factor in enumerate(rule.factors) if factor.kind in _ADDITIVE and factor.size > 1
         }
         factors_of_operands = [[number for dim in dims for number in dim] for dims in rule.operand_dims]
-        if rule.contracts:
-            return bool(summed_factors) and not all(factor in factors for factors in factors_of_operands)
+        if rule.contracts:  # only a batch factor, which all operands have, leaves the matrices unchanged
+            is_batch = all(sharded_factor in factors for factors in factors_of_operands)
+            return bool(summed_factors) and not is_batch
         for factors in factors_of_operands:
-            if factor in factors and not summed_factors.isdisjoint(factors[: factors.index(factor)]):
-                return True
+            if sharded_factor in factors:
+                outer_factors = factors[: factors.index(sharded_factor)]
+                if not summed_factors.isdisjoint(outer_factors):
+                    return True  # the sum is over columns, and the strategy shards these
         return False
 
     def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:

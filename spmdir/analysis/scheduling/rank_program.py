@@ -269,7 +269,8 @@ class _Kernels:
     def of(self, units: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
         """Return the kernels of each unit.
 
-        A local form is priced as the op that it replaces. The other ops are steps of kernels, which `works` fuses.
+        A local form is priced as the op that it replaces. The other ops are steps of kernels, which `works` fuses. The
+        launch of a fused kernel counts for the unit of its first step, bytes for the unit that reads or writes them.
 
         Args:
             units: each with its note if it is a local form.
@@ -283,6 +284,7 @@ class _Kernels:
                 kernels[index].seconds, kernels[index].cost = self._price(work)
                 results = {result for op in ops for result in op.results}
                 operands = [value for op in ops for value in op.operands if value not in results]
+                # A step without a name takes no time. It keeps operands and results out of the kernels of other ops.
                 self._steps.append(Step(None, "", self._tensors(operands), self._tensors(list(results))))
             else:
                 kernels[index].seconds = sum([self._add_steps(op) for op in ops if isinstance(op, ValueOp)])

@@ -84,6 +84,7 @@ class Certificate:
 
     @property
     def _assumption(self) -> str:
+        """Return the end of the text for a program whose rows may be dispatched to experts; "" for others."""
         if self.imbalance is None:
             return ""
         return (
@@ -92,6 +93,7 @@ class Certificate:
 
     @property
     def _left_out(self) -> str:
+        """Return the text that follows a cost without the latency of shared messages; "" if the cost includes it."""
         return " without the latency that messages share" if self.overlap == "messages" else ""
 
     def __str__(self) -> str:
