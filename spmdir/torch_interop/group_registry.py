@@ -15,6 +15,14 @@ def resolve_group(name: Any) -> Any:
     return c10d._resolve_process_group(name)
 
 
+def group_ranks(name: str) -> list[int] | None:
+    """Return the ranks of a process group of this process, ascending; None if it has no group of this name."""
+    try:
+        return sorted(distributed_c10d.get_process_group_ranks(resolve_group(name)))
+    except (RuntimeError, ValueError, KeyError):
+        return None
+
+
 def register_group(name: Any, group: Any) -> None:
     """Let programs of this process find a group by a name, in place of what had the name before."""
     with suppress(RuntimeError, ValueError):

@@ -1,0 +1,194 @@
+"""Build the global ops of a program from the ops of one rank, in order.
+
+Each local value has one of three states:
+
+- It has a global value: the usual case.
+- It is a part of a message: the elements that it received are known, but they are not yet in the order of a value.
+- It has no global value. The error is kept, and is raised at the first op that computes with the value. So the ops that
+  pack a message may have no global form of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from torch import Tensor
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
+from spmdir.dialects.aten import op_class
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.collectives import build_collective
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.names import copy_name
+from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.read_back.global_calls import CallTyper, GlobalValue, NoStrategyError
+from spmdir.read_back.group_axes import GroupTable
+from spmdir.read_back.local_ops import is_collective
+from spmdir.read_back.misplaced_operands import collective_error, describe_failure
+from spmdir.read_back.moved_elements import LocalRun, Message, is_move, pack, receive
+from spmdir.read_back.rank_collectives import CollectiveCall, CollectiveTyper
+from spmdir.rules import RuleSet
+
+
+@attrs.frozen(eq=False)
+class Received:
+    """A value that consists of elements of a message.
+
+    Attributes:
+        message: the message.
+        elements: the numbers of its elements.
+    """
+
+    message: Message
+    elements: Tensor
+
+
+class GlobalBuilder:
+    """Builds global ops.
+
+    Args:
+        rank: the position in the mesh of the rank whose program is read.
+
+    Attributes:
+        ops: the ops, in order.
+    """
+
+    def __init__(self, mesh: Mesh, rules: RuleSet, rank: int, groups: GroupTable):
+        self.mesh, self.rules, self.rank, self.groups = mesh, rules, rank, groups
+        self.ops: list[Operation] = []
+        self._typer, self._collectives = CallTyper(mesh, rules, rank), CollectiveTyper(mesh)
+        self._local = LocalRun()
+        self._values: dict[SSAValue, SSAValue] = {}
+        self._received: dict[SSAValue, Received] = {}
+        self._errors: dict[SSAValue, SpmdirError] = {}
+
+    def set_value(self, local: SSAValue, value: SSAValue) -> None:
+        """Set the global value of a local value. Both get the same name."""
+        self._values[local] = value
+        copy_name(value, local)
+
+    def value(self, local: SSAValue) -> SSAValue:
+        """Return the global value of a local value.
+
+        Raises:
+            SpmdirError: the value has none; located at the op that should compute it.
+        """
+        if local not in self._values:
+            raise self._errors[local]
+        return self._values[local]
+
+    def add(self, op: ValueOp) -> None:
+        """Add the global form of a local op, if it is not an op that packs or unpacks a message."""
+        if is_collective(op):
+            self._add_message(op)
+            return
+        if is_move(op) and any(operand not in self._values for operand in op.operands):
+            self._add_unpacking(op)
+            return
+        operands = [self.value(operand) for operand in op.operands]
+        try:
+            self._add_call(op, operands)
+        except SpmdirError as error:
+            located = error.at(location_of(op))
+            if not is_move(op):
+                raise located from None
+            self._errors.update(dict.fromkeys(op.results, located))
+
+    def _add_call(self, op: ValueOp, operands: Sequence[SSAValue]) -> None:
+        """Add a torch op or a constant with global types."""
+        if isinstance(op, ConstantOp):
+            new = op.clone({})
+            new.set_shardings([Sharding((), self.mesh.name)])
+        else:
+            try:
+                call = self._typer.infer(op, list(map(global_value, operands)))
+            except NoStrategyError as error:
+                raise describe_failure(op, operands, error, self.mesh) from None
+            new = op_class(op.name).build_op(
+                operands, call.call.results, call.call.arguments, call.shardings, call.call.structure, op.location
+            )
+        self._append(new, op.results)
+
+    def _append(self, op: Operation, locals_: Sequence[SSAValue]) -> None:
+        """Append an op whose results are the global values of `locals_`."""
+        self.ops.append(op)
+        for local, result in zip(locals_, op.results, strict=True):
+            self.set_value(local, result)
+
+    def _add_message(self, op: ValueOp) -> None:
+        """Add the message of a collective. Its results may have to be unpacked first."""
+        axes = self.groups.axes_of(_group_name(op))
+        group = tuple(sorted(self.mesh.group(self.rank, axes)))
+        message = pack(op, axes, group, group.index(self.rank), self._local)
+        if message is None:
+            raise ShardingError(f"'{op.name}' sends too many elements to follow each of them", location_of(op))
+        self._errors[op.results[0]] = self._message_error(message)
+        elements = receive(message)
+        if elements is not None:
+            self._receive(op.results[0], message, elements)
+
+    def _add_unpacking(self, op: ValueOp) -> None:
+        """Follow the elements of messages through a move. Results that are tensors of a message get values."""
+        parts = [self._received.get(operand) for operand in op.operands]
+        error = next(self._errors[operand] for operand in op.operands if operand not in self._values)
+        self._errors.update(dict.fromkeys(op.results, error))
+        messages = {id(part.message) for part in parts if part is not None}
+        if len(messages) != 1 or None in parts:
+            return
+        results = self._local.run(op, [part.elements for part in parts if part is not None])
+        for result, elements in zip(op.results, results, strict=True):
+            self._receive(result, parts[0].message, elements)  # type: ignore  # no part is None
+
+    def _receive(self, local: SSAValue, message: Message, elements: Tensor) -> None:
+        """Record the received elements of a local value. If they are a tensor of the message, add its collective."""
+        self._received[local] = Received(message, elements)
+        for source, packed in message.packed.items():
+            if source not in self._values:
+                continue
+            value = self._values[source]
+            known = global_value(value)
+            for call, expected in self._collectives.calls(message, known.meta, known.sharding, packed):
+                if expected.shape == elements.shape and bool((expected == elements).all()):
+                    self.set_value(local, self._add_collective(call, value, message.op, local))
+                    return
+
+    def _add_collective(self, call: CollectiveCall, value: SSAValue, op: ValueOp, local: SSAValue) -> SSAValue:
+        """Add the ops of a collective, and return their result."""
+        for step in call.steps:
+            new = build_collective(step, value, op.location)
+            self.ops.append(new)
+            value = new.results[0]
+        if call.factor != 1:
+            name, number = ("aten.mul.Scalar", call.factor) if call.factor > 1 else ("aten.div.Scalar", 1 / call.factor)
+            scaled = op_class(name).build_op(
+                [value], [meta_of(value.type)], (("other", number),), [sharding_of(value)], location=op.location
+            )
+            self.ops.append(scaled)
+            value = scaled.results[0]
+        return value
+
+    def _message_error(self, message: Message) -> SpmdirError:
+        """Return the error of a message whose received elements are used in another order than that of a tensor."""
+        source = message.op.operands[0]
+        if source in self._values:
+            known = global_value(self._values[source])
+            return collective_error(message.op, message.axes, known.sharding, self.mesh)
+        return self._errors.get(source) or collective_error(message.op, message.axes, None, self.mesh)
+
+
+def global_value(value: SSAValue) -> GlobalValue:
+    """Return the type and the sharding of a value of the global program."""
+    meta, sharding = meta_of(value.type), sharding_of(value)
+    assert meta is not None and sharding is not None  # the builder sets both
+    return GlobalValue(meta, sharding)
+
+
+def _group_name(op: ValueOp) -> Any:
+    return op.argument["group_name"]

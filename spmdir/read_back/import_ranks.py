@@ -1,0 +1,227 @@
+"""`import_ranks`: the torch.fx graph of one rank → a module of the IR with global types and shardings.
+
+Example: tp = 2, and the graph `mm(x, w1); relu; mm(w2); all_reduce("sum", tp)` of one rank, on local tensors:
+
+    x: [4, 8] <>       w1: [8, 3] <tp: S(1)>       w2: [3, 8] <tp: S(0)>
+
+The global program has w1: [8, 6] and w2: [6, 8]. Its first product is <tp: S(1)>, the second is <tp: P(sum)>, and the
+all-reduce makes the result complete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region, SSAValue
+
+from spmdir.core.arguments import COUNT, accepts, instance
+from spmdir.core.errors import ShardingError, UnsupportedError
+from spmdir.core.mesh import MESH, Mesh, as_mesh
+from spmdir.core.placement.sharding import Sharding, ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
+from spmdir.core.placement.tensor import TensorMeta
+from spmdir.dialects.attributes import type_of
+from spmdir.dialects.ir import verify
+from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.names import keep_name, make_names_unique
+from spmdir.dialects.stage import write_stage
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of, signature_attrs
+from spmdir.importer.graph_builder import tensor_meta
+from spmdir.importer.locations import node_location
+from spmdir.importer.program import Input, Output, Program
+from spmdir.importer.read_exported import read_exported
+from spmdir.importer.read_traced import read_traced
+from spmdir.importer.symbolic_sizes import SymbolTable
+from spmdir.importer.user_shardings import match_input_shardings
+from spmdir.lowering.process_groups import device_rank
+from spmdir.read_back.global_builder import GlobalBuilder
+from spmdir.read_back.group_axes import GroupAxes, GroupTable
+from spmdir.read_back.local_ops import RankGraphBuilder
+from spmdir.rules.rule_set import default
+
+
+@accepts(
+    mesh=MESH,
+    example_inputs=instance(list, tuple, expected="a list of the graph's inputs").optional,
+    groups=instance(Mapping, expected="a dict from the name of a process group to mesh axes").optional,
+    rank=COUNT.optional,
+)
+def import_ranks(
+    graph: fx.GraphModule | torch.export.ExportedProgram,
+    mesh: Mesh,
+    in_shardings: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
+    *,
+    groups: GroupAxes | None = None,
+    rank: int | None = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> ModuleOp:
+    """Import the program that one rank runs, and infer the global program.
+
+    The graph has local tensors and collectives of `torch.ops._c10d_functional`. Tensor parallel with DTensor, FSDP and
+    hand-written collectives give such graphs if they are traced over a real or fake process group. Shards must be even.
+
+    Args:
+        graph: the result of make_fx or torch.export on local tensors.
+        mesh: a Mesh, or a torch DeviceMesh with named dimensions.
+        in_shardings: the sharding of each input, with the keys of `plan` in `import_fx`. Inputs that are not listed are
+            replicated.
+        groups: name of a process group → its mesh axes. Groups of this process, and names such as `mesh:tp`, are known.
+        rank: the position of the rank in the mesh; by default that of this process in a DeviceMesh, or 0.
+        example_inputs: local inputs to run the graph on, if its nodes have no shapes.
+
+    Returns:
+        A module at the stage `lowered`, with the function `main`.
+
+    Raises:
+        ShardingError: no strategy of an op has the placements of its operands, or a collective is not legal on its
+            operand; at the line of the op.
+        UnsupportedError: the graph has ops that the IR cannot express.
+
+    Example:
+        >>> module = spmdir.import_ranks(graph, spmdir.Mesh({"tp": 2}), {"w1": "tp: S(1)", "w2": "tp: S(0)"})
+    """
+    is_device_mesh = not isinstance(mesh, Mesh)
+    ranks = mesh.mesh.flatten().tolist() if is_device_mesh else None  # type: ignore
+    position = rank if rank is not None else device_rank(mesh) if is_device_mesh else 0
+    mesh = as_mesh(mesh)
+    if position >= mesh.world_size:
+        raise ShardingError(f"rank is {position}; expected 0 to {mesh.world_size - 1}, a position in the mesh {mesh}")
+    table = GroupTable(mesh, groups, ranks or range(mesh.world_size))
+    program = _read(graph, example_inputs)
+    return _Import(program, mesh, as_plan(in_shardings, mesh), table, position).module()
+
+
+def _read(graph: Any, example_inputs: Sequence[Any] | None) -> Program:
+    """Return the program of a graph; its collectives are kept."""
+    if isinstance(graph, torch.export.ExportedProgram):
+        return read_exported(graph)
+    if isinstance(graph, fx.GraphModule):
+        return read_traced(graph, example_inputs)
+    raise UnsupportedError(
+        f"cannot import an object of type {type(graph).__name__}; expected an fx.GraphModule or an ExportedProgram: "
+        "trace the function of one rank with make_fx"
+    )
+
+
+class _Import:
+    """One import: the local ops in a block that is dropped, and the global ops of the module."""
+
+    def __init__(self, program: Program, mesh: Mesh, plan: ShardingPlan, table: GroupTable, rank: int):
+        self.program, self.mesh, self.plan, self.rank = program, mesh, plan, rank
+        self.symbols = SymbolTable(program.graph, program.ranges)
+        self.arguments = [entry for entry in program.inputs if entry.is_argument]
+        self.local_metas = [self._meta(entry) for entry in self.arguments]
+        self.shardings = self._input_shardings()
+        self.builder = GlobalBuilder(mesh, default(), rank, table)
+
+    def module(self) -> ModuleOp:
+        """Return the global module."""
+        local = Block(arg_types=[type_of(meta) for meta in self.local_metas])
+        graph_builder = RankGraphBuilder(self.mesh, self.symbols, local.args)
+        outputs = self._build_local(graph_builder, local)
+        metas = [
+            self._global_meta(*entry) for entry in zip(self.arguments, self.local_metas, self.shardings, strict=True)
+        ]
+        block = Block(arg_types=[type_of(meta) for meta in metas])
+        function = FuncOp("main", (list(block.arg_types), []), Region(block), arg_attrs=self._argument_attrs(block))
+        module = ModuleOp([MeshOp.build(self.mesh), function])
+        for local_value, value in zip(local.args, block.args, strict=True):
+            self.builder.set_value(local_value, value)
+        for op in graph_builder.ops:
+            assert isinstance(op, ValueOp)  # sizes are numbers
+            self.builder.add(op)
+        values = [self.builder.value(value) for _, value in outputs if isinstance(value, SSAValue)]
+        block.add_ops([*self.builder.ops, ReturnOp(*values)])
+        _drop_unused(block)
+        make_names_unique(block)
+        function.function_type = function.function_type.from_lists(list(block.arg_types), [v.type for v in values])
+        function.res_attrs = ArrayAttr(
+            [
+                signature_attrs(
+                    output.names[0] if output.names else None, output.kind, sharding_of(self.builder.value(v))
+                )
+                for output, v in outputs
+                if isinstance(v, SSAValue)
+            ]
+        )
+        write_stage(function, "lowered")
+        verify(module)
+        return module
+
+    def _meta(self, entry: Input) -> TensorMeta:
+        """Return the local type of an argument."""
+        return tensor_meta(entry.node.meta["val"], entry.node, self.symbols, node_location(entry.node))
+
+    def _input_shardings(self) -> list[Sharding]:
+        """Return the sharding of each argument; replicated if the user gives none."""
+        positions = [index if entry.kind == "input" else None for index, entry in enumerate(self.arguments)]
+        scaled = [TensorMeta(tuple(s * self.mesh.world_size for s in m.shape), m.dtype) for m in self.local_metas]
+        matched = match_input_shardings(
+            self.plan.shardings,
+            [entry.names for entry in self.arguments],
+            [entry.node.name for entry in self.arguments],
+            positions,
+            scaled,
+            self.mesh,
+            [entry.label for entry in self.arguments],
+        )
+        return [sharding or Sharding((), self.mesh.name) for sharding in matched]
+
+    def _global_meta(self, entry: Input, local: TensorMeta, sharding: Sharding) -> TensorMeta:
+        """Return the global type of an argument."""
+        sizes = [
+            size * self.mesh.refine(sharding.dim_axes(d)).group_size(sharding.dim_axes(d))
+            for d, size in enumerate(local.shape)
+        ]
+        meta = TensorMeta(tuple(sizes), local.dtype)
+        fine = self.mesh.refine([axis for axis, _ in sharding.entries])
+        if sharding.open_axes or sharding.refined(fine).local_type(meta, fine, fine.coordinate(self.rank)) != local:
+            raise ShardingError(
+                f"{entry.label} has the sharding <{sharding}>, under which its local tensor does not determine the "
+                "global one; expected even shards, replicated or partial values"
+            )
+        return meta
+
+    def _build_local(self, builder: RankGraphBuilder, local: Block) -> list[tuple[Output, Any]]:
+        """Build the local ops, and return (output, its local value): outputs in order, then mutations."""
+        values: dict[fx.Node, Any] = {}
+        for entry, argument in zip(self.arguments, local.args, strict=True):
+            values[entry.node] = argument
+            keep_name(argument, re.sub(r"[^\w.]", "_", entry.names[0]))
+        for entry in self.program.inputs:
+            if entry.node not in values:
+                is_constant = isinstance(entry.value, Tensor) and bool(entry.node.users)
+                values[entry.node] = builder.build_constant(entry.node, entry.value) if is_constant else entry.value
+        builder.build(self.program.graph, values)
+        outputs = [
+            (output, values[output.value] if isinstance(output.value, fx.Node) else output.value)
+            for output in self.program.outputs
+        ]
+        for entry in self.program.inputs:
+            if entry.node in builder.mutations:
+                outputs.append((Output(entry.node, entry.names, "mutation"), builder.mutations[entry.node]))
+        return sorted(outputs, key=lambda pair: pair[0].kind == "mutation")
+
+    def _argument_attrs(self, block: Block) -> ArrayAttr[Any]:
+        """Return the attributes of the arguments."""
+        return ArrayAttr(
+            [
+                signature_attrs(entry.names[0], entry.kind, sharding, value)
+                for value, entry, sharding in zip(block.args, self.arguments, self.shardings, strict=True)
+            ]
+        )
+
+
+def _drop_unused(block: Block) -> None:
+    """Erase ops without users, such as those that pack a message."""
+    for op in reversed(list(block.ops)):
+        if not isinstance(op, ReturnOp) and not any(result.uses for result in op.results):
+            op.detach()
+            op.erase()

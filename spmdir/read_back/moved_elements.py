@@ -1,0 +1,174 @@
+"""Find what a message does to its tensors: run the ops that pack and unpack it on the numbers of their elements.
+
+For example, tp = 2 gathers dimension 1 of a local [2, 2] tensor. The collective gathers dimension 0 only, so the rank
+splits the received [4, 2] tensor into halves, and concatenates them along dimension 1:
+
+    elements of rank 0: 0 1 / 2 3     of rank 1: 4 5 / 6 7     received: 0 1 / 2 3 / 4 5 / 6 7
+    result: 0 1 4 5 / 2 3 6 7, which is the concatenation of both local tensors along dimension 1: an all-gather
+
+Any code that packs in this way gives the same numbers, so no form of it has to be known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.lowering.torch_calls import TorchCalls, fill_operands
+
+MOVES = frozenset(
+    f"aten.{name}"
+    for name in [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "permute",
+        "transpose.int",
+        "t",
+        "clone",
+        "contiguous",
+        "slice.Tensor",
+        "split.Tensor",
+        "split_with_sizes",
+        "split_with_sizes_copy",
+        "chunk",
+        "unbind.int",
+        "select.int",
+        "cat",
+        "stack",
+        "squeeze",
+        "squeeze.dim",
+        "squeeze.dims",
+        "unsqueeze",
+        "movedim.int",
+        "movedim.intlist",
+        "narrow",
+        "flatten.using_ints",
+    ]
+)
+"""Ops that only move elements."""
+
+LARGEST = 1 << 27
+"""The largest number of elements of a message, over all ranks of its group."""
+
+
+def is_move(op: Operation) -> bool:
+    """Return whether an op only moves elements."""
+    return op.name in MOVES
+
+
+class LocalRun:
+    """Runs local ops of one rank on tensors."""
+
+    def __init__(self) -> None:
+        self._calls = TorchCalls(lambda _: 0, lambda: torch.device("cpu"))
+
+    def run(self, op: ValueOp, operands: Sequence[Tensor]) -> Sequence[Any]:
+        """Return the results of `op` on `operands`."""
+        call = self._calls.of(op, (None,) * len(operands), (None,) * len(op.results))
+        returned = call.target(*fill_operands(call.args, operands), **fill_operands(call.kwargs, operands))
+        return [returned] if call.is_single else returned
+
+
+@attrs.frozen(eq=False)
+class Message:
+    """The elements that a collective sends.
+
+    Attributes:
+        op: the collective, with local types.
+        axes: the axes of its group, in mesh order.
+        group: the ranks of the group, in the order of the process group.
+        position: the position of this rank in the group.
+        packed: each value that is packed into the message → the numbers of its elements, the earliest values first.
+        count: the number of elements that one rank packs. The elements of the next rank start at this number.
+    """
+
+    op: ValueOp
+    axes: tuple[str, ...]
+    group: tuple[int, ...]
+    position: int
+    packed: dict[SSAValue, Tensor]
+    count: int
+
+    def of_member(self, elements: Tensor, member: int) -> Tensor:
+        """Return the numbers on another rank of the group, for those of this rank."""
+        return elements + member * self.count
+
+
+def pack(op: ValueOp, axes: tuple[str, ...], group: tuple[int, ...], position: int, local: LocalRun) -> Message | None:
+    """Return the message of a collective; None if it has too many elements."""
+    cone = list(_packing_ops(op.operands[0]))
+    leaves = [value for value in _values(cone, op.operands[0]) if value.owner not in cone]
+    count = sum(_numel(leaf) for leaf in leaves)
+    if count * len(group) > LARGEST:
+        return None
+    packed: dict[SSAValue, Tensor] = {}
+    start = 0
+    for leaf in leaves:
+        packed[leaf] = torch.arange(start, start + _numel(leaf)).reshape(_shape(leaf))
+        start += _numel(leaf)
+    for packing_op in cone:
+        packed.update(
+            zip(packing_op.results, local.run(packing_op, [packed[v] for v in packing_op.operands]), strict=True)
+        )
+    return Message(op, axes, group, position, packed, count)
+
+
+def receive(message: Message) -> Tensor | None:
+    """Return the numbers of the elements that this rank receives; None if the collective is not known.
+
+    A reduction adds the elements of all ranks at equal places. The numbers are those of the first rank.
+    """
+    op, members = message.op, range(len(message.group))
+    sent = message.packed[op.operands[0]]
+    kind = op.name.rpartition(".")[2]
+    if kind in ("all_gather_into_tensor", "all_gather_into_tensor_out"):
+        pieces = [message.of_member(sent, member) for member in members]
+        return torch.cat(pieces) if sent.dim() else torch.stack(pieces)
+    if kind == "all_reduce":
+        return sent
+    if kind == "reduce_scatter_tensor":
+        return sent.chunk(len(members))[message.position] if sent.shape[0] % len(members) == 0 else None
+    if kind == "all_to_all_single":
+        splits = list(op.argument["input_split_sizes"])  # type: ignore
+        chunks = [message.of_member(sent, member).split(splits)[message.position] for member in members]
+        return torch.cat(chunks)
+    return None
+
+
+def _packing_ops(value: SSAValue) -> Iterator[ValueOp]:
+    """Yield the moves that compute `value`, each after the producers of its operands."""
+    seen: set[Operation] = set()
+
+    def visit(value: SSAValue) -> Iterator[ValueOp]:
+        op = value.owner
+        if isinstance(op, ValueOp) and is_move(op) and op not in seen:
+            seen.add(op)
+            for operand in op.operands:
+                yield from visit(operand)
+            yield op
+
+    return visit(value)
+
+
+def _values(cone: Sequence[ValueOp], value: SSAValue) -> list[SSAValue]:
+    """Return the operands of the ops of a cone, and `value`, each once."""
+    return list(dict.fromkeys([*(operand for op in cone for operand in op.operands), value]))
+
+
+def _shape(value: SSAValue) -> tuple[int, ...]:
+    meta = meta_of(value.type)
+    assert meta is not None  # values of a rank are tensors
+    return meta.shape
+
+
+def _numel(value: SSAValue) -> int:
+    return math.prod(_shape(value))

@@ -1,0 +1,154 @@
+"""Find the collective of the IR that a message performs, from the placements of its operand and the moved elements.
+
+The numbers of elements decide which dimension a message gathers or scatters. The placements decide whether this is
+legal: an all-gather of dimension 1 requires an operand whose innermost shards along it are those of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from spmdir.core.errors import ShardingError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
+from spmdir.read_back.moved_elements import Message
+from spmdir.reshard.conditions import refinement
+from spmdir.reshard.steps import Step, make_step
+
+
+@attrs.frozen
+class CollectiveCall:
+    """The collective that a message performs on one tensor.
+
+    Attributes:
+        steps: the steps, in order; none if the tensor does not change.
+        factor: the number by which the result is multiplied afterwards.
+    """
+
+    steps: tuple[Step, ...]
+    factor: float = 1.0
+
+
+def collective_kind(name: str) -> str:
+    """Return the collective of the IR for the name of a functional collective."""
+    base = name.rpartition(".")[2]
+    return {
+        "all_gather_into_tensor": "all_gather",
+        "all_gather_into_tensor_out": "all_gather",
+        "reduce_scatter_tensor": "reduce_scatter",
+        "all_to_all_single": "all_to_all",
+        "shard_dim_alltoall": "all_to_all",
+    }.get(base, base)
+
+
+class CollectiveTyper:
+    """Finds the collectives of messages on one mesh."""
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+
+    def calls(
+        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+    ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        """Yield (collective, numbers of the elements of its result) for the collectives that are legal on a tensor.
+
+        Args:
+            meta, sharding: the global type and the sharding of a tensor in the message.
+            packed: the numbers of its elements on this rank.
+        """
+        kind = collective_kind(message.op.name)
+        try:
+            yield from getattr(self, f"_{kind}")(message, meta, sharding, packed)
+        except ShardingError:
+            return
+
+    def _all_gather(
+        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+    ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        gathered = self._gathered(message, sharding)
+        if gathered is None:
+            return
+        dim, members, axes = gathered
+        pieces = [message.of_member(packed, member) for member in members]
+        step = make_step("all_gather", sharding, self.mesh, meta.shape, axes=axes, dim=dim)
+        yield CollectiveCall((step,)), torch.cat(pieces, dim)
+
+    def _reduce_scatter(
+        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+    ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        count = len(message.group)
+        reduction, factor = self._reduction(message, sharding)
+        for dim, size in enumerate(packed.shape):
+            if size % count == 0:
+                step = make_step(
+                    "reduce_scatter", sharding, self.mesh, meta.shape, axes=message.axes, dim=dim, reduction=reduction
+                )
+                yield CollectiveCall((step,), factor), packed.chunk(count, dim)[message.position]
+
+    def _all_reduce(
+        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+    ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        reduction, factor = self._reduction(message, sharding)
+        step = make_step("all_reduce", sharding, self.mesh, meta.shape, axes=message.axes, reduction=reduction)
+        yield CollectiveCall((step,), factor), packed
+
+    def _all_to_all(
+        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+    ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        gathered, count = self._gathered(message, sharding), len(message.group)
+        if gathered is None:
+            return
+        dim, members, axes = gathered
+        for to_dim, size in enumerate(packed.shape):
+            if to_dim != dim and size % count == 0:
+                pieces = [
+                    message.of_member(packed, member).chunk(count, to_dim)[message.position] for member in members
+                ]
+                step = make_step("all_to_all", sharding, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=to_dim)
+                yield CollectiveCall((step,)), torch.cat(pieces, dim)
+
+    def _gathered(self, message: Message, sharding: Sharding) -> tuple[int, Sequence[int], tuple[str, ...]] | None:
+        """Return (dimension, members of the group in chunk order, axes in nesting order) of what the group shards.
+
+        Returns None if the axes of the group are not the innermost axes of one dimension.
+        """
+        fine = refinement(self.mesh, sharding, message.axes)
+        refined, parts = sharding.refined(fine), {part for axis in message.axes for part in fine.parts(axis)}
+        for dim in {placement.dim for _, placement in refined.entries if placement.dim is not None}:
+            axes = refined.dim_axes(dim)
+            innermost = axes[len(axes) - len(parts) :]
+            if len(axes) >= len(parts) and set(innermost) == parts:
+                order = sorted(range(len(message.group)), key=lambda index: fine.index(message.group[index], innermost))
+                return dim, order, fine.merge(innermost)
+        return None
+
+    def _reduction(self, message: Message, sharding: Sharding) -> tuple[str, float]:
+        """Return (reduction of the partial value, number by which the result is multiplied) of a reducing message.
+
+        The average of partial sums is the sum divided by the number of ranks. The sum of partial averages is the
+        average times the number of ranks.
+
+        Raises:
+            ShardingError: the value is not partial along all axes of the group, or has another reduction.
+        """
+        fine = refinement(self.mesh, sharding, message.axes)
+        refined = sharding.refined(fine)
+        placements = {refined[part] for axis in message.axes for part in fine.parts(axis)}
+        placement = placements.pop()
+        requested = str(message.op.argument["reduce_op"])
+        if placements or not isinstance(placement, PartialPlacement):
+            raise ShardingError("expected a partial value")
+        if placement.op == requested or (placement.op not in ("sum", "avg") and placement.reduce == requested):
+            return placement.op, 1.0
+        count = len(message.group)
+        scale: dict[tuple[Any, str], float] = {("sum", "avg"): 1 / count, ("avg", "sum"): count}
+        if (placement.op, requested) in scale:
+            return placement.op, scale[placement.op, requested]
+        raise ShardingError(f"expected a partial value of '{requested}'")

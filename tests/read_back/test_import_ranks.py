@@ -1,0 +1,83 @@
+"""The program of one rank becomes the global program that all ranks compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import spmdir
+from spmdir.core.errors import ShardingError
+from tests.read_back.rank_graphs import (
+    all_gather,
+    all_reduce,
+    assert_equals_one_device,
+    import_function,
+    random_inputs,
+    reduce_scatter,
+)
+
+MLP = {"x": "dp: S(0)", "w1": "tp: S(1)", "w2": "tp: S(0)"}
+INPUTS = random_inputs({"x": (4, 6, 8), "w1": (8, 6), "w2": (6, 8)})
+
+
+def mlp(x, w1, w2):
+    return torch.relu(x @ w1) @ w2
+
+
+def test_column_and_row_parallel_layers_with_an_all_reduce():
+    module = import_function(lambda x, w1, w2: all_reduce(mlp(x, w1, w2)), INPUTS, MLP)
+    assert_equals_one_device(module, mlp, INPUTS)
+    text = spmdir.print_ir(module)
+    assert "%w1_1: tensor<8x6xf64>" in text
+    assert "spmd.all_reduce %_unsafe_view_1 on [tp] op sum : tensor<4x6x8xf64> <dp: S(0)>" in text
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_sequence_parallel_layers_gather_and_scatter_a_middle_dimension(rank):
+    def local(x, w1, w2):
+        return reduce_scatter(mlp(all_gather(x, 1), w1, w2), 1)
+
+    module = import_function(local, INPUTS, {**MLP, "x": "dp: S(0), tp: S(1)"}, rank=rank)
+    assert_equals_one_device(module, mlp, INPUTS)
+    text = spmdir.print_ir(module)
+    assert "spmd.all_gather %x_1 on [tp] dim 1" in text
+    assert "aten.cat" not in text
+
+
+@pytest.mark.parametrize(
+    ("local", "message"),
+    [
+        (
+            lambda x, w1, w2: torch.relu(mlp(x, w1, w2)),
+            "'aten.relu' gets a partial sum over tp as operand 0 (self); expected a complete value: add an all_reduce "
+            "over tp before it",
+        ),
+        (
+            lambda x, w1, w2: all_reduce(all_reduce(mlp(x, w1, w2))),
+            "'_c10d_functional.all_reduce' gets a complete value over tp, so the result would be 2 times the value; "
+            "expected a partial value of 'sum' over tp: remove the all_reduce",
+        ),
+        (
+            lambda x, w1, w2: all_reduce(mlp(x, w1, w2), "dp"),
+            "'_c10d_functional.all_reduce' gets a shard of dimension 0 over dp; expected a partial value of 'sum' over "
+            "dp: gather the shards instead of adding them",
+        ),
+    ],
+)
+def test_a_wrong_collective_is_an_error_that_names_the_op(local, message):
+    with pytest.raises(ShardingError) as raised:
+        import_function(local, INPUTS, MLP)
+    assert message in raised.value.message
+
+
+def test_an_unknown_group_is_an_error_that_names_the_argument():
+    with pytest.raises(ShardingError, match="'pp'"):
+        import_function(lambda x, w1, w2: all_reduce(mlp(x, w1, w2), "pp"), INPUTS, MLP)
+
+
+def test_the_result_is_a_program_at_the_stage_lowered_that_reports_accept():
+    module = import_function(lambda x, w1, w2: all_reduce(mlp(x, w1, w2)), INPUTS, MLP)
+    assert "all_reduce" in str(spmdir.report.comm_report(module))
+    assert spmdir.lower_to_fx(module, rank=3).graph.find_nodes(
+        op="call_function", target=torch.ops._c10d_functional.all_reduce.default
+    )
