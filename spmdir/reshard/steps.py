@@ -249,7 +249,9 @@ def partial_placement(reduction: str) -> PartialPlacement:
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
     """Raise ShardingError unless `axes` are one or more different axes of the mesh, or sub-axes."""
     if not axes or len(set(axes)) != len(axes):
-        raise ShardingError(f"{kind} is on [{', '.join(axes)}]; expected one or more different mesh axes")
+        raise ShardingError(
+            f"{kind} has the mesh axes [{', '.join(axes)}]; expected at least one axis, and each axis once"
+        )
     for axis in axes:
         mesh.require(axis)
 

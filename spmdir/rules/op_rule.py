@@ -246,12 +246,15 @@ class OpRule(RuleInstance):
         return tuple(sorted(matching, key=lambda dropped: not isinstance(dropped.subject, TextStrategy)))
 
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
-        """Yield the strategies and the omitted ones with their reasons.
+        """Yield the strategies for an axis of `count` ranks, and each omitted strategy as `Dropped` with its reason.
 
-        If another axis shards a minor factor of a dimension, its major factors must be sharded down to single elements.
-        Then only strategies that do so are yielded.
+        If another axis shards a minor factor of a dimension while its major factors still have several elements on a
+        rank, only the strategies that shard these major factors down to one element are yielded, and no `Dropped`.
 
-        With `plugins`, the `strategies` without plug-ins come first, then only those that the plug-ins add.
+        With `plugins`, the strategies without plug-ins come first, then those that the plug-ins add.
+
+        Args:
+            sharded: how often other axes shard each factor.
         """
         unfinished = self._unfinished_majors(sharded)
         texts = self.rules.text_strategies(self.name, plugins.declaring)

@@ -120,9 +120,13 @@ def _is_periodic(function: FuncOp, periods: Periods, ops: Sequence[Sequence[Oper
 
 
 class _Deepener:
-    """Inserts the copies into a function.
+    """Inserts copies of the middle one of three equal periods of layers into a function.
 
     Attributes:
+        ops: the ops of each of the three periods. Those of `ops[1]` are copied.
+        count: the number of copies.
+        first: the number of the first layer in the names of the function.
+        period: the number of layers in a period.
         values: for each copy, value of the middle period → value of the copy. Entry 0 is the middle period itself.
         copied: for each copy, op of the middle period → op of the copy.
     """
@@ -137,6 +141,7 @@ class _Deepener:
         period: int,
         copies: int,
     ):
+        """Prepare `copies` copies. `prefix` is the part of a layer's name before its number, such as `layers.`."""
         self.function, self.periods, self.ops, self.count = function, periods, ops, copies
         self.first, self.period = first, period
         self.values: list[dict[SSAValue, SSAValue]] = [{} for _ in range(copies + 1)]

@@ -49,8 +49,13 @@ LEGAL = [
 
 ILLEGAL = [
     ("shuffle", "", {"axes": ["a"]}, "unknown collective 'shuffle'; expected one of slice"),
-    ("slice", "", {"axes": [], "dim": 0}, "slice is on []; expected one or more different mesh axes"),
-    ("slice", "", {"axes": ["a", "a"], "dim": 0}, "slice is on [a, a]; expected one or more different mesh axes"),
+    ("slice", "", {"axes": [], "dim": 0}, "slice has the mesh axes []; expected at least one axis, and each axis once"),
+    (
+        "slice",
+        "",
+        {"axes": ["a", "a"], "dim": 0},
+        "slice has the mesh axes [a, a]; expected at least one axis, and each axis once",
+    ),
     ("slice", "", {"axes": ["z"], "dim": 0}, "axis 'z' is not in mesh @mesh <a = 2, b = 2, c = 4>"),
     ("slice", "", {"axes": ["a"], "dim": 2}, "slice has dimension 2; expected a dimension of a tensor of rank 2"),
     ("slice", "", {"axes": ["a"]}, "slice has dimension None; expected a dimension of a tensor of rank 2"),

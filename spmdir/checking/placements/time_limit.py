@@ -40,7 +40,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         # An error while the limit is being removed would leave its timers running.
         if has_ended or frame is caller or (frame is not None and frame.f_code.co_filename in OWN_FILES):
             return
-        raise TooLong(f"takes longer than {seconds:g} s; expected a result at once")
+        raise TooLong(f"takes longer than {seconds:g} s; expected a result in less time")
 
     timers = (
         (signal.SIGPROF, signal.ITIMER_PROF, seconds),

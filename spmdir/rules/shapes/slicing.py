@@ -12,9 +12,11 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
-    """Return the dimensions of a slice. A slice of all elements changes nothing.
+    """Return the dimensions of the result of a slice of `operand`.
 
-    Else the sliced dimension of `operand` is separate, and that of the result is unsharded.
+    A slice of all elements has the dimensions of `operand`. Otherwise the sliced dimension of the result has a new
+    factor that cannot be sharded, and the factors of the sliced dimension of `operand` can only be sharded by a clause
+    that names them, as `~argument`.
     """
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     dim = layout.dimension(argument, len(dims))
@@ -37,9 +39,10 @@ def narrowed(layout: LayoutBuilder, operand: str, argument: str, start: str, len
 
 
 def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, dim: int, size: int) -> None:
-    """Make a dimension separate, and replace it in `dims` by an unsharded one of `size` elements.
+    """Replace dimension `dim` of `dims` by a dimension of `size` elements that cannot be sharded.
 
-    Do nothing if its size does not change. A dimension of which no element is left is unsharded, not separate.
+    The replaced factors can only be sharded by a clause that names them, as `~argument`; if the slice has no elements,
+    they cannot be sharded at all. If the size of the dimension does not change, nothing changes.
     """
     if size == math.prod(layout.sizes[factor] or 0 for factor in dims[dim]):
         return
