@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spmdir.core.parse_cache import ParsedTexts
-from spmdir.rewrites.op_rewrites import EXPERTS, parse_op_rewrites
-from spmdir.rewrites.op_rewrites import PARSED as PARSED_OP_REWRITES
+from spmdir.rewrites.op_rewrite_text import EXPERTS, parse_op_rewrites
+from spmdir.rewrites.op_rewrite_text import PARSED as PARSED_OP_REWRITES
 from spmdir.rewrites.rewrite_files import PARSED as PARSED_REWRITES
 from spmdir.rewrites.rewrite_files import REWRITES
 from spmdir.rewrites.rewrite_text import parse_rewrites

@@ -11,7 +11,8 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects.context import IRContext
 from spmdir.pipeline.base_passes import FunctionPass
-from spmdir.rewrites.op_rewrites import EXPERTS, OpRewrite, apply_op_rewrites, load_op_rewrites
+from spmdir.rewrites.op_rewrite_text import EXPERTS, OpRewrite, load_op_rewrites
+from spmdir.rewrites.op_rewrites import apply_op_rewrites
 
 
 @cache

@@ -1,23 +1,10 @@
-"""Rewrites of torch ops in a program on one device, as text: the pattern and the replacement are statements of ops.
-
-    gather-rows:
-        order, counts, arrivals = experts.route(ids, experts=experts)
-        rows = aten.index.Tensor(x, [aten.floor_divide(order, other=k)])
-      becomes
-        rows = experts.sort_rows(aten.expand(aten.unsqueeze(x, dim=1), size=[first(x), k, last(x)]), order)
-      when k == last(ids)
-
-The last statement of a pattern is its root, and the others are ops that the root uses. A name stands for a value or a
-literal, the same one wherever it occurs. Values that both sides assign are replaced. The ops of the pattern remain if
-they have other users.
-"""
+"""Matching and replacement of the rewrites of torch ops of `op_rewrite_text`."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -25,146 +12,15 @@ from xdsl.ir import Block, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.dtype import DTYPES
-from spmdir.core.errors import Location, ParseError, RuleError
-from spmdir.core.parse_cache import ParsedTexts
+from spmdir.core.errors import RuleError
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import Names, copy_name
+from spmdir.rewrites.op_rewrite_text import FUNCTIONS, OpRewrite, call_of
 from spmdir.rules import RuleSet
 from spmdir.rules.language.expressions import OPERATORS
-from spmdir.rules.language.parser import parse_condition, parse_statements
-from spmdir.rules.language.syntax_tree import (
-    Binary,
-    Constant,
-    Expression,
-    Function,
-    Name,
-    OpCall,
-    Sequence,
-    Statement,
-)
-
-_HEAD = re.compile(r"([a-z][a-z0-9-]*):\s*$")
-_BECOMES = "becomes"
-_WHEN = "when "
-
-FUNCTIONS = {
-    "rank": lambda meta: meta.rank,
-    "first": lambda meta: meta.shape[0] if meta.shape else 1,
-    "last": lambda meta: meta.shape[-1] if meta.shape else 1,
-    "elements": lambda meta: meta.numel,
-    "dtype": lambda meta: meta.dtype,
-    "integral": lambda meta: not meta.dtype.is_inexact,
-}
-"""Function of a tensor in a condition or an argument → its value from the type of the tensor."""
-
-
-@attrs.frozen
-class OpRewrite:
-    """One rewrite.
-
-    Attributes:
-        name: its name.
-        pattern: the statements that must match; the last one is the root.
-        replacement: the statements that replace them.
-        conditions: expressions that must hold.
-        location: the line of its name.
-    """
-
-    name: str
-    pattern: tuple[Statement, ...]
-    replacement: tuple[Statement, ...]
-    conditions: tuple[Expression, ...]
-    location: Location
-
-    @property
-    def root(self) -> OpCall:
-        """Return the call of the last statement of the pattern."""
-        return _call(self.pattern[-1])
-
-    @property
-    def replaced(self) -> tuple[str, ...]:
-        """Return the names of the replaced values: those that both sides assign."""
-        assigned = {target for statement in self.pattern for target in statement.targets}
-        return tuple(target for statement in self.replacement for target in statement.targets if target in assigned)
-
-
-def _call(statement: Statement) -> OpCall:
-    """Return the call on the right side of a statement."""
-    (value,) = statement.values
-    assert isinstance(value, OpCall)  # `_parse_rewrite` has checked it
-    return value
-
-
-def parse_op_rewrites(text: str, file: str) -> tuple[OpRewrite, ...]:
-    """Parse a file of rewrites of ops. Each begins with its name in a line such as `gather-rows:`.
-
-    Raises:
-        ParseError: the text is malformed; located.
-    """
-    heads: list[tuple[int, str]] = []
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-        match = _HEAD.match(line)
-        if match is not None:
-            heads.append((number, match[1]))
-        elif not heads and line.strip() and not line.startswith("#"):
-            raise ParseError(f"found '{line.strip()}', expected the name of a rewrite, such as `gather-rows:`",
-                             Location(file, number, 1))  # fmt: skip
-    ends = [number for number, _ in heads[1:]] + [len(lines) + 1]
-    return tuple(
-        _parse_rewrite(name, lines[number : end - 1], Location(file, number, 1))
-        for (number, name), end in zip(heads, ends, strict=True)
-    )
-
-
-def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite:
-    """Parse the lines of one rewrite: statements, `becomes`, statements, and conditions from the first `when` on.
-
-    Args:
-        location: the line of the name, which is the line before `lines`.
-
-    Raises:
-        ParseError: `becomes` is missing or occurs twice, or a statement is not a call of an op; located.
-    """
-    words = [line.strip() for line in lines]
-    if words.count(_BECOMES) != 1:
-        raise ParseError(f"rewrite '{name}' has {words.count(_BECOMES)} lines `becomes`; expected one", location)
-    middle = words.index(_BECOMES)
-    first_condition = next((n for n, word in enumerate(words) if word.startswith(_WHEN)), len(words))
-    file, first_line = location.file, location.line + 1
-    pattern = parse_statements("\n".join(lines[:middle]) + "\n", file, first_line)
-    replacement = parse_statements("\n".join(lines[middle + 1 : first_condition]) + "\n", file, first_line + middle + 1)
-    conditions = [
-        parse_condition(word.removeprefix(_WHEN), file, first_line + number, lines[number].find(word) + len(_WHEN))
-        for number, word in enumerate(words)
-        if number >= first_condition and word and not word.startswith("#")
-    ]
-    for statement in (*pattern, *replacement):
-        if len(statement.values) != 1 or not isinstance(statement.values[0], OpCall) or not statement.targets:
-            raise ParseError(
-                f"a statement of rewrite '{name}' is not an assignment of one call of an op; expected a statement such "
-                "as `y = aten.relu(x)`",
-                statement.location,
-            )
-    return OpRewrite(name, pattern, replacement, tuple(conditions), location)
-
-
-EXPERTS = Path(__file__).with_name("experts.op_rewrites")
-"""The shipped rewrites of a mixture of experts."""
-
-PARSED = ParsedTexts(
-    EXPERTS.with_suffix(".parsed"), (OpRewrite, Statement, OpCall, Name, Constant, Function, Binary, Sequence)
-)
-"""The parsed form of the shipped rewrites; `make parsed-texts` writes it."""
-
-
-def load_op_rewrites(path: Path) -> tuple[OpRewrite, ...]:
-    """Return the rewrites in the file at `path`."""
-    text = path.read_text(encoding="utf-8")
-    parsed = PARSED.find(text, path.name)
-    return parse_op_rewrites(text, path.name) if parsed is None else parsed
+from spmdir.rules.language.syntax_tree import Binary, Constant, Expression, Function, Name, OpCall, Sequence, Statement
 
 
 class _Mismatch(Exception):
@@ -188,8 +44,12 @@ class _Match:
     ops: dict[AtenOp, None] = attrs.field(factory=dict)
 
     def match_statement(self, statement: Statement, op: AtenOp) -> None:
-        """Match the call of `statement` with `op`, and bind its targets to the results of `op`."""
-        self.match_call(_call(statement), op)
+        """Match `statement` with `op`, and bind its targets to the results.
+
+        Raises:
+            _Mismatch: they do not match.
+        """
+        self.match_call(call_of(statement), op)
         for target, result in zip(statement.targets, op.results, strict=False):
             self.bind(target, result)
 
@@ -296,7 +156,8 @@ class _Match:
             return tuple(map(self.evaluate, expression.items))
         if isinstance(expression, Function):
             (argument,) = expression.arguments
-            return FUNCTIONS[expression.name](_meta(self.values[argument]))
+            value = self.values[argument]
+            return FUNCTIONS[expression.name](_meta(value), sum(1 for _ in value.uses))
         assert isinstance(expression, Binary)
         left, right = self.evaluate(expression.left), self.evaluate(expression.right)
         return left and right if expression.operator == "and" else OPERATORS[expression.operator](left, right)
@@ -319,9 +180,28 @@ def find_match(rewrite: OpRewrite, op: AtenOp, rules: RuleSet) -> _Match | None:
     match = _Match(rewrite, rules)
     try:
         match.match_statement(rewrite.pattern[-1], op)
+        for statement in rewrite.pattern[:-1]:
+            if not any(target in match.values for target in statement.targets):
+                match = _match_elsewhere(match, statement, op)
         return match if match.holds() else None
     except (_Mismatch, RuleError):
         return None
+
+
+def _match_elsewhere(match: _Match, statement: Statement, root: AtenOp) -> _Match:
+    """Return `match` with a statement that the root does not use, matched with the first op of the block that fits.
+
+    Raises:
+        _Mismatch: no op fits.
+    """
+    assert root.parent is not None
+    for op in root.parent.ops:
+        if isinstance(op, AtenOp) and op is not root and op.name == call_of(statement).op:
+            extended = attrs.evolve(match, values=dict(match.values), ops=dict(match.ops))
+            with contextlib.suppress(_Mismatch, RuleError):
+                extended.match_statement(statement, op)
+                return extended
+    raise _Mismatch
 
 
 @attrs.define
@@ -341,7 +221,7 @@ class _Builder:
         """Insert the ops of the replacement, and let the users of replaced values use the new values."""
         match, old = self.match, dict(self.match.values)
         for statement in match.rewrite.replacement:
-            results = self.call(_call(statement), statement.targets)
+            results = self.call(call_of(statement), statement.targets)
             match.values.update(zip(statement.targets, results, strict=False))
         for name in match.rewrite.replaced:
             old_value, new_value = old[name], match.values[name]

@@ -13,7 +13,7 @@ import numpy as np
 from spmdir.search.joint_placements import Numbers
 from spmdir.search.joint_states import StateTable
 from spmdir.search.merged_nodes import Quotient
-from spmdir.search.reshard_prices import Prices
+from spmdir.search.reshard_prices import IMPOSSIBLE, Prices
 
 
 class Assignment:
@@ -177,6 +177,11 @@ class Assignment:
                 if cost_with_copy < least_cost:
                     least_cost = cost_with_copy
         return least_cost
+
+    def parts_with_impossible_reshards(self) -> frozenset[int]:
+        """Return the parts with a value that has no reshard from its placement to one that a user needs."""
+        values = {value for value in range(len(self.produced)) if self.value_cost(value) >= IMPOSSIBLE}
+        return frozenset(part for part, touched in enumerate(self.touched) if not values.isdisjoint(touched))
 
     def total(self) -> float:
         """Return the seconds of the program under the chosen states."""

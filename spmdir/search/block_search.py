@@ -171,10 +171,14 @@ class BlockSearch:
 
         If two very different decisions have nearly equal costs, the messages make states of both equally cheap, and
         decisions mix both. A dive restricts one part to a state other than that of the best decision, and runs
-        `DIVE_TURNS` turns. Then messages prefer one of both.
+        `DIVE_TURNS` turns. Then messages prefer one of both. If the best decision mixes placements without a reshard
+        between them, dives start at the parts with such values.
         """
         order, turns = list(range(len(self.assignment.choice))), self.end.turns
         self.random.shuffle(order)
+        self.assignment.assume(self.best)
+        stuck = self.assignment.parts_with_impossible_reshards()
+        order.sort(key=lambda part: part not in stuck)
         alternatives = self.messages.alternatives(self.best, self.least_cost * (1 - LEAST_SAVING), order)
         for part, state in itertools.islice(alternatives, min(DIVES, max_turns // DIVE_TURNS)):
             with self.messages.restricted(part, state):

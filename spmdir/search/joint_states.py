@@ -58,6 +58,7 @@ class NumberedStrategy:
         is_known: whether the catalogue contains all placements.
         shards_several: whether the strategy shards several factors.
         sends: whether the op communicates inside.
+        nests_as_mesh: whether axes with this strategy nest in the order of the mesh, as one of its placements requires.
     """
 
     strategy: Strategy
@@ -68,6 +69,7 @@ class NumberedStrategy:
     is_known: bool
     shards_several: bool
     sends: bool
+    nests_as_mesh: bool
 
 
 @attrs.frozen(eq=False)
@@ -184,6 +186,7 @@ class StateFinder:
                 is_known=-1 not in placement_numbers,
                 shards_several=len(strategy.factors) > 1,
                 sends=bool(strategy.sent or strategy.inner_bytes),
+                nests_as_mesh=any(placement.nests_as_mesh for placement in placements),
             )
             self._numbered[strategy, count] = numbered
         return numbered
@@ -212,14 +215,16 @@ class StateFinder:
         nested_rows = self._find_nested_rows(placed)
         if nested_rows:
             ordered_rows: list[tuple[int, tuple[int, ...]]] = []  # for each state, the row and the order
-            orders_by_factors: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+            orders_by_key: dict[object, list[tuple[int, ...]]] = {}
             for index, row in enumerate(rows.tolist()):
                 row_orders = orders[:1]
                 if index in nested_rows:
-                    factors = tuple([numbered[number].factor for numbered, number in zip(by_axis, row, strict=True)])
-                    if factors not in orders_by_factors:
-                        orders_by_factors[factors] = self._orders(source, block, factors)
-                    row_orders = orders_by_factors[factors]
+                    chosen = [numbered[number] for numbered, number in zip(by_axis, row, strict=True)]
+                    factors = tuple([strategy.factor for strategy in chosen])
+                    fixed_axes = tuple([axis for axis in self._natural if chosen[axis].nests_as_mesh])
+                    if (factors, fixed_axes) not in orders_by_key:
+                        orders_by_key[factors, fixed_axes] = self._orders(source, block, factors, fixed_axes)
+                    row_orders = orders_by_key[factors, fixed_axes]
                 ordered_rows += [(index, order) for order in row_orders]
             row_of_state, orders = map(list, zip(*ordered_rows, strict=True))
             rows, seconds, placements = rows[row_of_state], seconds[row_of_state], placements[row_of_state]
@@ -297,7 +302,9 @@ class StateFinder:
             fraction_by_axis[row] = fractions(joint, counts, self.shared.topology.imbalance)
         return fraction_by_axis
 
-    def _orders(self, source: StrategySource, block: Sequence[int], factors: Sequence[int]) -> list[tuple[int, ...]]:
+    def _orders(
+        self, source: StrategySource, block: Sequence[int], factors: Sequence[int], fixed_axes: Sequence[int]
+    ) -> list[tuple[int, ...]]:
         """Return the legal nesting orders of all axes, outermost first; that of the mesh if none is legal.
 
         Legal orders are those that annotations and major factors permit. Only axes that shard something change places.
@@ -305,6 +312,7 @@ class StateFinder:
 
         Args:
             factors: the factor that each axis shards, or -1.
+            fixed_axes: the axes that nest in the order of the mesh.
         """
         permuted_axes = [axis for axis, factor in enumerate(factors) if factor >= 0]
         if len(permuted_axes) > MOST_NESTED:
@@ -314,6 +322,8 @@ class StateFinder:
             order = list(self._natural)
             for position, axis in zip(permuted_axes, permutation, strict=True):
                 order[position] = axis
+            if [axis for axis in order if axis in fixed_axes] != list(fixed_axes):
+                continue
             if all(self._may_nest(source, factors, outer, inner) for outer, inner in itertools.combinations(order, 2)):
                 orders.append(tuple(order))
         return orders or [self._natural]

@@ -296,7 +296,7 @@ class Orders:
 
 
 def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
-    """Return the nesting orders of a node that annotations or the majors of its rule fix.
+    """Return the nesting orders of a node that placements, annotations or the majors of its rule fix.
 
     For example, a view combines a major and a minor factor to one dimension, which a and b shard. If a shards the minor
     factor and b the major one, the order of this dimension is (b, a).
@@ -307,6 +307,10 @@ def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> 
     Returns: factor, or sorted factors of one dimension → the order of the axes that shard them.
     """
     order_of_factor: dict[object, Order] = {}
+    for placed in (*form.results, *form.operands):
+        for axes in placed.nested.values():
+            if sum(placed.placements[axis].nests_as_mesh for axis in axes) > 1:
+                order_of_factor[form.factors[axes[0]]] = axes
     for sharding in annotations:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
             axes = sharding.dim_axes(dim)

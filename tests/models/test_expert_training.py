@@ -36,7 +36,7 @@ MODELS = {
     "deepseek": (transformers.DeepseekV3ForCausalLM, transformers.DeepseekV3Config, {**MOE, **LATENT, **GROUPS}),
 }
 BY_EXPERT = {"*.experts.*_proj": "ep: S(0)", "arg1_1": "ep: S(1)"}
-OPS = {"route": 1, "sort_rows": 3, "unsort_rows": 3, "regroup": 6, "grouped_mm": 4, "grouped_outer": 2}
+OPS = {"route": 1, "sort_rows": 3, "unsort_rows": 3, "regroup": 4, "grouped_mm": 4, "grouped_outer": 2}
 """Op of `experts` → how many a layer has, forward and backward."""
 
 
