@@ -2,7 +2,7 @@
 
 Ranks compare their settings, programs and inputs before they run collectives; see agreement.py.
 
-May import: core, reshard, dialects, analysis, transforms, pipeline, passes, torch_interop, lowering, simulator,
-importer, plans.
+May import: core, pipelined, reshard, dialects, analysis, transforms, pipeline, passes, torch_interop, lowering,
+simulator, importer, plans.
 Start with set_up.py, then parallelize.py or shard_module.py.
 """

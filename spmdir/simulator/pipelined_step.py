@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.core.arguments import SEED, accepts, instance
-from spmdir.core.errors import DivergenceError, SpmdirError, UnsupportedError, did_you_mean
+from spmdir.core.errors import DivergenceError, SpmdirError, did_you_mean
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Noise
 from spmdir.core.placement.sharding import Sharding
@@ -24,16 +24,17 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.pipeline_flow import StepFlow, part_of
-from spmdir.dialects.pipeline_op import PipelineOp, pipeline_op
+from spmdir.dialects.pipeline_op import PipelineOp
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.pipeline.remaining_passes import localize
-from spmdir.pipelined.actions import Action, Entry
+from spmdir.pipelined.actions import Action, Entry, StageMessage
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.lockstep import run_lockstep
 from spmdir.simulator.step_inputs import flat_state, like_state, micro_batches_of, named_batch
+from spmdir.simulator.step_values import StepValues, scheduled_step
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 Tensor = torch.Tensor
@@ -75,10 +76,7 @@ def simulate_step(
     Example:
         >>> (loss,), state = spmdir.testing.simulate_step(module, state, (x, y))
     """
-    op = pipeline_op(module)
-    if op is None or not op.step.entries:
-        message = "has no order; run make-schedule first" if op else "has no pipelined step; run cut-stages first"
-        raise UnsupportedError(f"the module {message}", location_of(op or module))
+    op = scheduled_step(module)
     flow, chosen = StepFlow.of(op), as_pipeline(pipeline)
     with chosen.rules:
         programs = {part: StageProgram.of(module, function, chosen) for part, function in flow.functions.items()}
@@ -93,7 +91,6 @@ class StageProgram:
 
     Attributes:
         function: the localized function.
-        shardings: name → the sharding of an argument.
         programs: [rank], its graph; [] if the function has no results.
     """
 
@@ -105,10 +102,7 @@ class StageProgram:
         """Return the program of a function of `module`. The remaining passes of `pipeline` run on a copy."""
         if not function.function_type.outputs.data:
             return cls(function, [])
-        copy = function.clone()
-        copy.location = function.location
-        copy.properties.pop("sym_visibility", None)
-        localized = localize(ModuleOp([ir.mesh_op(module).clone(), copy]), pipeline)
+        localized = localize(stage_module(module, function), pipeline)
         mesh, local = ir.mesh(localized), ir.main_function(localized)
         return cls(local, [emit(local, mesh, rank, symbolic_group) for rank in range(mesh.world_size)])
 
@@ -117,13 +111,21 @@ class StageProgram:
         return sharding_of(self.function.args[index]) or Sharding((), mesh.name)
 
 
+def stage_module(module: ModuleOp, function: FuncOp) -> ModuleOp:
+    """Return a module with a copy of one function of a pipelined step as its program."""
+    copy = function.clone()
+    copy.location = function.location
+    copy.properties.pop("sym_visibility", None)
+    return ModuleOp([ir.mesh_op(module).clone(), copy])
+
+
 @attrs.define(eq=False)
 class StepRun:
     """A run of a step.
 
     Attributes:
         kept: (stage, name) → the local tensors of its state.
-        values: (coordinate, micro-batch or -1 for updates, name) → the local tensors of a value.
+        values: the local tensors of other values.
         peak: [coordinate], the most bytes of values that it held at once, on the rank with the most.
     """
 
@@ -133,9 +135,11 @@ class StepRun:
     noise: Noise
     seed: int
     kept: dict[tuple[int, str], Shards] = attrs.field(factory=dict)
-    values: dict[tuple[int, int, str], Shards] = attrs.field(factory=dict)
-    pending: dict[tuple[int, int, str], int] = attrs.field(factory=dict)
+    values: StepValues[Shards] = attrs.field(init=False)
     peak: list[int] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.values = StepValues(self.flow)
 
     @property
     def mesh(self) -> Mesh:
@@ -206,21 +210,13 @@ class StepRun:
         program, step, flow = self.programs[part], self.op.step, self.flow
         if not program.programs:
             return
-        coordinate = step.stages[action.stage].coordinate
-        number = -1 if action.kind == "U" else action.micro
         inputs: list[Shards] = []
         for index, name in enumerate(flow.arguments(part)):
             if name in step.batch:
                 inputs.append(self._distribute(program, index, micro_batches[name][action.micro]))
-            elif step.is_state(name):
-                inputs.append(self.kept[action.stage, name])
-            elif (key := (coordinate, number, name)) in self.values:
-                inputs.append(self.values[key])
             else:
-                raise DivergenceError(
-                    f"{action} uses '{name}', which {step.axis} {coordinate} has not computed or received",
-                    location_of(flow.functions[part]),
-                )
+                is_state = step.is_state(name)
+                inputs.append(self.kept[action.stage, name] if is_state else self.values.operand(action, name))
         per_rank = [[shards[rank] for shards in inputs] for rank in range(self.mesh.world_size)]
         outputs = run_lockstep(program.programs, per_rank, self.mesh, self.seed)
         for index, name in enumerate(flow.results(part)):
@@ -228,42 +224,19 @@ class StepRun:
             if step.is_state(name):
                 self.kept[action.stage, name] = shards
             else:
-                self._hold(coordinate, number, name, shards, part)
-        for name in flow.operands[part]:
-            self._release(coordinate, number, name)
+                self.values.hold(action, name, shards)
+        self.values.use_operands(action)
 
-    def _hold(self, coordinate: int, number: int, name: str, shards: Shards, part: Action) -> None:
-        """Hold a value until its last use on the coordinate: by functions and by messages."""
-        uses = len(self.flow.users.get((name, coordinate), ()))
-        targets = {c for (n, c) in self.flow.users if n == name and c != coordinate}
-        is_sender = self.flow.producers[name][0] == part
-        uses += len(targets) if is_sender else 0
-        uses += name in self.op.step.outputs
-        if uses:
-            self.values[coordinate, number, name] = shards
-            self.pending[coordinate, number, name] = uses
-
-    def _release(self, coordinate: int, number: int, name: str) -> None:
-        key = coordinate, number, name
-        self.pending[key] -= 1
-        if not self.pending[key]:
-            del self.values[key], self.pending[key]
-
-    def _send(self, message: Any) -> None:
+    def _send(self, message: StageMessage) -> None:
         """Copy the values of a message to its target."""
-        action = message.action
-        source = self.op.step.stages[action.stage].coordinate
-        number = -1 if action.kind == "U" else action.micro
         for name in self.flow.carried(message):
-            self.values[message.target, number, name] = self.values[source, number, name]
-            self.pending[message.target, number, name] = len(self.flow.users[name, message.target])
-            self._release(source, number, name)
+            self.values.receive(message, name, self.values.send(message, name))
 
     def _measure(self) -> None:
         """Update the peaks. A value that several names share is counted once."""
         for coordinate in range(self.op.step.ranks):
             of_ranks = [0] * self.mesh.world_size
-            for (place, _, _), shards in self.values.items():
+            for (place, _, _), shards in self.values.values.items():
                 if place == coordinate:
                     for rank, shard in enumerate(shards):
                         of_ranks[rank] += shard.numel() * shard.element_size()
@@ -278,7 +251,7 @@ class StepRun:
                 outputs.append(self._collect(self._holder(stage, name), name, self.kept[stage, name]))
                 continue
             part = next(part for part in self.flow.producers[name] if part.kind == "U")
-            outputs.append(self._collect(part, name, self.values[step.stages[part.stage].coordinate, -1, name]))
+            outputs.append(self._collect(part, name, self.values.operand(part, name)))
         return outputs
 
     def _holder(self, stage: int, name: str) -> Action:
