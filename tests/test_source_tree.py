@@ -53,6 +53,7 @@ SAME_CLASS = {
     "Condition": "of symbolic sizes in core; a node of the syntax tree in rules; a term in rewrites",
     "Function": "of symbolic sizes in core; a node of the syntax tree in rules; a term in rewrites",
     "Layout": "of an activation in core; the factors of a call's tensors in rules; strides in torch_interop",
+    "Message": "of a collective for one tensor in lowering; the elements that a collective moves in read_back",
     "Program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "Reduction": "what partial placements reduce by in core; how one is emitted in lowering; of local sums in runtime",
     "Result": "a node of the syntax tree in rules; a result of a program in runtime",
