@@ -128,7 +128,7 @@ def rank_graph(module: ModuleOp, device_mesh: Any, program: Program, units: Sequ
     function, mesh = ir.main_function(module), ir.mesh(module)
     emitter = _TracedEmitter(function, mesh, mesh.world_size - 1, device_groups(mesh, device_mesh), False, False)
     emitter.nodes = {}
-    graph = emitter.graph_module()
+    graph = emitter.emit_function()
     with FakeTensorMode() as mode:
         metas = [meta for argument in function.args if (meta := meta_of(argument.type)) is not None]
         given = [torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype]) for meta in metas]

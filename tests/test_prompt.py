@@ -19,6 +19,7 @@ from spmdir.core.errors import CLASSES, SpmdirErrors
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.summary import summary
 from spmdir.reshard.collectives import SHIPPED
+from spmdir.reshard.measured_times import Costs
 from spmdir.reshard.topology import TOPOLOGIES
 from spmdir.rules.rule_set import default
 from spmdir.runtime.training import TrainingStep
@@ -63,6 +64,10 @@ def parallel() -> spmdir.Parallel:
         dist.destroy_process_group()
 
 
+def measured_step() -> spmdir.report.MeasuredStep:
+    return spmdir.report.MeasuredStep((0.001,), (0.0,), 0.002, 0.0, 1.0, (), (), 1, 1, Costs("", ()))
+
+
 SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     "Mesh": (lambda: MESH, "Mesh({'dp': 2, 'tp': 4}, intra_node=('tp',))"),
     "Sharding": (lambda: spmdir.Sharding([("dp", spmdir.S(0))]), "<Sharding: dp: S(0)>"),
@@ -83,6 +88,7 @@ SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     "MemoryReport": (lambda: spmdir.report.memory_report(decided()), "peak of live memory"),
     "ScheduleReport": (lambda: spmdir.report.schedule_report(decided()), "step of a rank"),
     "CostTable": (lambda: spmdir.report.cost_table(decided()), "module"),
+    "MeasuredStep": (measured_step, "<MeasuredStep: measured step of a rank 2 ms"),
     "Summary": (lambda: summary(decided(), Pipeline()), "mesh        dp = 2, tp = 4"),
     "Difference": (lambda: spmdir.report.diff(decided(), decided()), " "),
     "Explanations": (lambda: spmdir.report.explain(spmdir.parse(TEXT), "%y"), "%y = aten.mm : 8x8xf32"),

@@ -18,7 +18,7 @@ COLLECTIVES = (*(spec.name for spec in SHIPPED), "halo", "halo_reduce", "rotate"
 
 OTHER_OPS = (
     "assemble", "choose", "combine", "constant", "constraint", "finish", "identity", "local_index", "mesh",
-    "offload", "pack", "positions", "reload", "reshard", "size", "sizes", "wait",
+    "offload", "pack", "pipeline", "positions", "reload", "reshard", "size", "sizes", "wait",
 )  # fmt: skip
 """The other ops of `spmd`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from spmdir.core.errors import ShardingError, did_you_mean
+from spmdir.core.errors import ShardingError, did_you_mean, require_type
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import symbolic_axes
 from spmdir.torch_interop.group_registry import group_ranks
@@ -48,6 +48,7 @@ class GroupTable:
 
     def _read_axes(self, axes: str | Sequence[str]) -> tuple[str, ...]:
         """Return the axes of an entry of the user, in mesh order."""
+        require_type("the axes of a group", axes, (str, list, tuple), 'a text such as "dp,tp", or a list of names')
         names = [axis.strip() for axis in axes.split(",")] if isinstance(axes, str) else [*axes]
         return self._in_mesh_order(names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import attrs
 
 from spmdir.core.arguments import accepts, instance
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import printable
+from spmdir.core.errors import printable, require_type
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
@@ -127,7 +128,7 @@ def cost_table(
     *,
     fold: bool = True,
     pipeline: Pipeline | str | None = None,
-    measured: Sequence[str] = (),
+    measured: Sequence[str | os.PathLike[str]] = (),
 ) -> CostTable:
     """Report the time, the messages and the memory of a step of a rank, grouped by keys.
 
@@ -161,6 +162,9 @@ def cost_table(
     keys = checked_keys(by)
     check_rows(rows)
     check_sort(sort)
+    require_type("measured", measured, (list, tuple), "a list of paths of traces")
+    for path in measured:
+        require_type("a trace", path, (str, os.PathLike), "the path of a file that torch.profiler exported")
     step = rank_step(module, topology, as_pipeline(pipeline))
     phase_of = phases(step.function, step.kinds)
     timed = measured_step(step, [read_trace(path) for path in measured]) if measured else None

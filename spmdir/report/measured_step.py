@@ -22,6 +22,7 @@ import attrs
 from xdsl.ir import Operation
 
 from spmdir.core.errors import SpmdirError
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.literals import print_arguments
 from spmdir.core.time_text import milliseconds
@@ -52,7 +53,7 @@ MOST_NAMED = 3
 
 
 @attrs.frozen
-class MeasuredStep:
+class MeasuredStep(ShownAsText):
     """The measured times of a step, as medians over all steps and ranks.
 
     Attributes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import attrs
@@ -99,7 +99,7 @@ class _Event:
         return None if dims is None else tuple(_shapes(dims))
 
 
-def read_trace(path: str | Path) -> ProfilerTrace:
+def read_trace(path: str | os.PathLike[str]) -> ProfilerTrace:
     """Read the trace that `torch.profiler` exported, as JSON, plain or compressed with gzip.
 
     If the trace has events of an accelerator, the times of calls are those of the kernels that they launch. A
@@ -109,7 +109,7 @@ def read_trace(path: str | Path) -> ProfilerTrace:
         ParseError: the file cannot be read, is not such a trace, or contains no calls of torch ops.
         LimitError: the file is larger than 1 GiB.
     """
-    file = str(path)
+    file = os.fspath(path)
     events = list(_read_events(file))
     annotations = [event for event in events if event.category == "user_annotation"]
     communicators = {event.thread for event in annotations if _is_transfer(event.name)}

@@ -156,10 +156,14 @@ def right() -> dict[str, dict[str, Any]]:
         "memory_report": {"module": module, "pipeline": None},
         "cost_table": {
             "module": module, "by": "module", "sort": "time", "rows": 20, "topology": None, "fold": True,
-            "pipeline": None,
+            "pipeline": None, "measured": [],
         },
         "save": {"directory": "saved", "state": {"x": X}, "step": None, "keep": None},
         "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},
+        "import_ranks": {
+            "graph": GRAPH, "mesh": MESH, "in_shardings": None, "groups": None, "rank": None, "example_inputs": None,
+        },
+        "simulate_step": {"module": module, "state": {}, "batch": [X], "pipeline": None, "seed": 0},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "parallelize": {
             "model": Linear(), "example_inputs": (X,), **mesh, **given, "state": None, "device_mesh": None,
@@ -239,6 +243,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
         "ReshardPlan",
         "Plugin",
         "CostTable",
+        "MeasuredStep",
         "ScheduleReport",
         "TensorPicture",
         "ParallelOptions",

@@ -28,7 +28,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
 def listed(section: str) -> set[str]:
     """Return the options in the first column of a section's table; `--PASS` stands for all passes."""
     cells = (line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
-    names = {name for cell in cells for name in re.findall(r"`(--?[\w-]+)", cell)}
+    names = {name for cell in cells for name in re.findall(r"`(--?[\w-]+(?:=all)?)", cell)}
     return names - {"--PASS"}
 
 

@@ -47,7 +47,7 @@ def count(scope: Scope, *references: str) -> int:
 
 
 def root(scope: Scope, reference: str) -> float:
-    """root(f): the square root of count(f)."""
+    """root(f): the square root of `count(f)`."""
     return math.sqrt(count(scope, reference))
 
 

@@ -9,15 +9,15 @@ func.func @main(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sha
                 %gradients.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
                 %gradients.2.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
                 %loss: tensor<f64> {spmd.sharding = #spmd.sharding<@mesh>},
-                %arg1_1: tensor<2x8xf64> {spmd.name = "arg1_1", spmd.sharding = #spmd.sharding<@mesh>},
-                %arg2_1: tensor<2x8xf64> {spmd.name = "arg2_1", spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<f64> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8x8xf64> {spmd.name = "parameters.0.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, tensor<8x8xf64> {spmd.name = "parameters.2.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, tensor<f64> {spmd.name = "lr.0", spmd.sharding = #spmd.sharding<@mesh>}, tensor<f64> {spmd.name = "grad_norm", spmd.sharding = #spmd.sharding<@mesh>}, tensor<8x8xf64> {spmd.name = "gradients.0.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, tensor<8x8xf64> {spmd.name = "gradients.2.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, tensor<f64> {spmd.name = "loss", spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "lowered"} {
+                %x: tensor<2x8xf64> {spmd.name = "x", spmd.sharding = #spmd.sharding<@mesh>},
+                %y: tensor<2x8xf64> {spmd.name = "y", spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<f64> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8x8xf64> {spmd.name = "parameters.0.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, tensor<8x8xf64> {spmd.name = "parameters.2.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, tensor<f64> {spmd.name = "lr.0", spmd.sharding = #spmd.sharding<@mesh>}, tensor<f64> {spmd.name = "grad_norm", spmd.sharding = #spmd.sharding<@mesh>}, tensor<8x8xf64> {spmd.name = "gradients.0.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, tensor<8x8xf64> {spmd.name = "gradients.2.weight", spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, tensor<f64> {spmd.name = "loss", spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "lowered"} {
   %t = aten.t(%parameters.0.weight) : tensor<8x8xf64> <tp: S(1)>
-  %mm = aten.mm(%arg1_1, %t) : tensor<2x8xf64> <tp: S(1)>
+  %mm = aten.mm(%x, %t) : tensor<2x8xf64> <tp: S(1)>
   %tanh = aten.tanh(%mm) : tensor<2x8xf64> <tp: S(1)>
   %t_1 = aten.t(%parameters.2.weight) : tensor<8x8xf64> <tp: S(0)>
   %mm_1 = aten.mm(%tanh, %t_1) : tensor<2x8xf64> <tp: P(sum)>
   %mm_1.reshard = spmd.all_reduce %mm_1 on [tp] op sum : tensor<2x8xf64> <>
-  %sub = aten.sub.Tensor(%mm_1.reshard, %arg2_1) : tensor<2x8xf64> <>
+  %sub = aten.sub.Tensor(%mm_1.reshard, %y) : tensor<2x8xf64> <>
   %pow_1 = aten.pow.Tensor_Scalar(%sub) {exponent = 2} : tensor<2x8xf64> <>
   %mean = aten.mean(%pow_1) : tensor<f64> <>
   %ones_like = aten.ones_like(%mean) : tensor<f64> <>
@@ -34,7 +34,7 @@ func.func @main(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sha
   %t_5 = aten.t(%t_3) : tensor<8x8xf64> <tp: S(1)>
   %tanh_backward = aten.tanh_backward(%mm_3, %tanh) : tensor<2x8xf64> <tp: S(1)>
   %t_6 = aten.t(%tanh_backward) : tensor<8x2xf64> <tp: S(0)>
-  %mm_4 = aten.mm(%t_6, %arg1_1) : tensor<8x8xf64> <tp: S(0)>
+  %mm_4 = aten.mm(%t_6, %x) : tensor<8x8xf64> <tp: S(0)>
   %t_7 = aten.t(%mm_4) : tensor<8x8xf64> <tp: S(1)>
   %t_8 = aten.t(%t_7) : tensor<8x8xf64> <tp: S(0)>
   %div_1 = aten.div.Tensor(%mean) {other = 4} : tensor<f64> <>
@@ -72,18 +72,18 @@ func.func @main(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sha
 // | #tp_S1 = #spmd.sharding<@mesh, tp: S(1)>
 // | #tp_Psum = #spmd.sharding<@mesh, tp: P(sum)>
 // |
-// | func.func private @stage0.forward(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #tp_S0}, %arg1_1: tensor<2x8xf64> {spmd.name = "arg1_1", spmd.sharding = #replicated}) -> (tensor<2x8xf64> {spmd.name = "tanh", spmd.sharding = #tp_S1}) attributes {spmd.stage = "lowered"} {
+// | func.func private @stage0.forward(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #tp_S0}, %x: tensor<2x8xf64> {spmd.sharding = #replicated}) -> (tensor<2x8xf64> {spmd.name = "tanh", spmd.sharding = #tp_S1}) attributes {spmd.stage = "lowered"} {
 // |   %t = aten.t(%parameters.0.weight) : tensor<8x8xf64> <tp: S(1)>
-// |   %mm = aten.mm(%arg1_1, %t) : tensor<2x8xf64> <tp: S(1)>
+// |   %mm = aten.mm(%x, %t) : tensor<2x8xf64> <tp: S(1)>
 // |   %tanh = aten.tanh(%mm) : tensor<2x8xf64> <tp: S(1)>
 // |   return %tanh : tensor<2x8xf64>
 // | }
 // |
-// | func.func private @stage0.backward(%gradients.0.weight: tensor<8x8xf64> {spmd.sharding = #tp_S0}, %arg1_1: tensor<2x8xf64> {spmd.name = "arg1_1", spmd.sharding = #replicated}, %tanh: tensor<2x8xf64> {spmd.sharding = #tp_S1},
+// | func.func private @stage0.backward(%gradients.0.weight: tensor<8x8xf64> {spmd.sharding = #tp_S0}, %x: tensor<2x8xf64> {spmd.sharding = #replicated}, %tanh: tensor<2x8xf64> {spmd.sharding = #tp_S1},
 // |                                    %mm_3: tensor<2x8xf64> {spmd.name = "mm_3", spmd.sharding = #tp_S1}) -> (tensor<8x8xf64> {spmd.name = "gradients.0.weight", spmd.sharding = #tp_S0}) attributes {spmd.stage = "lowered"} {
 // |   %tanh_backward = aten.tanh_backward(%mm_3, %tanh) : tensor<2x8xf64> <tp: S(1)>
 // |   %t_6 = aten.t(%tanh_backward) : tensor<8x2xf64> <tp: S(0)>
-// |   %mm_4 = aten.mm(%t_6, %arg1_1) : tensor<8x8xf64> <tp: S(0)>
+// |   %mm_4 = aten.mm(%t_6, %x) : tensor<8x8xf64> <tp: S(0)>
 // |   %t_7 = aten.t(%mm_4) : tensor<8x8xf64> <tp: S(1)>
 // |   %t_8 = aten.t(%t_7) : tensor<8x8xf64> <tp: S(0)>
 // |   %div_2 = aten.div.Tensor(%t_8) {other = 4} : tensor<8x8xf64> <tp: S(0)>
@@ -114,12 +114,11 @@ func.func @main(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sha
 // |   return %sqrt, %add_4 : tensor<f64>, tensor<8x8xf64>
 // | }
 // |
-// | func.func private @stage1.forward(%parameters.2.weight: tensor<8x8xf64> {spmd.sharding = #tp_S1}, %loss: tensor<f64> {spmd.sharding = #replicated}, %arg2_1: tensor<2x8xf64> {spmd.name = "arg2_1", spmd.sharding = #replicated},
-// |                                   %tanh: tensor<2x8xf64> {spmd.sharding = #tp_S1}) -> (tensor<2x8xf64> {spmd.name = "sub", spmd.sharding = #replicated}, tensor<f64> {spmd.name = "mean", spmd.sharding = #replicated}, tensor<f64> {spmd.name = "loss", spmd.sharding = #replicated}) attributes {spmd.stage = "lowered"} {
+// | func.func private @stage1.forward(%parameters.2.weight: tensor<8x8xf64> {spmd.sharding = #tp_S1}, %loss: tensor<f64> {spmd.sharding = #replicated}, %y: tensor<2x8xf64> {spmd.sharding = #replicated}, %tanh: tensor<2x8xf64> {spmd.sharding = #tp_S1}) -> (tensor<2x8xf64> {spmd.name = "sub", spmd.sharding = #replicated}, tensor<f64> {spmd.name = "mean", spmd.sharding = #replicated}, tensor<f64> {spmd.name = "loss", spmd.sharding = #replicated}) attributes {spmd.stage = "lowered"} {
 // |   %t_1 = aten.t(%parameters.2.weight) : tensor<8x8xf64> <tp: S(0)>
 // |   %mm_1 = aten.mm(%tanh, %t_1) : tensor<2x8xf64> <tp: P(sum)>
 // |   %mm_1.reshard = spmd.all_reduce %mm_1 on [tp] op sum : tensor<2x8xf64> <>
-// |   %sub = aten.sub.Tensor(%mm_1.reshard, %arg2_1) : tensor<2x8xf64> <>
+// |   %sub = aten.sub.Tensor(%mm_1.reshard, %y) : tensor<2x8xf64> <>
 // |   %pow_1 = aten.pow.Tensor_Scalar(%sub) {exponent = 2} : tensor<2x8xf64> <>
 // |   %mean = aten.mean(%pow_1) : tensor<f64> <>
 // |   %div_1 = aten.div.Tensor(%mean) {other = 4} : tensor<f64> <>
@@ -171,7 +170,7 @@ func.func @main(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sha
 // | }
 // |
 // | spmd.pipeline @step over pp = 2 micro 4 {
-// |   batch arg1_1, arg2_1
+// |   batch x, y
 // |   state grad_norm, lr, parameters
 // |   sums gradients, loss
 // |   outputs loss
