@@ -7,7 +7,9 @@ with routed placements, it may not: a rank has other positions of the one than o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -16,10 +18,11 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.locations import location_of
+from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.row_exchanges import ExchangeRowsOp
+from spmdir.dialects.row_exchanges import ExchangeCountsOp, ExchangeRowsOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import sharding_of
+from spmdir.dialects.values import global_type, sharding_of
 
 ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows"
 TO_SOURCES = "experts.to_sources"
@@ -135,6 +138,41 @@ def most_rows(function: FuncOp, mesh: Mesh) -> float:
     ranks = [mesh.group_size(op.axes) for op in ops if isinstance(op, ExchangeRowsOp)]
     experts_by_choice = [_experts_by_choice(op) for op in ops if isinstance(op, AtenOp) and op.name == ROUTE]
     return float(min(max(ranks, default=1), max(experts_by_choice, default=1)))
+
+
+@attrs.frozen
+class Router:
+    """A route of a localized function.
+
+    Attributes:
+        name: the name of the order of its rows.
+        axes: the mesh axes over which rows are dispatched; empty if they are not.
+        tokens: the number of tokens of all ranks of these axes together.
+        experts, chosen: the number of experts, and of those that each token goes to.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    tokens: int
+    experts: int
+    chosen: int
+
+
+def routers(function: FuncOp, mesh: Mesh) -> list[Router]:
+    """Return the routes of a localized function, in program order."""
+    found: list[Router] = []
+    for op in function.body.block.ops:
+        if not isinstance(op, AtenOp) or op.name != ROUTE:
+            continue
+        users = [use.operation for result in op.results for use in result.uses]
+        axes = next((user.axes for user in users if isinstance(user, ExchangeCountsOp)), ())
+        ids, sharding = global_type(op.operands[0], mesh), sharding_of(op.operands[0])
+        assert ids is not None  # verified
+        token_axes = sharding.dim_axes(0) if sharding is not None else ()
+        groups = mesh.group_size([axis for axis in token_axes if axis not in axes])
+        experts: Any = op.argument["experts"]
+        found.append(Router(text_name(op.results[0]), axes, ids.shape[0] // groups, experts, ids.shape[1]))
+    return found
 
 
 def _experts_by_choice(route: AtenOp) -> float:

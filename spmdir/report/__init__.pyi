@@ -11,6 +11,9 @@ from spmdir.pictures.visualize import TensorPicture as TensorPicture
 from spmdir.pictures.visualize import visualize as visualize
 from spmdir.report.communication import CommReport as CommReport
 from spmdir.report.communication import comm_report as comm_report
+from spmdir.report.expert_load import ExpertReport as ExpertReport
+from spmdir.report.expert_load import RouterLoad as RouterLoad
+from spmdir.report.expert_load import expert_report as expert_report
 from spmdir.report.grouped_costs import CostTable as CostTable
 from spmdir.report.grouped_costs import cost_table as cost_table
 from spmdir.report.measured_step import MeasuredStep as MeasuredStep

@@ -67,6 +67,8 @@ _PARTS = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset", "_
 _WITH_PARTS = (types.MethodType, staticmethod, classmethod, property, functools.partial, functools.cached_property,
                functools.partialmethod, type(functools.cache(len)))  # fmt: skip
 _UNSET = object()
+_REPLACED_BY_COMPILE = tuple(f"{nn.Module.__module__}.Module.{name}" for name in ("__init__", "__setstate__"))
+"""Functions that torch.compile replaces when a process uses it for the first time. They are not guarded."""
 
 
 @attrs.frozen(eq=False)
@@ -300,6 +302,7 @@ class StateWalk:
         Ranks do not compare these guards, because the loaded parts of libraries may differ between processes.
         """
         names, is_shared = sorted(table.keys() & self._names), self._is_shared
+        names = [name for name in names if f"{path}.{name}" not in _REPLACED_BY_COMPILE]
         self._is_shared = False
         for name in [name for name in names if isinstance(table[name], (types.ModuleType, *PLAIN))]:
             self.visit(table[name], f"{read}[{name!r}]", f"{path}.{name}")

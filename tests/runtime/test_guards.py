@@ -417,3 +417,11 @@ def test_results_that_a_user_has_cached_stay_in_the_cache():
     table(7)
     guards_of(Model(lambda m, x: x * table(3)[0]))
     assert table.cache_info().currsize == 2
+
+
+def test_guards_hold_after_torch_compile_has_replaced_the_constructor_of_modules(monkeypatch):
+    model = Model(lambda m, x: nn.Identity()(x))
+    guards = guards_of(model)
+    original = nn.Module.__init__
+    monkeypatch.setattr(nn.Module, "__init__", lambda self, *args, **kwargs: original(self, *args, **kwargs))
+    assert guards.hold(model)
