@@ -52,7 +52,7 @@ def root(scope: Scope, reference: str) -> float:
 
 
 def dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
-    """dims(x, f, …): the dimensions of tensor x that these factors make up."""
+    """dims(x, f, …): the dimensions of tensor x that consist of these factors."""
     return scope.dims(tensor, references)
 
 
@@ -78,7 +78,7 @@ def ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
 
 
 def given(scope: Scope, name: str) -> bool:
-    """given(x): tensor x is present."""
+    """given(x): true if the call passes tensor x."""
     return bool(scope.binding.operands(name))
 
 
@@ -93,12 +93,12 @@ def lengths(scope: Scope, name: str, argument: str) -> tuple[int, ...]:
 
 
 def equal(scope: Scope, name: str) -> bool:
-    """equal(xs): all tensors in the list xs have the same shape, or all its numbers are equal."""
+    """equal(xs): true if all tensors in the list xs have the same shape, or if all numbers in the list are equal."""
     return len(set(_listed(scope, name))) == 1
 
 
 def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
-    """chunked(f, a): the sizes of the chunks into which torch.chunk splits f, at most a; a zeros if f is empty."""
+    """chunked(f, a): the sizes of the at most a chunks into which torch.chunk splits f; if f is empty, a times 0."""
     extent, chunk_count = count(scope, reference), scope.argument(name)
     if not extent:
         return (0,) * chunk_count
@@ -106,14 +106,16 @@ def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
 
 
 def split(scope: Scope, reference: str, argument: str | int) -> tuple[int, ...]:
-    """split(f, a): the sizes of the parts into which torch.split splits f: a each, and the rest in the last part."""
+    """split(f, a): the sizes of the parts into which torch.split splits f: each part has a elements, and the last part
+    the remaining elements."""
     extent = count(scope, reference)
     size = scope.argument(argument) if isinstance(argument, str) else argument  # a number in calls by `chunked`
     return tuple(min(size, extent - start) for start in range(0, extent, size)) if extent else (0,)
 
 
 def sections(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
-    """sections(f, a): the sizes of the parts into which torch.tensor_split splits f: a parts, or at the indices a."""
+    """sections(f, a): the sizes of the parts into which torch.tensor_split splits f; a is the number of parts, or the
+    list of indices at which f is split."""
     extent, count_or_indices = count(scope, reference), scope.argument(name)
     if isinstance(count_or_indices, int):
         number = count_or_indices
@@ -161,7 +163,8 @@ def dtype(scope: Scope, name: str) -> DType:
 
 
 def of_kind(*kinds: str) -> Callable[[Scope, str], bool]:
-    """floating(x), integral(x), also of `result`: the element type is of this kind; booleans count as integral."""
+    """floating(x), integral(x), also of `result`: true if the element type of x is of this kind; booleans count as
+    integral."""
 
     def has_kind(scope: Scope, name: str) -> bool:
         meta = scope.tensor(name)  # None for an absent result, which has no kind
@@ -171,7 +174,7 @@ def of_kind(*kinds: str) -> Callable[[Scope, str], bool]:
 
 
 def half(scope: Scope, name: str) -> bool:
-    """half(x): the element type is f16 or bf16."""
+    """half(x): true if the element type of x is f16 or bf16."""
     return scope.meta(name).dtype in (F16, BF16)
 
 
@@ -181,13 +184,14 @@ def wide(scope: Scope, name: str) -> DType:
 
 
 def exact_cast(scope: Scope, name: str) -> bool:
-    """exact_cast(x): casting x to the result's type before a sum does not change the sum."""
+    """exact_cast(x): true if casting x to the result's type before a sum does not change the sum."""
     source, result = scope.meta(name).dtype, scope.result
     return result is not None and not source.is_bool and sums_exactly(source, result.dtype)
 
 
 def ordered_cast(scope: Scope, name: str) -> bool:
-    """ordered_cast(x): casting x to the result's type does not change a maximum: nothing wraps or becomes NaN."""
+    """ordered_cast(x): true if casting x to the result's type does not change a maximum: no number wraps around or
+    becomes NaN."""
     result = scope.result
     if result is None:
         return False
@@ -198,28 +202,29 @@ def ordered_cast(scope: Scope, name: str) -> bool:
 
 
 def finite(scope: Scope, name: str) -> bool:
-    """finite(a): a is a number, not a tensor, and finite in the result's type."""
+    """finite(a): true if a is a number, not a tensor, and is finite in the result's type."""
     value, result = scope.argument(name), scope.result
     return isinstance(value, (int, float)) and result is not None and is_finite(value, result.dtype)
 
 
 def positive(scope: Scope, name: str) -> bool:
-    """positive(a): a is finite and above 0."""
+    """positive(a): true if a is a finite number above 0."""
     return finite(scope, name) and scope.argument(name) > 0
 
 
 def scales(scope: Scope, name: str) -> bool:
-    """scales(a): a is none, or finite and above 0: multiplication by a keeps the order of values."""
+    """scales(a): true if a is none or a finite number above 0, so that multiplication by a keeps the order of
+    values."""
     return scope.argument(name) is None or positive(scope, name)
 
 
 def negative(scope: Scope, name: str) -> bool:
-    """negative(a): a is finite and below 0."""
+    """negative(a): true if a is a finite number below 0."""
     return finite(scope, name) and scope.argument(name) < 0
 
 
 def invertible(scope: Scope, name: str) -> bool:
-    """invertible(a): a is a tensor, or a number whose inverse is finite in the result's type."""
+    """invertible(a): true if a is a tensor, or a number whose inverse is finite in the result's type."""
     value, result = scope.argument(name), scope.result
     if value is None:  # a tensor
         return True

@@ -18,7 +18,7 @@ from spmdir.rules.language.scope import Scope, rank_integer
 
 
 def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
-    """offset(f), end(f): the start of a rank's shard of a dimension; its end, exclusive."""
+    """offset(f), end(f): the first position of a rank's shard of a dimension; the position after the last one."""
 
     def end_of_shard(scope: Scope, reference: str) -> int | Local:
         return rank_integer(kind, scope.single_factor(kind, reference))
@@ -63,8 +63,8 @@ def positions(scope: Scope, reference: str) -> ShardIndices:
 
 
 def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
-    """local_index(index, f): the local index of each of these positions in a rank's shard; -1 if the shard does not
-    contain it."""
+    """local_index(index, f): the local index in a rank's shard of each position in the tensor index; -1 if the shard
+    does not contain the position."""
     return ShardIndices("spmd.local_index", scope.single_factor("local_index", reference), scope.names[index])
 
 
@@ -88,39 +88,40 @@ def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callab
 
 
 both = of_two("both", lambda scope, first, second: True)
-"""both(l, s): a rank's shards of both dimensions are non-empty."""
+"""both(l, s): true if the rank's shards of both dimensions are not empty."""
 
 since = of_two("since", lambda scope, first, second: 0)
-"""since(l, s), since(l, s, is_causal): the number of leading positions in a rank's shard of l that come before all
-those of s."""
+"""since(l, s), since(l, s, is_causal): the number of positions at the start of a rank's shard of l that are before all
+positions of s."""
 
 upto = of_two("upto", lambda scope, first, second: size(scope, first))
-"""upto(s, l), upto(s, l, is_causal): the local index after the last position in a rank's shard of s that does not come
-after all those of l."""
+"""upto(s, l), upto(s, l, is_causal): the local index after the last position in a rank's shard of s that is not after
+all positions of l."""
 
 beyond = of_two("beyond", lambda scope, first, second: 0)
-"""beyond(s, l), beyond(s, l, is_causal): the number of trailing positions in a rank's shard of s that come after all
-those of l."""
+"""beyond(s, l), beyond(s, l, is_causal): the number of positions at the end of a rank's shard of s that are after all
+positions of l."""
 
 reaches = of_two("reaches", lambda scope, first, second: both(scope, first, second))
-"""reaches(l, s), reaches(l, s, is_causal): some position of l is at or after some position of s."""
+"""reaches(l, s), reaches(l, s, is_causal): true if at least one position of l is at or after a position of s."""
 
 triangle = of_two("triangle", lambda scope, first, second: False)
-"""triangle(l, s), triangle(l, s, is_causal): with l from `since` on and s up to `upto`, the i-th position of l is at or
-after the j-th of s if and only if j <= i."""
+"""triangle(l, s), triangle(l, s, is_causal): true if, for l from `since` on and s up to `upto`, the i-th position of l
+is at or after the j-th of s if and only if j <= i."""
 
 irregular = of_two("irregular", lambda scope, first, second: False)
-"""irregular(l, s), irregular(l, s, is_causal): with l from `since` on and s up to `upto`, some positions of l come
-before some of s, but not as in a triangle."""
+"""irregular(l, s), irregular(l, s, is_causal): true if, for l from `since` on and s up to `upto`, some positions of l
+are before some of s, but `triangle` is false."""
 
 
 def parts(scope: Scope, name: str) -> tuple[int | Local, ...]:
-    """parts(dim): the local lengths of the results in a list, along the dimension of argument dim."""
+    """parts(dim): the local sizes of the tensors in the list that the op returns, along the dimension that argument dim
+    names."""
     return tuple(rank_integer("size", shard) for shard in scope.parts(scope.argument(name)))
 
 
 def position(scope: Scope, tensor: str, reference: str) -> int:
-    """position(x, f): the number of the dimension of tensor x that this factor makes up."""
+    """position(x, f): the index of the dimension of tensor x that consists of this factor."""
     return scope.position(tensor, reference)
 
 
@@ -136,7 +137,7 @@ def pick(scope: Scope, tensors: str, reference: str) -> Any:
 
 
 def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]:
-    """put(xs, f, y): the list xs with y in the place of the tensor that `pick` returns."""
+    """put(xs, f, y): the list xs, in which y replaces the tensor that `pick` returns."""
     values = list(scope.names[tensors])
     values[scope.position("self", reference)] = scope.names[new]
     return tuple(values)
@@ -181,8 +182,8 @@ def _extent(scope: Scope, reference: str) -> int:
 
 
 def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
-    """margins(pad, x, f): the padding that places a rank's shard of x in the dimension padded by `pad`; pairs, last
-    dimension first."""
+    """margins(pad, x, f): the padding that extends a rank's shard of x to the padded dimension; argument pad lists
+    pairs, last dimension first."""
     # If 8 elements are padded by (1, 2), the shard 4-7 has 4 + 1 elements before it, and 8 - 8 + 2 after it.
     pad: list[Any] = list(scope.argument(name))
     last_dim = scope.meta(tensor).rank - 1
@@ -195,12 +196,13 @@ def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int |
 
 
 def around(scope: Scope, tensor: str, reference: str, low: str, high: str) -> tuple[int | Local, ...]:
-    """around(x, f, a, b): a padding of x along f only, by a before and b after."""
+    """around(x, f, a, b): the argument of a padding that adds a elements before and b elements after x along f, and
+    pads no other dimension."""
     rank, dim = scope.meta(tensor).rank, scope.position(tensor, reference)
     return (*(0,) * (2 * (rank - 1 - dim)), scope.names[low], scope.names[high])
 
 
 def inner(scope: Scope, name: str) -> Any:
-    """inner(padding): the padding that remains for the op after `spmd.halo` has added the rest."""
+    """inner(padding): the padding that the op itself must still add, after `spmd.halo` has added the halos."""
     remaining = scope.inner()
     return scope.argument(name) if remaining is None else remaining
