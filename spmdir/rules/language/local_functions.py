@@ -126,13 +126,15 @@ def position(scope: Scope, tensor: str, reference: str) -> int:
 
 
 def column(scope: Scope, tensor: str, reference: str) -> tuple[int, ...]:
-    """column(x, f): the shape that views a vector along this dimension of tensor x: -1 there, 1 elsewhere."""
+    """column(x, f): the shape for a view of a vector along the dimension f of tensor x: -1 for this dimension, 1 for
+    all others."""
     factor_dims = scope.dims(tensor, (reference,))
     return tuple(-1 if dim in factor_dims else 1 for dim in range(scope.meta(tensor).rank))
 
 
 def pick(scope: Scope, tensors: str, reference: str) -> Any:
-    """pick(xs, f): the tensor for this dimension, from a list with one tensor for each dimension of self."""
+    """pick(xs, f): from the list xs, which has one tensor for each dimension of self, the tensor for the dimension of
+    f."""
     return scope.names[tensors][scope.position("self", reference)]
 
 
