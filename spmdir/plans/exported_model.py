@@ -49,7 +49,7 @@ def runnable_model(program: torch.export.ExportedProgram) -> nn.Module:
     kinds = _kinds_of(program)
     for path, module in list(model.named_modules()):
         if path in kinds:
-            module.__class__ = _class(kinds[path], type(module))
+            module.__class__ = _class(kinds[path], type(module))  # type: ignore[assignment]
         elif path and (children := dict(module.named_children())) and all(name.isdigit() for name in children):
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, nn.ModuleList(children.values()))

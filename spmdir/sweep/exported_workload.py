@@ -72,6 +72,7 @@ class ExportedModel(Workload):
     def case(self, samples: int, depth: int | None) -> TrainingCase:
         batch = tuple(_resized(value, samples, self.path) for value in _example_inputs(self.program))
         spec, path, only_size = self.program.call_spec.in_spec, self.path, self.samples
+        assert spec is not None  # torch.export sets it
 
         def loss(model: nn.Module, *leaves: Any) -> Tensor:
             size = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
