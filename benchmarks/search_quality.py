@@ -89,40 +89,68 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.4g} ms"
 
 
-def tried_exhaustively(count: int) -> tuple[list[Row], str]:
-    """Return how the search and its bound compare with the best of all decisions of small random programs.
+SMALL_MESHES = {
+    "one axis": (5, 1, {"a": 4}),
+    "two axes": (5, 1, {"a": 2, "b": 2}, {"b": 4, "a": 2}),
+    "three axes": (1, 4, {"a": 2, "b": 2, "c": 2}),
+}
+"""Number of mesh axes → the most ops of a small program, the part of the programs to decide, and the sizes of the axes.
 
-    Returns: beside it, the text of the program that is decided worst; empty if all decisions are the best.
+Trying all decisions on three axes takes up to half a minute for one op.
+"""
+
+
+def tried_exhaustively(axes: str, count: int) -> tuple[list[Row], str]:
+    """Compare the search and its bound with the best of all decisions of small random programs.
+
+    Args:
+        axes: a key of SMALL_MESHES.
+        count: the number of programs. Each is decided for two topologies.
+
+    Returns:
+        The rows, and the text of the program with the worst decision; empty if all decisions are the best.
     """
     from spmdir.core.mesh import Mesh
+    from spmdir.reshard.topology import FLAT, H100X8
     from spmdir.search.certificate.certificate import certify
     from spmdir.search.solve import solve
     from tests.search.exhaustive import optimum
     from tests.search.random_programs import for_each, programs
     from tests.search.test_search import problem_of
 
-    meshes = [Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"b": 4, "a": 2})]
+    ops, part, *sizes = SMALL_MESHES[axes]
+    meshes = list(map(Mesh, sizes))
     found: dict[float, str] = {}
     ratios: list[float] = []
     bounds: list[float] = []
+    unknown = 0
 
     def run(program) -> None:
-        problem = problem_of(program.text)
-        cost = solve(problem).cost
-        best = optimum(problem, cost, 3000)
-        if best is not None and best.cost > 0:
+        nonlocal unknown
+        for topology in (FLAT, H100X8):
+            problem = attrs.evolve(problem_of(program.text), topology=topology)
+            cost = solve(problem).cost
+            best = optimum(problem, cost, 3000)
+            if best is None or best.cost <= 0:
+                unknown += 1
+                continue
             ratios.append(cost / best.cost)
             found.setdefault(ratios[-1], program.text)
             bounds.append(certify(problem, cost).lower_bound / best.cost)
 
-    for_each(run, programs(meshes, ops=4, lengths=(4, 8, 64, 1024)), count)
+    for_each(run, programs(meshes, ops=ops, lengths=(4, 8, 63, 64, 1024)), max(count // part, 1))
+    if not ratios:
+        return [Row(f"{axes}: decision / best, worst", 1.0, OPTIMAL, detail="no program has a known best decision")], ""
     optimal = 100 * sum(ratio < OPTIMAL for ratio in ratios) / len(ratios)
     tight = 100 * sum(ratio > 1 - 1e-3 for ratio in bounds) / len(bounds)
     worst = max(ratios)
+    detail = f"{optimal:.1f} % of {len(ratios)} best; {unknown} not compared"
     rows = [
-        Row("decision / best, worst", worst, OPTIMAL, form="{:.4f}", detail=f"{optimal:.0f} % of {len(ratios)} best"),
-        Row("bound / best, highest", max(bounds), 1.0, form="{:.6f}", detail=f"{tight:.0f} % within 0.1 % of it"),
-        Row("bound / best, lowest", min(bounds), form="{:.4f}"),
+        Row(f"{axes}: decision / best, worst", worst, OPTIMAL, form="{:.4f}", detail=detail),
+        Row(
+            f"{axes}: bound / best, highest", max(bounds), 1 + 1e-6, form="{:.6f}", detail=f"{tight:.0f} % within 0.1 %"
+        ),
+        Row(f"{axes}: bound / best, lowest", min(bounds), form="{:.4f}"),
     ]
     return rows, found[worst] if worst >= OPTIMAL else ""
 
@@ -132,15 +160,15 @@ def main() -> None:
     parser.add_argument("--plans", type=listed(str), default=list(PLANS), help=",".join(PLANS))
     parser.add_argument("--layers", type=listed(int), default=[8], help="2,8,32")
     parser.add_argument("--efforts", type=listed(int), default=[0, 1000], help="beside the default; 0,1000")
-    parser.add_argument("--exhaustive", type=int, default=30, help="small programs to decide; 0 to leave them out")
+    parser.add_argument("--exhaustive", type=int, default=30, help="small programs for each number of axes; 0 for none")
     chosen = parser.parse_args()
     for layers in chosen.layers:
         for plan in chosen.plans:
             print_table("quality of decisions, wide model", rows_of(plan, layers, chosen.efforts))
     if chosen.exhaustive:
-        rows, worst = cold(tried_exhaustively, chosen.exhaustive)
-        print_table("quality of decisions, small programs", rows)
-        print(worst)
+        results = [cold(tried_exhaustively, axes, chosen.exhaustive) for axes in SMALL_MESHES]
+        print_table("quality of decisions, small programs", [row for rows, _ in results for row in rows])
+        print("\n".join(filter(None, (worst for _, worst in results))))
 
 
 if __name__ == "__main__":

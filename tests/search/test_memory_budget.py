@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -127,3 +128,40 @@ def test_sizes_have_units(text: str, count: float) -> None:
 def test_what_is_no_size_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Bytes(text)
+
+
+CHAIN = """spmd.mesh @mesh <a = 4>
+
+func.func @main(%x: tensor<1024x512xf32> {{spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}},
+                %w: tensor<512x1024xf32> {{spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}},
+                %u: tensor<1024x512xf32> {{spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}})
+    -> (tensor<1024x512xf32> {{spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}}) {{
+  %0 = aten.mm(%x, %w) : tensor<1024x1024xf32>{}
+  %1 = aten.relu(%0) : tensor<1024x1024xf32>{}
+  %2 = aten.mm(%1, %u) : tensor<1024x512xf32>{}
+  return %2 : tensor<1024x512xf32>
+}}
+"""
+
+
+def test_decision_and_bound_of_a_binding_limit_are_those_of_all_decisions() -> None:
+    def decide(results: tuple[str, ...], options: str) -> tuple[spmdir.report.CommReport, float]:
+        module = spmdir.run_passes(spmdir.parse(CHAIN.format(*results)), f"propagate{{{options}}}")
+        return spmdir.report.comm_report(module), spmdir.report.memory_report(module).peak_bytes
+
+    decisions = []
+    for placements in itertools.product(("R", "S(0)", "S(1)", "P(sum)"), repeat=3):
+        if placements[1] != "P(sum)":  # relu is not linear
+            results = tuple(f" <a: {placement}>" for placement in placements)
+            report, peak = decide(results, "memory=none")
+            decisions.append((report.objective, peak))
+    best, best_peak = min(decisions)
+    limit = max(peak for _, peak in decisions if peak < best_peak)
+    best_within = min(objective for objective, peak in decisions if peak <= limit)
+    assert best_within > 1.1 * best
+    report, peak = decide(("", "", ""), f"memory={int(limit)} certify")
+    assert peak <= limit
+    assert report.objective == pytest.approx(best_within)
+    assert report.certificate is not None
+    assert report.certificate.lower_bound == pytest.approx(best)
+    assert report.certificate.gap == pytest.approx(1 - best / best_within)
