@@ -42,6 +42,7 @@ SAME_NAME = {
     "replacement": "of collectives in rewrites; of ops by expansions in rules",
     "schedule": "the pass that schedules in passes; the report of times in report",
     "simulate": "the times of an order of tasks in schedule; the values of all ranks in simulator",
+    "split_backward": "a local program into two in transforms; the pass that splits the backward of stages in passes",
     "spmd": "the dialect in dialects; the command that answers questions in tools",
     "values": "of the IR in dialects; random ones in checking",
 }

@@ -23,6 +23,7 @@ PASSES: PassTable = {
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
     "split-matmul": "spmdir.passes.split_matmul:SplitMatmulPass",
     "cut-stages": "spmdir.passes.cut_stages:CutStagesPass",
+    "split-backward": "spmdir.passes.split_backward:SplitBackwardPass",
     "make-schedule": "spmdir.passes.make_schedule:MakeSchedulePass",
     "localize": "spmdir.passes.localize:LocalizePass",
     "fit-memory": "spmdir.passes.fit_memory:FitMemoryPass",

@@ -57,6 +57,19 @@ def test_a_tied_parameter_sums_its_gradient_in_both_stages_and_adds_the_sums_onc
     assert sorted(len(names) for names in sums) == [1, 1]
 
 
+def test_a_split_backward_sends_the_same_messages_after_its_input_gradients() -> None:
+    _, _, module = cases.step_of(cases.blocks)
+    module = cases.pipelined(module, "at=1,2,3", "zb")
+    sent = messages(module)
+    assert {message: len(values) for message, values in sent.items()} == {
+        **{f"{stage}F0>{stage + 1}": 1 for stage in range(3)},
+        **{f"{stage}I0>{stage - 1}": 1 for stage in range(1, 4)},
+    }
+    counts = {function.sym_name.data: len([*function.body.block.ops]) for function in ir.functions(module)}
+    assert counts["stage0.input_gradient"] == 1  # nothing but its return
+    assert counts["stage2.weight_gradient"] > 1 < counts["stage2.input_gradient"]
+
+
 def test_clipping_sends_one_scalar_for_each_gradient() -> None:
     _, _, module = cases.step_of(cases.blocks, clip=1.0)
     sent = messages(cases.pipelined(module, "at=1"))
@@ -89,6 +102,8 @@ def test_random_ops_are_errors_at_their_line() -> None:
         ("propagate,cut-stages{ranks=2 axis=tp}", "the mesh has the axis 'tp'; expected a mesh without the pipeline"),
         ("propagate,cut-stages{ranks=2},cut-stages{ranks=2}", "the step is cut into stages already"),
         ("propagate,cut-stages{ranks=500}", "expected at least as many as the 500 stages"),
+        ("propagate,cut-stages{ranks=2},split-backward,split-backward", "the backward of the step is split already"),
+        ("split-backward", "the module has no pipelined step; run cut-stages first"),
         ("make-schedule", "the module has no pipelined step; run cut-stages first"),
         ("propagate,cut-stages{ranks=2},make-schedule{kind=zbv}", "run split-backward first"),
     ],

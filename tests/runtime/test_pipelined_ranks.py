@@ -25,7 +25,8 @@ CASES: list[pipelined_ranks_cases.Case] = [
         ("pp", "dp"),
         (2, 2),
     ),
-    ("batch_norms", "ranks=2 at=1,2,3", "1f1b", None, ("pp", "tp"), (2, 2)),
+    ("SkipConnections", "at=layers.1,layers.3,layers.5", "zb", None, ("pp", "dp"), (4, 1)),
+    ("batch_norms", "ranks=2 at=1,2,3", "zbv", None, ("pp", "tp"), (2, 2)),
     ("gpt2", GPT2, "1f1b", None, ("pp", "tp"), (4, 1)),
     ("gpt2", f"ranks=2 {GPT2}", "1f1b", None, ("pp", "tp"), (2, 2)),
 ]

@@ -143,7 +143,8 @@ def relative_error(step: TrainingStep, state: Any, module: ModuleOp, batch: tupl
     return max(errors)
 
 
-def pipelined(module: ModuleOp, cut: str, kind: str = "1f1b", passes: str = LOWERED) -> ModuleOp:
+def pipelined(module: ModuleOp, cut: str, kind: str = "1f1b", passes: str = LOWERED, split: bool = False) -> ModuleOp:
     """Return a step with stages and an order, after its text has been parsed again."""
-    module = run_passes(module, f"{passes},cut-stages{{{cut}}},make-schedule{{kind={kind}}}")
+    split_pass = ",split-backward" if split or kind in ("zb", "zbv") else ""
+    module = run_passes(module, f"{passes},cut-stages{{{cut}}}{split_pass},make-schedule{{kind={kind}}}")
     return spmdir.parse(spmdir.print_ir(module))

@@ -63,18 +63,36 @@ def test_values_that_cross_stages_are_sent(model: str, interleaved: bool, optimi
 
 
 @pytest.mark.parametrize(
-    ("model", "cut"),
+    ("model", "cut", "kind"),
     [
-        (cases.llama, "at=model.layers.1,model.layers.2,model.layers.3"),
-        (cases.gpt2, "at=transformer.h.2"),
-        (cases.gpt2, "ranks=2 at=transformer.h.1,transformer.h.2,transformer.h.3"),
+        (cases.llama, "at=model.layers.1,model.layers.2,model.layers.3", "1f1b"),
+        (cases.gpt2, "at=transformer.h.2", "gpipe"),
+        (cases.gpt2, "ranks=2 at=transformer.h.1,transformer.h.2,transformer.h.3", "1f1b"),
+        (cases.gpt2, "ranks=2 at=transformer.h.1,transformer.h.2,transformer.h.3", "zbv"),
     ],
-    ids=["llama", "gpt2", "gpt2_interleaved"],
+    ids=["llama", "gpt2", "gpt2_interleaved", "gpt2_zbv"],
 )
-def test_language_models_equal_one_device(model: Callable[[], nn.Module], cut: str) -> None:
+def test_language_models_equal_one_device(model: Callable[[], nn.Module], cut: str, kind: str) -> None:
     batch = cases.tokens()
     step, state, module = cases.step_of(model, cases.cross_entropy, batch, clip=0.1)
-    assert cases.relative_error(step, state, cases.pipelined(module, cut), batch, 5) < LIMIT
+    assert cases.relative_error(step, state, cases.pipelined(module, cut, kind), batch, 5) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("model", "cut", "kind"),
+    [
+        ("skip_connections", "at={}", "zb"),
+        ("skip_connections", "ranks=2 at={}", "zbv"),
+        ("skip_connections", "ranks=2 at={}", "search"),
+        ("batch_norm", "ranks=2 at={}", "zbv"),
+        ("shared_layer", "at={}", "zb"),
+    ],
+)
+def test_a_split_backward_computes_the_same(model: str, cut: str, kind: str) -> None:
+    make, modules = MODELS[model]
+    step, state, module = cases.step_of(make, clip=0.1)
+    module = cases.pipelined(module, cut.format(modules), kind, split=True)
+    assert cases.relative_error(step, state, module, cases.numbers(), 5) < LIMIT
 
 
 def test_missing_inputs_and_orders_are_errors() -> None:

@@ -57,7 +57,7 @@ def cut_step(
     stages, built = [], list[FuncOp]()
     for stage in range(forward.count):
         own = [function_plan for function_plan in planned if function_plan.stage == stage]
-        built += [build_function(parts, names, function_plan) for function_plan in own]
+        built += [build_function(function, parts.free, names.of, function_plan) for function_plan in own]
         stages.append(Stage(stage % ranks, tuple((plan.kind, plan.name) for plan in own)))
     kept = sorted({name.partition(".")[0] for name in parts.state})
     outputs = [_state_name(parts, value) or names.of(value) for value in parts.outputs]

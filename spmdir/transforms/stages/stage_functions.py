@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import attrs
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
@@ -66,9 +66,17 @@ class ValueNames:
         return self._names[value]
 
 
-def build_function(parts: StepParts, names: ValueNames, planned: StageFunction) -> FuncOp:
-    """Return the function of a plan. Its arguments are the values that its ops use and do not compute."""
-    source, own = parts.function, set(planned.ops)
+def build_function(
+    source: FuncOp, free_ops: Set[Operation], name_of_value: Callable[[SSAValue], str], planned: StageFunction
+) -> FuncOp:
+    """Return the function of a plan. Its arguments are the values that its ops use and do not compute.
+
+    Args:
+        source: the function with its ops.
+        free_ops: the ops of `source` that each function runs again.
+        name_of_value: value → its name as an argument.
+    """
+    own = set(planned.ops)
     returned = [value for value, _ in planned.returned]
     needed: dict[SSAValue, None] = {}
     free: set[Operation] = set()
@@ -78,7 +86,7 @@ def build_function(parts: StepParts, names: ValueNames, planned: StageFunction) 
         owner = value.owner
         if not isinstance(owner, Operation):
             needed[value] = None
-        elif planned.copies_free and owner in parts.free and owner not in free:
+        elif planned.copies_free and owner in free_ops and owner not in free:
             free.add(owner)
             stack += owner.operands
         elif owner not in own and owner not in free:
@@ -89,7 +97,7 @@ def build_function(parts: StepParts, names: ValueNames, planned: StageFunction) 
     mapping: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
     arg_attrs = []
     for value, argument in zip(inputs, block.args, strict=True):
-        name = planned.renamed.get(value) or names.of(value)
+        name = planned.renamed.get(value) or name_of_value(value)
         keep_name(argument, name)
         kept = function_attrs(source, "arg_attrs", value.index) if isinstance(value, BlockArgument) else {}
         attributes = signature_attrs(name, "input", sharding_of(value), argument)
