@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,10 +60,16 @@ def _check_kinds(op: PipelineOp) -> Iterator[SpmdirError]:
 
 
 def _check_types(flow: StepFlow) -> Iterator[SpmdirError]:
-    """Yield an error for each argument or result with another type or sharding than where its name comes first."""
+    """Yield an error for each name that a function repeats, or that has another type or sharding than elsewhere."""
     first: dict[tuple[str, int | None], tuple[Any, Any, str]] = {}
     for part in sorted(flow.functions, key=lambda part: part.kind == "U"):
         function = flow.functions[part]
+        for kind, names in (("arguments", flow.arguments(part)), ("results", flow.results(part))):
+            if repeated := [name for name, count in Counter(names).items() if count > 1]:
+                yield UnsupportedError(
+                    f"{_at(function)} has several {kind} '{repeated[0]}'; expected a different name for each",
+                    location_of(function),
+                )
         types = function.function_type
         signature = [("arg_attrs", index, type_) for index, type_ in enumerate(types.inputs)]
         signature += [("res_attrs", index, type_) for index, type_ in enumerate(types.outputs)]
@@ -127,8 +134,9 @@ def _check_values(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
                     "before it; expected a result of an earlier function of the same micro-batch",
                     location_of(function),
                 )
+    kept = {name for stage in range(len(step.stages)) for name in flow.state_names(stage)}
     for name in step.outputs:
-        if not step.is_state(name) and not any(part.kind == "U" for part in flow.producers.get(name, ())):
+        if name not in kept and not any(part.kind == "U" for part in flow.producers.get(name, ())):
             yield UnsupportedError(
                 f"no update computes the output '{name}'; expected state or a result of an update", location_of(op)
             )

@@ -14,6 +14,7 @@ from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.ranks import RANKS
 from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
+from tests.fuzz.stage_orders import STAGE_ORDERS
 from tests.fuzz.training import TRAINING
 
 KINDS: dict[str, Kind] = {
@@ -27,6 +28,7 @@ KINDS: dict[str, Kind] = {
         TYPES,
         SPECIAL,
         SCHEDULES,
+        STAGE_ORDERS,
         LOSSY,
         RANKS,
         TRAINING,

@@ -134,8 +134,8 @@ def relative_error(step: TrainingStep, state: Any, module: ModuleOp, batch: tupl
     pipelined_state, errors = state, []
     for _ in range(steps):
         loss, state = step(state, *batch)
-        (pipelined_loss,), pipelined_state = simulate_step(module, pipelined_state, batch)
-        errors.append(float((pipelined_loss - loss).abs() / loss.abs()))
+        outputs, pipelined_state = simulate_step(module, pipelined_state, batch)
+        errors += [float((output - loss).abs() / loss.abs()) for output in outputs]
         expected, found = flat_state(state), flat_state(pipelined_state)
         for name, tensor in expected.items():
             scale = max(float(tensor.abs().max()), 1e-300)
