@@ -32,7 +32,7 @@ from spmdir.read_back.global_calls import CallTyper, GlobalValue, NoStrategyErro
 from spmdir.read_back.group_axes import GroupTable
 from spmdir.read_back.local_ops import is_collective
 from spmdir.read_back.misplaced_operands import collective_error, describe_failure
-from spmdir.read_back.moved_elements import LocalRun, Message, is_move, pack, receive
+from spmdir.read_back.moved_elements import LocalRun, PackedMessage, is_move, pack, receive
 from spmdir.read_back.rank_collectives import CollectiveCall, CollectiveTyper
 from spmdir.rules import RuleSet
 
@@ -46,7 +46,7 @@ class Received:
         elements: the numbers of its elements.
     """
 
-    message: Message
+    message: PackedMessage
     elements: Tensor
 
 
@@ -146,7 +146,7 @@ class GlobalBuilder:
         for result, elements in zip(op.results, results, strict=True):
             self._receive(result, parts[0].message, elements)  # type: ignore  # no part is None
 
-    def _receive(self, local: SSAValue, message: Message, elements: Tensor) -> None:
+    def _receive(self, local: SSAValue, message: PackedMessage, elements: Tensor) -> None:
         """Record the received elements of a local value. If they are a tensor of the message, add its collective."""
         self._received[local] = Received(message, elements)
         for source, packed in message.packed.items():
@@ -174,7 +174,7 @@ class GlobalBuilder:
             value = scaled.results[0]
         return value
 
-    def _message_error(self, message: Message) -> SpmdirError:
+    def _message_error(self, message: PackedMessage) -> SpmdirError:
         """Return the error of a message whose received elements are used in another order than that of a tensor."""
         source = message.op.operands[0]
         if source in self._values:

@@ -79,7 +79,7 @@ class LocalRun:
 
 
 @attrs.frozen(eq=False)
-class Message:
+class PackedMessage:
     """The elements that a collective sends.
 
     Attributes:
@@ -103,7 +103,9 @@ class Message:
         return elements + member * self.count
 
 
-def pack(op: ValueOp, axes: tuple[str, ...], group: tuple[int, ...], position: int, local: LocalRun) -> Message | None:
+def pack(
+    op: ValueOp, axes: tuple[str, ...], group: tuple[int, ...], position: int, local: LocalRun
+) -> PackedMessage | None:
     """Return the message of a collective; None if it has too many elements."""
     cone = list(_packing_ops(op.operands[0]))
     leaves = [value for value in _values(cone, op.operands[0]) if value.owner not in cone]
@@ -119,10 +121,10 @@ def pack(op: ValueOp, axes: tuple[str, ...], group: tuple[int, ...], position: i
         packed.update(
             zip(packing_op.results, local.run(packing_op, [packed[v] for v in packing_op.operands]), strict=True)
         )
-    return Message(op, axes, group, position, packed, count)
+    return PackedMessage(op, axes, group, position, packed, count)
 
 
-def receive(message: Message) -> Tensor | None:
+def receive(message: PackedMessage) -> Tensor | None:
     """Return the numbers of the elements that this rank receives; None if the collective is not known.
 
     A reduction adds the elements of all ranks at equal places. The numbers are those of the first rank.

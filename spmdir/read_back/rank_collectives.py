@@ -18,7 +18,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.read_back.moved_elements import Message
+from spmdir.read_back.moved_elements import PackedMessage
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step, make_step
 
@@ -55,7 +55,7 @@ class CollectiveTyper:
         self.mesh = mesh
 
     def calls(
-        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+        self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
         """Yield (collective, numbers of the elements of its result) for the collectives that are legal on a tensor.
 
@@ -70,7 +70,7 @@ class CollectiveTyper:
             return
 
     def _all_gather(
-        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+        self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
         gathered = self._gathered(message, sharding)
         if gathered is None:
@@ -81,7 +81,7 @@ class CollectiveTyper:
         yield CollectiveCall((step,)), torch.cat(pieces, dim)
 
     def _reduce_scatter(
-        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+        self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
         count = len(message.group)
         reduction, factor = self._reduction(message, sharding)
@@ -93,14 +93,14 @@ class CollectiveTyper:
                 yield CollectiveCall((step,), factor), packed.chunk(count, dim)[message.position]
 
     def _all_reduce(
-        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+        self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
         reduction, factor = self._reduction(message, sharding)
         step = make_step("all_reduce", sharding, self.mesh, meta.shape, axes=message.axes, reduction=reduction)
         yield CollectiveCall((step,), factor), packed
 
     def _all_to_all(
-        self, message: Message, meta: TensorMeta, sharding: Sharding, packed: Tensor
+        self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
         gathered, count = self._gathered(message, sharding), len(message.group)
         if gathered is None:
@@ -114,7 +114,9 @@ class CollectiveTyper:
                 step = make_step("all_to_all", sharding, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=to_dim)
                 yield CollectiveCall((step,)), torch.cat(pieces, dim)
 
-    def _gathered(self, message: Message, sharding: Sharding) -> tuple[int, Sequence[int], tuple[str, ...]] | None:
+    def _gathered(
+        self, message: PackedMessage, sharding: Sharding
+    ) -> tuple[int, Sequence[int], tuple[str, ...]] | None:
         """Return (dimension, members of the group in chunk order, axes in nesting order) of what the group shards.
 
         Returns None if the axes of the group are not the innermost axes of one dimension.
@@ -129,7 +131,7 @@ class CollectiveTyper:
                 return dim, order, fine.merge(innermost)
         return None
 
-    def _reduction(self, message: Message, sharding: Sharding) -> tuple[str, float]:
+    def _reduction(self, message: PackedMessage, sharding: Sharding) -> tuple[str, float]:
         """Return (reduction of the partial value, number by which the result is multiplied) of a reducing message.
 
         The average of partial sums is the sum divided by the number of ranks. The sum of partial averages is the
