@@ -10,6 +10,7 @@ Each local value has one of three states:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,13 +29,15 @@ from spmdir.dialects.names import copy_name
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.read_back.global_calls import CallTyper, GlobalValue, NoStrategyError
+from spmdir.read_back.global_calls import CallTyper, NoStrategyError
 from spmdir.read_back.group_axes import GroupTable
 from spmdir.read_back.local_ops import is_collective
 from spmdir.read_back.misplaced_operands import collective_error, describe_failure
 from spmdir.read_back.moved_elements import LocalRun, PackedMessage, is_move, pack, receive
 from spmdir.read_back.rank_collectives import CollectiveCall, CollectiveTyper
+from spmdir.read_back.rank_values import RankValues, global_value
 from spmdir.rules import RuleSet
+from spmdir.rules.local.expansion import Value
 
 
 @attrs.frozen(eq=False)
@@ -65,7 +68,10 @@ class GlobalBuilder:
         self.ops: list[Operation] = []
         self._typer, self._collectives = CallTyper(mesh, rules, rank), CollectiveTyper(mesh)
         self._local = LocalRun()
+        self._expanded: list[Operation] = []  # local ops outside of the block, kept while their results are used
         self._values: dict[SSAValue, SSAValue] = {}
+        self._operands: dict[Operation, Sequence[SSAValue]] = {}  # local op → the operands of its global form
+        self._rank_values = RankValues(mesh, rank, self._typer, self._values.get, self._operands.get)
         self._received: dict[SSAValue, Received] = {}
         self._errors: dict[SSAValue, SpmdirError] = {}
 
@@ -99,22 +105,82 @@ class GlobalBuilder:
             located = error.at(location_of(op))
             if not is_move(op):
                 raise located from None
-            self._errors.update(dict.fromkeys(op.results, located))
+            self._errors.update(dict.fromkeys(op.operands, located))
+            self._add_unpacking(op)
 
     def _add_call(self, op: ValueOp, operands: Sequence[SSAValue]) -> None:
         """Add a torch op or a constant with global types."""
         if isinstance(op, ConstantOp):
             new = op.clone({})
             new.set_shardings([Sharding((), self.mesh.name)])
-        else:
-            try:
-                call = self._typer.infer(op, list(map(global_value, operands)))
-            except NoStrategyError as error:
+            self._append(new, op.results)
+            return
+        try:
+            self._add_typed(op, operands)
+        except NoStrategyError as error:
+            if not self._add_other_reading(op, operands) and not self._add_expansion(op):
                 raise describe_failure(op, operands, error, self.mesh) from None
-            new = op_class(op.name).build_op(
-                operands, call.call.results, call.call.arguments, call.shardings, call.call.structure, op.location
-            )
+
+    def _add_typed(self, op: ValueOp, operands: Sequence[SSAValue], before: Sequence[Operation] = ()) -> None:
+        """Add a torch op on these operands, after the ops `before`; raise NoStrategyError if it is not legal."""
+        call = self._typer.infer(op, list(map(global_value, operands)))
+        self.ops += before
+        self._operands[op] = operands
+        new = op_class(op.name).build_op(
+            operands, call.call.results, call.call.arguments, call.shardings, call.call.structure, op.location
+        )
         self._append(new, op.results)
+
+    def _add_other_reading(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
+        """Add an op that is legal with other readings of one or two operands; return whether it has such readings."""
+        for axis in self.mesh.axis_names:
+            readings = [list(self._rank_values.readings(operand, axis)) for operand in op.operands]
+            choices = [(index, reading) for index, entries in enumerate(readings) for reading in entries]
+            pairs = [pair for pair in itertools.combinations(choices, 2) if pair[0][0] != pair[1][0]]
+            for replacements in [*((choice,) for choice in choices), *pairs]:
+                replaced = list(operands)
+                for index, reading in replacements:
+                    replaced[index] = reading.value
+                try:
+                    self._add_typed(op, replaced, [new for _, reading in replacements for new in reading.ops])
+                except NoStrategyError:
+                    continue
+                return True
+        return False
+
+    def _add_expansion(self, op: ValueOp) -> bool:
+        """Add the ops of the `expand` clause of the rule of an op, on local sizes; return whether they are legal.
+
+        For example, the mean of a shard is the sum of the shard, divided by the number of elements of the shard.
+        """
+        rules = self.rules.alternatives(op.name)
+        if not any(clause.kind == "expand" for rule in rules for clause in rule.clauses):
+            return False
+        op_count = len(self.ops)
+        try:
+            rule = self.rules.instantiate(op.call())
+            assert rule is not None  # it has alternatives
+            expansion = rule.expansion(0).without_unused()
+            values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
+            for number, expanded in enumerate(expansion.ops):
+                call = expanded.call
+                new = op_class(call.name).build_op(
+                    [values[value] for value in expanded.operands],
+                    call.results,
+                    call.arguments,
+                    structure=call.structure,
+                    location=op.location,
+                )
+                self._expanded.append(new)
+                self.add(new)
+                values.update({Value("op", number, index): result for index, result in enumerate(new.results)})
+            for result, value in zip(op.results, expansion.results, strict=True):
+                if value is not None:
+                    self.set_value(result, self.value(values[value]))
+        except SpmdirError:
+            del self.ops[op_count:]
+            return False
+        return True
 
     def _append(self, op: Operation, locals_: Sequence[SSAValue]) -> None:
         """Append an op whose results are the global values of `locals_`."""
@@ -137,7 +203,7 @@ class GlobalBuilder:
     def _add_unpacking(self, op: ValueOp) -> None:
         """Follow the elements of messages through a move. Results that are tensors of a message get values."""
         parts = [self._received.get(operand) for operand in op.operands]
-        error = next(self._errors[operand] for operand in op.operands if operand not in self._values)
+        error = next(self._errors[operand] for operand in op.operands if operand in self._errors)
         self._errors.update(dict.fromkeys(op.results, error))
         messages = {id(part.message) for part in parts if part is not None}
         if len(messages) != 1 or None in parts:
@@ -150,14 +216,27 @@ class GlobalBuilder:
         """Record the received elements of a local value. If they are a tensor of the message, add its collective."""
         self._received[local] = Received(message, elements)
         for source, packed in message.packed.items():
-            if source not in self._values:
-                continue
-            value = self._values[source]
-            known = global_value(value)
-            for call, expected in self._collectives.calls(message, known.meta, known.sharding, packed):
-                if expected.shape == elements.shape and bool((expected == elements).all()):
-                    self.set_value(local, self._add_collective(call, value, message.op, local))
-                    return
+            if source in self._values and self._add_matching(local, message, self._values[source], packed, elements):
+                return
+        for source, packed in message.packed.items():
+            for axis in message.axes[:1]:
+                for reading in self._rank_values.readings(source, axis):
+                    op_count = len(self.ops)
+                    self.ops += reading.ops
+                    if self._add_matching(local, message, reading.value, packed, elements):
+                        return
+                    del self.ops[op_count:]
+
+    def _add_matching(
+        self, local: SSAValue, message: PackedMessage, value: SSAValue, packed: Tensor, elements: Tensor
+    ) -> bool:
+        """Add the collective on `value` that gives the received elements; return whether there is one."""
+        known = global_value(value)
+        for call, expected in self._collectives.calls(message, known.meta, known.sharding, packed):
+            if expected.shape == elements.shape and bool((expected == elements).all()):
+                self.set_value(local, self._add_collective(call, value, message.op, local))
+                return True
+        return False
 
     def _add_collective(self, call: CollectiveCall, value: SSAValue, op: ValueOp, local: SSAValue) -> SSAValue:
         """Add the ops of a collective, and return their result."""
@@ -181,13 +260,6 @@ class GlobalBuilder:
             known = global_value(self._values[source])
             return collective_error(message.op, message.axes, known.sharding, self.mesh)
         return self._errors.get(source) or collective_error(message.op, message.axes, None, self.mesh)
-
-
-def global_value(value: SSAValue) -> GlobalValue:
-    """Return the type and the sharding of a value of the global program."""
-    meta, sharding = meta_of(value.type), sharding_of(value)
-    assert meta is not None and sharding is not None  # the builder sets both
-    return GlobalValue(meta, sharding)
 
 
 def _group_name(op: ValueOp) -> Any:

@@ -72,28 +72,28 @@ class CallTyper:
     def __init__(self, mesh: Mesh, rules: RuleSet, rank: int):
         self.mesh, self.rules, self.rank = mesh, rules, rank
 
-    def infer(self, op: ValueOp, operands: Sequence[GlobalValue], shape: tuple[int, ...] | None = None) -> GlobalCall:
+    def infer(self, op: ValueOp, operands: Sequence[GlobalValue], wanted: GlobalValue | None = None) -> GlobalCall:
         """Return the global call of a local op.
 
         Args:
             operands: the global types and shardings of its operands.
-            shape: the global shape of the first result, if it is known.
+            wanted: the global type and the sharding of the first result, if they are known.
 
         Raises:
             NoStrategyError: the op is not legal on these operands.
         """
         failure: NoStrategyError | None = None
-        for call in self._calls(op, operands, shape):
+        for call in self._calls(op, operands, wanted):
             try:
                 rule = self.rules.instantiate(call)
-                return GlobalCall(call, self._result_shardings(rule, call, operands, op.metas))
+                return GlobalCall(call, self._result_shardings(rule, call, operands, op.metas, wanted))
             except NoStrategyError as error:
                 failure = failure or error
             except SpmdirError as error:
                 failure = failure or NoStrategyError(error.message)
         raise failure or NoStrategyError("its operands have no common global type")
 
-    def _calls(self, op: ValueOp, operands: Sequence[GlobalValue], shape: tuple[int, ...] | None) -> Iterator[Call]:
+    def _calls(self, op: ValueOp, operands: Sequence[GlobalValue], wanted: GlobalValue | None) -> Iterator[Call]:
         """Yield the calls with global types that may be the op."""
         metas = tuple(value.meta for value in operands)
         structure = op.structure.data if op.structure else None
@@ -101,7 +101,7 @@ class CallTyper:
         if not size_names:
             yield self._infer_call(op.name, metas, dict(op.argument), structure)
             return
-        shapes = [shape] if shape is not None else self._global_shapes(op, operands)
+        shapes = [wanted.meta.shape] if wanted is not None else self._global_shapes(op, operands)
         for global_shape in itertools.islice(shapes, _COMBINATIONS):
             arguments = {**op.argument, **dict.fromkeys(size_names, global_shape)}
             try:
@@ -146,6 +146,7 @@ class CallTyper:
         call: Call,
         operands: Sequence[GlobalValue],
         local_metas: Sequence[TensorMeta | None],
+        wanted: GlobalValue | None,
     ) -> tuple[Sharding | None, ...]:
         """Return the shardings of the results by the strategies that have exactly the placements of the operands."""
         shardings = [value.sharding for value in operands]
@@ -158,6 +159,8 @@ class CallTyper:
         refined = [sharding.refined(fine) for sharding in shardings]
         for choice in itertools.islice(_choices(rule, refined, fine), _COMBINATIONS):
             for results in _orders(choice, refined, call, fine):
+                if wanted is not None and results[0] != wanted.sharding:
+                    continue
                 if self._fits(results, call, local_metas, fine) and _is_legal(rule, refined, results, fine):
                     return tuple(None if result is None else result.merged(fine) for result in results)
         raise NoStrategyError(

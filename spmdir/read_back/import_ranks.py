@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
+from xdsl.rewriter import Rewriter
 
 from spmdir.core.arguments import COUNT, accepts, instance
 from spmdir.core.errors import ShardingError, UnsupportedError
@@ -27,7 +28,7 @@ from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import type_of
-from spmdir.dialects.ir import verify
+from spmdir.dialects.ir import context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import keep_name, make_names_unique
 from spmdir.dialects.stage import write_stage
@@ -41,9 +42,11 @@ from spmdir.importer.read_traced import read_traced
 from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.user_shardings import match_input_shardings
 from spmdir.lowering.process_groups import device_rank
+from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.read_back.global_builder import GlobalBuilder
 from spmdir.read_back.group_axes import GroupAxes, GroupTable
 from spmdir.read_back.local_ops import RankGraphBuilder
+from spmdir.read_back.moved_elements import insert_barriers
 from spmdir.rules.rule_set import default
 
 
@@ -134,10 +137,11 @@ class _Import:
         module = ModuleOp([MeshOp.build(self.mesh), function])
         for local_value, value in zip(local.args, block.args, strict=True):
             self.builder.set_value(local_value, value)
-        for op in graph_builder.ops:
-            assert isinstance(op, ValueOp)  # sizes are numbers
-            self.builder.add(op)
-        values = [self.builder.value(value) for _, value in outputs if isinstance(value, SSAValue)]
+        returned = self._fold_views(graph_builder, local, [v for _, v in outputs if isinstance(v, SSAValue)])
+        for op in local.ops:
+            if isinstance(op, ValueOp):
+                self.builder.add(op)
+        values = [self.builder.value(value) for value in returned]
         block.add_ops([*self.builder.ops, ReturnOp(*values)])
         _drop_unused(block)
         make_names_unique(block)
@@ -154,6 +158,22 @@ class _Import:
         write_stage(function, "lowered")
         verify(module)
         return module
+
+    def _fold_views(self, builder: RankGraphBuilder, local: Block, returned: list[SSAValue]) -> Sequence[SSAValue]:
+        """Fold views of the local program into its products, and return its results.
+
+        Then batch, sequence and heads are dimensions of their own, and may be sharded separately. Views that pack or
+        unpack a message are not folded.
+        """
+        end = ReturnOp(*returned)
+        local.add_ops([*builder.ops, end])
+        types = (list(local.arg_types), [value.type for value in returned])
+        barriers = insert_barriers(local)
+        FoldViewsPass().apply(context(), ModuleOp([MeshOp.build(self.mesh), FuncOp("main", types, Region(local))]))
+        for barrier in barriers:
+            barrier.results[0].replace_all_uses_with(barrier.operands[0])
+            Rewriter.erase_op(barrier)
+        return end.operands
 
     def _meta(self, entry: Input) -> TensorMeta:
         """Return the local type of an argument."""

@@ -18,11 +18,14 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.lowering.torch_calls import TorchCalls, fill_operands
+from spmdir.read_back.local_ops import FUNCTIONAL, is_collective
 
 MOVES = frozenset(
     f"aten.{name}"
@@ -56,6 +59,9 @@ MOVES = frozenset(
 )
 """Ops that only move elements."""
 
+BARRIER = FUNCTIONAL + "barrier"
+"""The name of an op that returns its operand, and that no pass sees through."""
+
 LARGEST = 1 << 27
 """The largest number of elements of a message, over all ranks of its group."""
 
@@ -63,6 +69,29 @@ LARGEST = 1 << 27
 def is_move(op: Operation) -> bool:
     """Return whether an op only moves elements."""
     return op.name in MOVES
+
+
+def insert_barriers(block: Block) -> list[Operation]:
+    """Insert an opaque op between the ops that pack or unpack messages and all other ops, and return these ops."""
+    barriers: list[Operation] = []
+    collectives = [op for op in block.ops if is_collective(op)]
+    packing = {op for collective in collectives for op in _packing_ops(collective.operands[0])}
+    ends: set[Operation] = {*packing, *collectives}
+    unpacking: set[Operation] = set()
+    for op in block.ops:
+        if op in collectives or (is_move(op) and any(value.owner in unpacking for value in op.operands)):
+            unpacking.add(op)
+    for op in list(block.ops):
+        for index, operand in enumerate(op.operands):
+            into = op in ends and operand.owner not in ends
+            out_of = operand.owner in unpacking and op not in unpacking
+            if into or out_of:
+                meta = meta_of(operand.type)
+                barrier = op_class(BARRIER).build_op([operand], [meta], location=op.location)
+                Rewriter.insert_op(barrier, InsertPoint.before(op))
+                op.operands[index] = barrier.results[0]
+                barriers.append(barrier)
+    return barriers
 
 
 class LocalRun:

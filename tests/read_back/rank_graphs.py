@@ -66,7 +66,8 @@ def import_function(
     mesh: Mesh = MESH,
     rank: int = 0,
 ) -> ModuleOp:
-    return spmdir.import_ranks(trace(function, inputs, shardings, mesh, rank), mesh, shardings, rank=rank)
+    keys = {f"input:{list(inputs).index(name)}": sharding for name, sharding in shardings.items()}
+    return spmdir.import_ranks(trace(function, inputs, shardings, mesh, rank), mesh, keys, rank=rank)
 
 
 def assert_equals_one_device(module: ModuleOp, function: Callable[..., Any], inputs: Mapping[str, Tensor]) -> None:
