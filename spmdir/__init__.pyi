@@ -21,6 +21,8 @@ from spmdir.lowering.compile_program import compile_program as compile_program
 from spmdir.lowering.emit import lower_to_fx as lower_to_fx
 from spmdir.pipeline.pipeline import Pipeline as Pipeline
 from spmdir.pipeline.pipeline import run_passes as run_passes
+from spmdir.read_back.check_ranks import RankComparison as RankComparison
+from spmdir.read_back.check_ranks import check_ranks as check_ranks
 from spmdir.read_back.import_ranks import import_ranks as import_ranks
 from spmdir.reshard.plan import plan_reshard as plan_reshard
 from spmdir.runtime.parallel import Parallel as Parallel

@@ -66,8 +66,15 @@ def import_function(
     mesh: Mesh = MESH,
     rank: int = 0,
 ) -> ModuleOp:
+    return import_graph(trace(function, inputs, shardings, mesh, rank), inputs, shardings, mesh, rank)
+
+
+def import_graph(
+    graph: fx.GraphModule, inputs: Mapping[str, Tensor], shardings: Mapping[str, str], mesh: Mesh = MESH, rank: int = 0
+) -> ModuleOp:
+    """Import a graph whose inputs are `inputs`, in order."""
     keys = {f"input:{list(inputs).index(name)}": sharding for name, sharding in shardings.items()}
-    return spmdir.import_ranks(trace(function, inputs, shardings, mesh, rank), mesh, keys, rank=rank)
+    return spmdir.import_ranks(graph, mesh, keys, rank=rank)
 
 
 def assert_equals_one_device(module: ModuleOp, function: Callable[..., Any], inputs: Mapping[str, Tensor]) -> None:

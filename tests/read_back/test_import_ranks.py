@@ -29,7 +29,7 @@ def test_column_and_row_parallel_layers_with_an_all_reduce():
     assert_equals_one_device(module, mlp, INPUTS)
     text = spmdir.print_ir(module)
     assert "%w1_1: tensor<8x6xf64>" in text
-    assert "spmd.all_reduce %_unsafe_view_1 on [tp] op sum : tensor<4x6x8xf64> <dp: S(0)>" in text
+    assert "spmd.all_reduce %mm_1.einsum on [tp] op sum : tensor<4x6x8xf64> <dp: S(0)>" in text
 
 
 @pytest.mark.parametrize("rank", range(4))
