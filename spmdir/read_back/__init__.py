@@ -1,6 +1,6 @@
 """Import the program that one rank runs: infer the global program from local ops, collectives and input shardings.
 
-May import: core, rules, reshard, dialects, analysis, torch_interop, lowering, importer.
+May import: core, rules, reshard, dialects, passes, analysis, torch_interop, lowering, simulator, importer.
 Start with import_ranks.py, which defines `import_ranks`. The other modules, in the order in which a graph passes them:
 
 - group_axes.py: the mesh axes of a process group.
@@ -8,4 +8,6 @@ Start with import_ranks.py, which defines `import_ranks`. The other modules, in 
 - global_calls.py: the global type and the sharding of the results of a torch op.
 - moved_elements.py: how a message packs its tensors. rank_collectives.py: the collective of the IR for a message.
 - misplaced_operands.py: errors for ops whose operands have the wrong placement.
+- rank_values.py: other readings of a local value, such as a constant as a shard of a larger constant.
+- check_ranks.py: compare the imported program with the program of one device.
 """

@@ -123,7 +123,6 @@ def test_a_program_with_one_wrong_collective_is_rejected_or_differs(name):
             is_equal = False
         if is_equal:
             undetected.append(label)
-    print(name, count, rejected)
     assert not undetected
     assert count >= 20
     assert rejected
