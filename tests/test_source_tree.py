@@ -54,7 +54,6 @@ SAME_CLASS = {
     "Condition": "of symbolic sizes in core; a node of the syntax tree in rules; a term in rewrites",
     "Function": "of symbolic sizes in core; a node of the syntax tree in rules; a term in rewrites",
     "Layout": "of an activation in core; the factors of a call's tensors in rules; strides in torch_interop",
-    "Message": "of a collective for one tensor in lowering; the elements that a collective moves in read_back",
     "Program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "Reduction": "what partial placements reduce by in core; how one is emitted in lowering; of local sums in runtime",
     "Result": "a node of the syntax tree in rules; a result of a program in runtime",
@@ -96,7 +95,7 @@ SCENARIOS = """
     runtime/test_pipelined_stages runtime/test_python_state runtime/test_rank_group
     runtime/test_returned_values runtime/test_wrong_calls search/test_exhaustive simulator/test_symbolic_sizes
     test_determinism
-    shardy/test_round_trip
+    read_back/test_parallel_styles read_back/test_round_trip shardy/test_round_trip
     test_hypothesis_profile test_prompt test_public_names test_source_tree tools/test_limits tools/test_malformed_text
     tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
 """

@@ -133,6 +133,11 @@ class GlobalBuilder:
 
     def _add_other_reading(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
         """Add an op that is legal with other readings of one or two operands; return whether it has such readings."""
+        for axis in self.mesh.axis_names if len(op.results) == 1 else ():
+            for reading in self._rank_values.own_part(op, operands, op.results[0], axis):
+                self.ops += reading.ops
+                self.set_value(op.results[0], reading.value)
+                return True
         for axis in self.mesh.axis_names:
             readings = [list(self._rank_values.readings(operand, axis)) for operand in op.operands]
             choices = [(index, reading) for index, entries in enumerate(readings) for reading in entries]

@@ -168,6 +168,7 @@ class _Import:
         end = ReturnOp(*returned)
         local.add_ops([*builder.ops, end])
         types = (list(local.arg_types), [value.type for value in returned])
+        _drop_full_slices(local)
         barriers = insert_barriers(local)
         FoldViewsPass().apply(context(), ModuleOp([MeshOp.build(self.mesh), FuncOp("main", types, Region(local))]))
         for barrier in barriers:
@@ -237,6 +238,14 @@ class _Import:
                 for value, entry, sharding in zip(block.args, self.arguments, self.shardings, strict=True)
             ]
         )
+
+
+def _drop_full_slices(block: Block) -> None:
+    """Erase the slices of all elements. Their ends are local sizes, which are not the sizes of the global tensor."""
+    for op in list(block.ops):
+        if op.name == "aten.slice.Tensor" and op.operands[0].type == op.results[0].type:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            Rewriter.erase_op(op)
 
 
 def _drop_unused(block: Block) -> None:

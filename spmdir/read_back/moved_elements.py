@@ -169,7 +169,10 @@ def receive(message: PackedMessage) -> Tensor | None:
     if kind == "reduce_scatter_tensor":
         return sent.chunk(len(members))[message.position] if sent.shape[0] % len(members) == 0 else None
     if kind == "all_to_all_single":
-        splits = list(op.argument["input_split_sizes"])  # type: ignore
+        splits, received = op.argument["input_split_sizes"], op.argument["output_split_sizes"]
+        if len({*splits, *received}) != 1:  # type: ignore  # lists of sizes
+            return None  # the splits of other ranks may differ
+        splits = list(splits)  # type: ignore
         chunks = [message.of_member(sent, member).split(splits)[message.position] for member in members]
         return torch.cat(chunks)
     return None

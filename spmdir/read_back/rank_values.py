@@ -78,7 +78,7 @@ class RankValues:
         if known is None or not isinstance(local, OpResult):
             return
         yield from self._larger(op, known, local, axis)
-        yield from self._own_part(op, known, local, axis)
+        yield from self.own_part(op, known, local, axis)
         yield from self._summand(op, known, axis)
         for index, operand in enumerate(op.operands):
             for reading in self.readings(operand, axis, length + 1):
@@ -116,7 +116,7 @@ class RankValues:
             sharding = known.sharding.replace(axis, Shard(dim))
             yield from self._typed(op, operands, local, (), GlobalValue(TensorMeta(shape, meta.dtype), sharding))
 
-    def _own_part(self, op: AtenOp, operands: Sequence[SSAValue], local: OpResult, axis: str) -> Iterator[Reading]:
+    def own_part(self, op: ValueOp, operands: Sequence[SSAValue], local: OpResult, axis: str) -> Iterator[Reading]:
         """Yield the reading of a part of a complete tensor as the shard of this rank."""
         cut = _cut(op, local.index)
         count, index = self.mesh.sizes[axis], self.mesh.coordinate(self.rank)[axis]
@@ -152,7 +152,7 @@ class RankValues:
         yield Reading(new.results[0], (new,))
 
 
-def _cut(op: AtenOp, index: int) -> tuple[int, int] | None:
+def _cut(op: ValueOp, index: int) -> tuple[int, int] | None:
     """Return (dimension, first element) of result `index` of an op that cuts one dimension; None for other ops."""
     argument, source = op.argument, meta_of(op.operands[0].type) if op.operands else None
     if source is None or op.name not in (
