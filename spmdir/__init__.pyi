@@ -17,6 +17,7 @@ from spmdir.dialects.ir import parse as parse
 from spmdir.dialects.ir import print_ir as print_ir
 from spmdir.importer.constrain import constrain as constrain
 from spmdir.importer.importer import import_fx as import_fx
+from spmdir.importer.local_map import local_map as local_map
 from spmdir.lowering.compile_program import compile_program as compile_program
 from spmdir.lowering.emit import lower_to_fx as lower_to_fx
 from spmdir.pipeline.pipeline import Pipeline as Pipeline

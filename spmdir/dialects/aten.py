@@ -20,9 +20,14 @@ from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWr
 
 from spmdir.core.admitted_ops import DROPOUT, LISTED, RANDOM, STATISTICS, draws, is_admitted, why_not
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Literal
+from spmdir.core.placement.declaration import declaration, is_local_map
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.sharding_checks import check_decided, check_sharding
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 
 
@@ -33,6 +38,14 @@ class AtenOp(ValueOp):
 
     def __post_init__(self) -> None:
         """Leave out xDSL's search for defaults of properties, of which there are none."""
+
+    @property
+    def required_shardings(self) -> tuple[tuple[Sharding | None, ...], tuple[Sharding | None, ...]]:
+        """Return the shardings that the op requires of its operands, and those of its results.
+
+        An entry is None if the compiler decides it. The tuple of the operands is () if all its entries are None.
+        """
+        return (), self.shardings
 
     @classmethod
     def build(  # type: ignore[override]  # xDSL's takes operands and properties, as `create` does
@@ -96,6 +109,30 @@ class RejectedOp(LibraryOp):
         raise UnsupportedError(why_not(self.name) or "")
 
 
+@irdl_op_definition
+class LocalMapOp(AtenOp):
+    """A call of a user's function on local shards, with the shardings that its arguments declare."""
+
+    traits = traits_def(Pure())
+
+    @property
+    def required_shardings(self) -> tuple[tuple[Sharding | None, ...], tuple[Sharding | None, ...]]:
+        declared = declaration(self.argument, len(self.tensors), len(self.results))
+        return declared.operands, declared.results
+
+    def check(self, mesh: Mesh | None) -> None:
+        """Raise SpmdirError unless the declared shardings are decided, and fit the mesh and the shapes."""
+        super().check(mesh)
+        if is_local(self.parent_op()):
+            return  # the shapes are those of shards
+        operands, results = self.required_shardings
+        metas = [*(meta_of(operand.type) for operand in self.tensors), *self.metas]
+        for sharding, meta in zip((*operands, *results), metas, strict=True):
+            if sharding is not None:
+                check_sharding(sharding, mesh, meta)
+                check_decided(sharding)
+
+
 class StatisticsOp(FunctionalOp):
     """An op with calls that write running statistics although its schema does not declare it."""
 
@@ -127,5 +164,7 @@ def _base(name: str) -> type[AtenOp]:
         (RANDOM, RandomOp),
         (DROPOUT, DropoutOp),
     )
+    if is_local_map(name):
+        return LocalMapOp
     special = next((base for table, base in tables if name in table), None)
     return special or (FunctionalOp if name.partition(".")[0] in LISTED else LibraryOp)

@@ -13,4 +13,6 @@ Start with importer.py, which defines `import_fx`. The other modules, in the ord
 - user_shardings.py: the annotation of an argument or output; updated_inputs.py: the input that an output updates.
 - check_import.py: compare the imported program with the graph.
 - pt2_archive.py, pt2_strings.py: check `.pt2` files before torch loads them. constrain.py: `spmdir.constrain`.
+- local_map.py: `spmdir.local_map`. function_identity.py: names of functions; local_function.py: run them;
+  function_ops.py: register them with torch; local_cost.py: check and count them on local shapes.
 """

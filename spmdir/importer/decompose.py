@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from spmdir.core.placement.declaration import is_local_map
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.fx_arguments import op_name
 from spmdir.rules import RuleSet
@@ -73,7 +74,7 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
 
 def has_rule(name: str, rules: RuleSet) -> bool:
     """Return whether the op `name` has a rule, or is rewritten into an op that has one."""
-    return name in rules.records or name in REWRITES
+    return name in rules.records or name in REWRITES or is_local_map(name)
 
 
 def _returns_like(graph: fx.Graph, expected: Sequence[Any]) -> bool:

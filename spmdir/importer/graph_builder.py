@@ -16,6 +16,7 @@ from spmdir.core.admitted_ops import STATISTICS
 from spmdir.core.dtype import I1, UI8, DType
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.declaration import is_local_map
 from spmdir.core.placement.sharding import as_sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import Number, apply, is_symbolic
@@ -30,6 +31,7 @@ from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.decompose import decompose_node, has_rule
 from spmdir.importer.fx_arguments import BoundCall, OpSignature, bind_arguments, convert_dtype, op_name, op_signature
 from spmdir.importer.liveness import find_live_nodes
+from spmdir.importer.local_cost import with_cost
 from spmdir.importer.locations import location_attribute, node_location
 from spmdir.importer.program import CONSTANT_BYTES, is_small, plain_tensor
 from spmdir.importer.running_statistics import writes_statistics
@@ -279,6 +281,10 @@ class GraphBuilder:
         call = bind_arguments(callee.signature, args, kwargs, metas, location)
         if name == _CONSTRAIN:
             return self._build_constraint(node, call, location)
+        if is_local_map(name):
+            operand_metas = [meta for operand in call.operands if (meta := meta_of(operand.type)) is not None]
+            arguments = with_cost(node.target, operand_metas, metas, call.arguments, self.mesh)
+            call = attrs.evolve(call, arguments=arguments)
         if name in DATA_DEPENDENT_IF and DATA_DEPENDENT_IF[name](call, node):
             raise _data_dependence_error(node, name, location)
         if name in REWRITES:

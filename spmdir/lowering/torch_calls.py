@@ -16,10 +16,11 @@ import spmdir.torch_interop.expert_ops  # noqa: F401  # registers torch.ops.expe
 from spmdir.core.admitted_ops import draws
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.call import Local, slots_of
+from spmdir.core.placement.declaration import MODULE, is_local_map
 from spmdir.dialects.value_op import ValueOp
 from spmdir.lowering.result_types import Results, check_results
 from spmdir.torch_interop.ops import schema_of
-from spmdir.torch_interop.schemas import torch_op
+from spmdir.torch_interop.schemas import resolve, torch_op
 from spmdir.torch_interop.torch_literals import schema, torch_literal
 
 STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
@@ -84,6 +85,12 @@ class TorchCalls:
 
     def _read(self, op: ValueOp) -> TorchCall:
         """Return the torch call of `op`, without a check of its types."""
+        if is_local_map(op.name) and resolve(op.name) is None:
+            module = op.argument.get(MODULE)
+            raise UnsupportedError(
+                f"the function of this local map is not loaded; load '{module}', which defines it, with --load-plugin, "
+                "or import it"
+            )
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
         args, kwargs = self._arguments(op, target)
         returns = schema_of(target).returns

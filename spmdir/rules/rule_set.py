@@ -16,8 +16,10 @@ from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did
 from spmdir.core.limits import MISTAKES
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.call import Call, Literal
+from spmdir.core.placement.declaration import is_local_map
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
+from spmdir.rules.declared_rule import declared_rule
 from spmdir.rules.instantiate import choose_rule, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
 from spmdir.rules.language.exchange_ops import EXCHANGE_OPS
@@ -181,11 +183,16 @@ class RuleSet:
     def instantiate(self, call: Call) -> OpRule | None:
         """Return the rule of `call.name` on `call`, or None if that op has no rule.
 
+        The rule of a local map consists of the shardings among the arguments of the call.
+
         Raises:
             RuleError: the call does not fit the rule.
         """
         if call not in self._instantiated:
             with self.clock:
+                if is_local_map(call.name):
+                    self._instantiated[call] = declared_rule(call, self)
+                    return self._instantiated[call]
                 match = choose_rule(self.alternatives(call.name), call)
                 self._instantiated[call] = None if match is None else instantiate(match[0], call, match[1], self)
         return self._instantiated[call]

@@ -83,6 +83,7 @@ def build_problem(
         kept_operands = tuple([kept_shardings.get(value) for value in op.tensors])
         if not any(kept_operands):
             kept_operands = ()
+        kept_operands = op.required_shardings[0] or kept_operands
         of_double = not double_values.isdisjoint(op.tensors)
         rows = batch.rows(op)
         mixes_routes = op in mixing
@@ -245,13 +246,14 @@ def _op_strategies(
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
+    results = op.required_shardings[1]
     has_narrow_result = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     return OpStrategies(
         rule,
         operands=len(op.tensors),
-        results=op.shardings,
+        results=results,
         work=NO_WORK,
         keep_sum_order=of_double and has_narrow_result,
-        sizes=mesh.axes if any(op.shardings) or kept_shardings else (),
+        sizes=mesh.axes if any(results) or kept_shardings else (),
         kept_shardings=kept_shardings,
     )

@@ -1,0 +1,99 @@
+"""Check a local map on the local shapes of a rank, and count its floating-point operations there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.declaration import FLOPS, LITERALS, declaration, work_elements
+from spmdir.core.placement.sharding import as_sharding
+from spmdir.core.placement.tensor import TensorMeta
+from spmdir.importer.function_ops import registered_function
+from spmdir.importer.local_function import LocalFunction
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
+
+_BACKWARD_COST = 3
+"""The cost of a gradient in calls of the function: one call again, and two for the gradient itself."""
+
+
+def with_cost(
+    op: Any,
+    operands: Sequence[TensorMeta],
+    results: Sequence[TensorMeta | None],
+    arguments: Mapping[str, Any],
+    mesh: Mesh,
+) -> dict[str, Any]:
+    """Return the arguments of a call of a local map, with its floating-point operations.
+
+    Args:
+        operands, results: the global types.
+
+    Raises:
+        ShardingError: a declared sharding does not fit the mesh or its tensor, or the function returns other shapes on
+            the shards of a rank than the declared ones.
+        UnsupportedError: the function fails on the shards of a rank.
+    """
+    registered = registered_function(op)
+    assert registered is not None
+    local, is_backward = registered
+    declared = declaration(arguments, len(operands), len(results))
+    local_metas: list[TensorMeta] = []
+    for index, (sharding, meta) in enumerate(zip(declared.all, (*operands, *results), strict=True)):
+        owner = f"tensor argument {index}" if index < len(operands) else f"result {index - len(operands)}"
+        assert meta is not None
+        try:
+            on_mesh = as_sharding(sharding, mesh)
+            on_mesh.check_shape(mesh, meta.shape, meta.dtype)
+        except SpmdirError as error:
+            raise error.at(local.location, f"{owner} of the local map '{local.function.__qualname__}'") from None
+        local_metas.append(on_mesh.local_type(meta, mesh, mesh.coordinate(0)))
+    local_operands = tuple(local_metas[: len(operands)])
+    returned, flops = _run(local, is_backward, local_operands, arguments[LITERALS], arguments.get("wanted", ()))
+    for index, (meta, expected) in enumerate(zip(returned, local_metas[len(operands) :], strict=True)):
+        if meta != expected:
+            global_meta, sharding = results[index], declared.results[index]
+            raise ShardingError(
+                f"the function '{local.function.__qualname__}' of a local map returns tensor<{meta}> as result {index} "
+                f"on the shards of a rank; expected tensor<{expected}>, the shard of tensor<{global_meta}> "
+                f"<{sharding}>: correct out_shardings",
+                local.location,
+            )
+    elements = work_elements(declared, tuple(local_metas))
+    return {**arguments, FLOPS: flops / elements if elements else 0.0}
+
+
+@lru_cache(maxsize=4096)
+def _run(
+    local: LocalFunction, is_backward: bool, operands: tuple[TensorMeta, ...], literals: str, wanted: tuple[int, ...]
+) -> tuple[tuple[TensorMeta, ...], float]:
+    """Return the types of the results of a function or of its gradient, and its floating-point operations."""
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        tensors = [torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype]) for meta in operands]
+        try:
+            if is_backward:
+                results: list[Tensor] = local.run_backward(tensors, literals, None, None, None, None, wanted)
+            else:
+                results = local.run(tensors, literals)
+        except SpmdirError:
+            raise
+        except Exception as error:  # the user's function may raise anything
+            shapes = ", ".join(f"tensor<{meta}>" for meta in operands)
+            reason = str(error).partition("\n")[0]
+            raise local.error(
+                f"fails on the shards of a rank, ({shapes}): {type(error).__name__}: {reason}; expected a function of "
+                "local shapes: read sizes from the arguments, or correct in_shardings"
+            ) from error
+    metas = tuple(TensorMeta(tuple(result.shape), DTYPES_OF_TORCH[result.dtype]) for result in results)
+    if local.flops is None:
+        return metas, float(counter.get_total_flops())
+    shapes = [tuple(meta.shape) for meta in operands[: sum(local.tensors)]]
+    flops = float(local.flops(*shapes) if callable(local.flops) else local.flops)
+    return metas, flops * (_BACKWARD_COST if is_backward else 1)
