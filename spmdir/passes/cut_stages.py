@@ -10,21 +10,15 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from spmdir.analysis.op_seconds import op_seconds, work_alone
+from spmdir.analysis.stage_times import seconds_alone
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.pipeline_op import pipeline_op
 from spmdir.dialects.stage_inference import is_undecided
-from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.base_passes import global_functions, reject_open_sizes
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.reshard.topology import Topology
-from spmdir.rules import RuleSet
 from spmdir.transforms.stages.backward_cut import ForwardStages
 from spmdir.transforms.stages.cut import cut_step
 from spmdir.transforms.stages.forward_cut import balanced_cuts, cut_at_modules, stages_at
@@ -82,7 +76,7 @@ class CutStagesPass(ModulePass, MachineOptions):
                 return cut_at_modules(parts, self.at)
 
             def seconds(operation: Operation) -> float:
-                return (1 + BACKWARD) * forward_seconds(operation, mesh, ctx.rules, topology)
+                return (1 + BACKWARD) * seconds_alone(operation, mesh, ctx.rules, topology)
 
             def message(size: float) -> float:
                 return topology.inter_latency + size / topology.inter_bandwidth
@@ -100,14 +94,3 @@ class CutStagesPass(ModulePass, MachineOptions):
         if is_undecided(function):
             raise UnsupportedError("the step has values without a sharding; run propagate first", location_of(function))
         return function
-
-
-def forward_seconds(op: Operation, mesh: Mesh, rules: RuleSet, topology: Topology) -> float:
-    """Return the time of a torch op on the busiest rank; 0 for another op."""
-    if not isinstance(op, AtenOp):
-        return 0.0
-    operands = tuple((meta, s) for v in op.tensors if (meta := meta_of(v.type)) and (s := sharding_of(v)) is not None)
-    results = tuple((meta, s) for meta, s in zip(op.metas, op.shardings, strict=True) if meta and s is not None)
-    rule = rules.instantiate(op.call())
-    work = work_alone(rule, op.name, tuple(meta for meta, _ in operands), tuple(meta for meta, _ in results))
-    return op_seconds(work, operands, results, mesh, topology)

@@ -10,17 +10,24 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.analysis.stage_times import stage_times
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import SpmdirError, UnsupportedError, print_remark
+from spmdir.core.time_text import time_text
+from spmdir.dialects import ir
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.pipeline_flow import StepFlow
 from spmdir.dialects.pipeline_op import pipeline_op
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipelined.actions import StepOrder
 from spmdir.pipelined.global_order import with_updates
 from spmdir.pipelined.kinds import make_order, stage_map_of
-from spmdir.pipelined.times import equal_stages
+from spmdir.pipelined.times import StageTimes, lower_bound, replay
 
 
 @dataclass(frozen=True)
-class MakeSchedulePass(ModulePass):
+class MakeSchedulePass(ModulePass, MachineOptions):
     """Chooses the order of a pipelined step: which micro-batch each rank runs next, and when messages are sent."""
 
     name = "make-schedule"
@@ -31,12 +38,16 @@ class MakeSchedulePass(ModulePass):
     live: int = 0
     """The number of activations of a stage that a rank may hold, for `search`; 0 for as many as for `zb`."""
 
+    remarks: bool = False
+    """Whether to print a remark with the modelled time, its lower bound, the idle time and the saved activations."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Write the placement of stages and the order.
 
         Raises:
             SpmdirError: the module has no pipelined step, or the kind does not fit its stages; located.
         """
+        assert isinstance(ctx, IRContext)
         pipeline = pipeline_op(op)
         if pipeline is None:
             raise UnsupportedError("the module has no pipelined step; run cut-stages first", location_of(op))
@@ -55,8 +66,22 @@ class MakeSchedulePass(ModulePass):
             step = attrs.evolve(step, stages=stages, entries=())
             pipeline.set_step(step)
             flow = StepFlow.of(pipeline)
-            times = equal_stages(len(stages), 1, 1, 1)
+            machine = self.machine(ctx, next(iter(flow.functions.values())))
+            times = stage_times(flow, ir.mesh(op), ctx.rules, machine.topology)
             order = make_order(self.kind, step.ranks, step.micro, times, self.live or None, flow.stage_map)
         except SpmdirError as error:
             raise error.at(location_of(pipeline)) from None
         pipeline.set_step(attrs.evolve(step, entries=with_updates(order, flow.updates)))
+        if self.remarks:
+            print_remark(_explanation(order, times), location_of(pipeline))
+
+
+def _explanation(order: StepOrder, times: StageTimes) -> str:
+    """Return the text of the remark about an order."""
+    timeline = replay(order, times)
+    bound = lower_bound(order.stage_map, order.micro, times, order.is_split)
+    saved = ", ".join(map(size_text, timeline.peak_saved))
+    return (
+        f"the micro-batches take {time_text(timeline.seconds)}, and at least {time_text(bound)} in any order of these "
+        f"stages; ranks are idle for {timeline.bubble:.1%} of the time, and save at most {saved} for the backward"
+    )

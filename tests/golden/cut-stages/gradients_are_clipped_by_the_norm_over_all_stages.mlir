@@ -177,6 +177,6 @@ func.func @main(%parameters.0.weight: tensor<8x8xf64> {spmd.sharding = #spmd.sha
 // |   stage 0 at 0: F @stage0.forward, B @stage0.backward, U @stage0.update.0, U @stage0.update.1
 // |   stage 1 at 1: F @stage1.forward, B @stage1.backward, U @stage1.update.0, U @stage1.update.1
 // |   order
-// |     0F0 0F0>1 1F0 0F1 0F1>1 1F1 0F2 0F2>1 1F2 0F3 0F3>1 1F3 1B0 1B0>0 0B0 1B1 1B1>0 0B1 1B2 1B2>0 0B2 1B3
-// |     1B3>0 0B3 0U0 0U0>1 1U0 1U0>0 0U1 1U1
+// |     0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1F0 1F1 1F2 1F3 1B0 1B0>0 1B1 1B1>0 0B0 1B2 1B2>0 0B1 1B3 1B3>0
+// |     0B2 0B3 0U0 0U0>1 1U0 1U0>0 0U1 1U1
 // | }
