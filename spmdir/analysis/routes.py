@@ -15,14 +15,15 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.row_exchanges import ExchangeCountsOp, ExchangeRowsOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import global_type, sharding_of
+from spmdir.dialects.values import function_attrs, global_type, sharding_of
 
 ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows"
 TO_SOURCES = "experts.to_sources"
@@ -87,6 +88,40 @@ def check_routes(op: ValueOp) -> None:
         )
 
 
+def check_routed_annotations(function: FuncOp) -> None:
+    """Raise a located ShardingError if the user gives a routed placement to a value whose rows have no route.
+
+    Only ops on sorted rows have lowerings for these placements. Arguments and results of a program have none.
+    """
+    signature = [("argument", index, sharding_of(argument)) for index, argument in enumerate(function.args)]
+    for index in range(len(function.function_type.outputs)):
+        attribute = function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        signature.append(("result", index, getattr(attribute, "data", None)))
+    for kind, index, sharding in signature:
+        if placement := _routed_placement(sharding):
+            raise ShardingError(
+                f"{kind} {index} has the placement {placement}, whose rows on a rank depend on a router; expected S, R or "
+                "P for arguments and results: leave it to the search, or give it to rows inside the program",
+                location_of(function),
+            )
+    routes: dict[SSAValue, Routes] = {}
+    for op in function.body.block.ops:
+        result_routes = _routes_of_results(op, routes)
+        routes.update((result, result_routes) for result in op.results)
+        for sharding in op.shardings if isinstance(op, AtenOp) and not result_routes else ():
+            if placement := _routed_placement(sharding):
+                raise ShardingError(
+                    f"'{op.name}' gives {placement}, but its operands are not rows in the order of an experts.route; "
+                    "expected a result of experts.sort_rows, experts.regroup or an op on their results",
+                    location_of(op),
+                )
+
+
+def _routed_placement(sharding: Sharding | None) -> Placement | None:
+    """Return the first routed placement of a sharding; None if there is none."""
+    return next((p for _, p in sharding.entries if p.is_routed), None) if sharding is not None else None
+
+
 def _is_routed(value: SSAValue) -> bool:
     """Return whether a value has a sharding with a routed placement."""
     sharding = sharding_of(value)
@@ -134,10 +169,12 @@ def most_rows(function: FuncOp, mesh: Mesh) -> float:
     T k / n rows each if it is balanced. One rank receives at most T min(k, E / n), which is min(n, E / k) times as
     many. With several routes or exchanges, the largest n and the largest E / k count.
     """
-    ops = list(function.body.block.ops)
-    ranks = [mesh.group_size(op.axes) for op in ops if isinstance(op, ExchangeRowsOp)]
-    experts_by_choice = [_experts_by_choice(op) for op in ops if isinstance(op, AtenOp) and op.name == ROUTE]
-    return float(min(max(ranks, default=1), max(experts_by_choice, default=1)))
+    loads = [
+        min(mesh.group_size(router.axes), router.experts / max(router.chosen, 1))
+        for router in routers(function, mesh)
+        if router.axes
+    ]
+    return float(max(loads, default=1))
 
 
 @attrs.frozen
@@ -173,10 +210,3 @@ def routers(function: FuncOp, mesh: Mesh) -> list[Router]:
         experts: Any = op.argument["experts"]
         found.append(Router(text_name(op.results[0]), axes, ids.shape[0] // groups, experts, ids.shape[1]))
     return found
-
-
-def _experts_by_choice(route: AtenOp) -> float:
-    """Return E / k for a route: its number of experts, divided by the number of experts that each token goes to."""
-    ids = meta_of(route.operands[0].type)  # [token, choice]
-    assert ids is not None  # verified
-    return route.argument["experts"] / max(ids.shape[1], 1)  # type: ignore[operator]  # verified

@@ -17,6 +17,7 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.analysis.propagation.build_problem import Maker, build_problem
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
+from spmdir.analysis.routes import check_routed_annotations
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, user_shardings, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
@@ -126,6 +127,7 @@ class PropagatePass(FunctionPass):
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         _warn_of_other_names(function, ctx.rules)
+        check_routed_annotations(function)
         with collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
             topology = attrs.evolve(topology, imbalance=self.imbalance)

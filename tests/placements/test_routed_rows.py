@@ -144,3 +144,34 @@ def test_a_decided_program_that_combines_two_routes_is_an_error():
     module = two_routes("LocalOrder(0)", "LocalCounts", "Home(0)", "S(0)")
     with pytest.raises(spmdir.SpmdirError, match=r"'aten\.mul\.Tensor' combines rows of 2 routes"):
         spmdir.run_passes(module, "verify-spmd")
+
+
+RELU = """
+spmd.mesh @mesh <ep = 2>
+
+func.func @f(%x: tensor<8x6xf64> {{spmd.sharding = #spmd.sharding<@mesh, {x}>}})
+    -> (tensor<8x6xf64> {{spmd.sharding = #spmd.sharding<@mesh, {result}>}}) {{
+  %y = aten.relu(%x) : tensor<8x6xf64>{y}
+  return %y : tensor<8x6xf64>
+}}
+"""
+
+WRONG = {
+    "argument": (
+        {"x": "ep: Home(0)", "result": "", "y": ""},
+        "argument 0 has the placement Home.0., whose rows .* router",
+    ),
+    "result": ({"x": "", "result": "ep: Home(0)", "y": ""}, "result 0 has the placement Home.0., whose rows"),
+    "op": (
+        {"x": "ep: S(0)", "result": "", "y": " <ep: Grouped(0)>"},
+        "'aten.relu' gives Grouped.0., but its operands are not rows in the order of an experts.route; expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_routed_placement_of_rows_without_a_route_is_an_error_before_the_search(name: str):
+    texts, message = WRONG[name]
+    with pytest.raises(spmdir.SpmdirError, match=message) as caught:
+        spmdir.run_passes(spmdir.parse(RELU.format(**texts)), "propagate")
+    assert caught.value.location is not None
