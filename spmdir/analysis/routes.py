@@ -100,8 +100,8 @@ def check_routed_annotations(function: FuncOp) -> None:
     for kind, index, sharding in signature:
         if placement := _routed_placement(sharding):
             raise ShardingError(
-                f"{kind} {index} has the placement {placement}, whose rows on a rank depend on a router; expected S, R or "
-                "P for arguments and results: leave it to the search, or give it to rows inside the program",
+                f"{kind} {index} has the placement {placement}, whose rows on a rank depend on a router; expected S, R "
+                "or P for arguments and results: leave it to the search, or give it to rows inside the program",
                 location_of(function),
             )
     routes: dict[SSAValue, Routes] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from spmdir.core.errors import ParseError
 from spmdir.plans.resolve import resolve
 from spmdir.rewrites.op_rewrite_text import parse_op_rewrites
 from spmdir.runtime.capture import capture_step
+from tests.lowering.gloo_ranks import on_ranks
 from tests.models.test_expert_training import with_dispatched_rows
+from tests.models.test_expert_updates import SLOW
 
 COUNTS = {
     "histc": lambda ids, scores: torch.histc(ids.reshape(-1).float(), bins=4, min=0, max=4),
@@ -94,6 +97,46 @@ def test_rows_of_all_forms_are_dispatched_and_equal_one_device(form: tuple, toke
     for (name, parameter), new, gradient in zip(model.named_parameters(), new_state, gradients, strict=False):
         error = (parameter - new - gradient).abs().max() / gradient.abs().max()
         assert error < 1e-12, name
+
+
+@pytest.mark.parametrize("is_scored_before", [True, False])
+def test_a_layer_exchanges_rows_four_times_and_no_scores(is_scored_before: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), Mixture("histc", is_scored_before, "gather", "scatter_add"))
+    step, state = spmdir.training_step(model, mean_square, torch.optim.SGD(model.parameters()))
+    program = capture_step(step, state, (torch.ones(4, 3, 6),), torch.device("cpu")).program
+    text = spmdir.print_ir(spmdir.import_fx(program, spmdir.Mesh({"ep": 2})))
+    assert re.findall(r"= experts\.regroup\(.*: (\S+)", text) == ["tensor<24x6xf32>"] * 4
+
+
+def mean_square(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).square().mean()
+
+
+def compiled_losses(rank: int) -> tuple[bool, list[float]]:
+    """Return whether rows move, and the losses of three updates of a program that Inductor compiles."""
+    torch.manual_seed(0)
+    model, x = Mixture("histc", False, "gather", "scatter_add").double(), torch.randn(5, 1, 6).double()
+    step, state = spmdir.training_step(model, mean_square, torch.optim.SGD(model.parameters(), lr=0.1))
+    pipeline = spmdir.Pipeline(topology=SLOW)
+    options = {"state": state, "pipeline": pipeline, "compile": True}
+    parallel = spmdir.parallelize(step, spmdir.Mesh({"ep": 2}), "ep", (x,), **options)
+    return "spmd.exchange_rows" in str(parallel.rank_module), [parallel(x).item() for _ in range(3)]
+
+
+@pytest.mark.gloo
+def test_a_program_with_dispatched_rows_can_be_compiled(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Mixture("histc", False, "gather", "scatter_add").double(), torch.randn(5, 1, 6).double()
+    optimizer, expected = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = one_device(model, x).square().mean()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    for moves_rows, losses in on_ranks(2, compiled_losses, tmp_path):
+        assert moves_rows
+        assert losses == pytest.approx(expected, rel=1e-12)
 
 
 WRONG = {
