@@ -33,6 +33,7 @@ from spmdir.runtime.state_walk import StateWalk
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
+from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 from spmdir.torch_interop.joint_export import compiling
 from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_random
@@ -147,7 +148,7 @@ def dry_run_module(
     record = OpRecord(tensor_of_name) if is_recorded else None
 
     def run() -> Any:
-        with mode:
+        with mode, TracedGroupedProducts():
             outputs[:] = [model_copy(*args, **kwargs)]
         return outputs[0]
 
@@ -192,7 +193,7 @@ def dry_run_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], de
     data = [leaf for leaf in pytree.tree_leaves((state, args)) if isinstance(leaf, Tensor)]
 
     def run() -> Any:
-        with mode:
+        with mode, TracedGroupedProducts():
             return step(*pytree.tree_map(lambda leaf: leaf, (state, *args)))
 
     return perform_dry_run({"step": step}, None, run, lambda: data)
@@ -210,7 +211,7 @@ def dry_run_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, ..
     inputs = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
 
     def run() -> Any:
-        with mode, torch.enable_grad():
+        with mode, torch.enable_grad(), TracedGroupedProducts():
             return loss(model_copy, *args)
 
     return perform_dry_run(

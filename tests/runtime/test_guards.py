@@ -425,3 +425,14 @@ def test_guards_hold_after_torch_compile_has_replaced_the_constructor_of_modules
     original = nn.Module.__init__
     monkeypatch.setattr(nn.Module, "__init__", lambda self, *args, **kwargs: original(self, *args, **kwargs))
     assert guards.hold(model)
+
+
+def _times_factor(model, x):
+    return model.factor * x
+
+
+def test_state_that_is_read_after_a_grouped_product_is_guarded():
+    weight, ends = torch.ones(2, 4, 4), torch.tensor([1, 3], dtype=torch.int32)
+    model = Model(lambda m, x: _times_factor(m, torch._grouped_mm(x.expand(4, 4), weight, offs=ends)))
+    model.factor = 2.0
+    assert change_seen(model, lambda: setattr(model, "factor", 3.0)) == "model.factor was 2.0 and is 3.0"
