@@ -118,7 +118,10 @@ def print_step(step: PipelinedStep) -> str:
 
 
 def _wrap(start: str, words: Sequence[str]) -> list[str]:
-    """Return lines of words, each at most `_WIDTH` characters if possible. The first line begins with `start`."""
+    """Return `start`, which ends in a space, and words, as lines of at most `_WIDTH` characters if possible.
+
+    Later lines are indented by the length of `start`.
+    """
     lines, line = [], start[:-1]
     for word in words:
         if len(line) + 1 + len(word) > _WIDTH and line.strip():

@@ -98,7 +98,8 @@ def find_checkpoint(directory: Path, step: int | None) -> Path:
 def check_files(place: Path, rank: int, world: int) -> None:
     """Raise SpmdirError unless the files of a checkpoint match their digests.
 
-    Rank `rank` of `world` ranks checks every `world`-th file. A checkpoint that torch wrote has no digests, and passes.
+    Rank `rank` of `world` ranks checks every `world`-th file. A folder named `step-N` was written by spmdir and must
+    have digests. Any other folder without digests was written by torch, and passes.
     """
     try:
         digests = json.loads((place / DIGESTS).read_text()) if (place / DIGESTS).exists() else {}
@@ -107,7 +108,7 @@ def check_files(place: Path, rank: int, world: int) -> None:
     if not isinstance(digests, dict) or not all(map(_is_digest, digests, digests.values())):
         raise _damaged_error(place, DIGESTS, "does not contain the lengths and digests of the other files")
     if not digests and re.fullmatch(r"step-[0-9]{1,18}", place.name):
-        raise _damaged_error(place, DIGESTS, "is missing")
+        raise _damaged_error(place, DIGESTS, "is missing or empty")
     for name, digest in sorted(digests.items())[rank::world]:
         file = place / name
         if not file.exists():

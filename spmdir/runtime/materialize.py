@@ -145,7 +145,8 @@ def _initialise_modules(
         finally:
             for name, (table, tensor) in own_tensors.items():
                 table[name] = tensor
-        for name, whole in initialised.items():
+        for name in list(initialised):
+            whole = initialised.pop(name)  # freed once the caller has taken its shard
             if whole.is_floating_point() and whole.isnan().any():
                 raise SpmdirError(
                     f"the initialisation of {_describe_module(path)} leaves '{name}' without values; write to all of it"

@@ -220,7 +220,11 @@ class Updates:
         return dispatch_functionalize(self._update)(parameters, dict(gradients), state)
 
     def _update(self, parameters: Tensors, gradients: Tensors, state: OptimizerState) -> tuple[Tensors, OptimizerState]:
-        """Run the step of a replica on these tensors, in place, and return the new parameters and state."""
+        """Run one step of a replica of the optimizer, and return the new parameters and state.
+
+        The step writes to the tensors of `parameters` and `state` in place. `__call__` functionalizes these writes, so
+        the caller's tensors do not change.
+        """
         new_parameters, new_state = dict(parameters), {key: dict(entries) for key, entries in state.items()}
         groups, states = [], {}
         for index, names in self.groups.items():
@@ -237,7 +241,7 @@ class Updates:
             group_options |= {key: value for key, value in _TRACEABLE.items() if key in group}
             groups.append(group_options | ({"lr": state["lr"][index]} if index in state["lr"] else {}))
         replica = self._replica(groups, states)
-        step: Any = inspect.unwrap(type(replica).step)
+        step: Any = inspect.unwrap(type(replica).step)  # without the hooks and the profiling of torch
         with _numbers_are_tensors():
             _with_limits(step)(replica)
         for index, names in self.groups.items():

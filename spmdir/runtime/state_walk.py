@@ -483,7 +483,15 @@ class StateWalk:
             self.functions.append(value)
 
     def _visit_attributes(self, value: Any, variable: str, path: str) -> None:
-        """Visit the attributes of an object and of its class."""
+        """Visit the attributes of an object that the traced code may read, and those of its class.
+
+        These are the attributes in `_names`, or all if `_names` contains EVERY. All are visited too if the object is a
+        SimpleNamespace, or its class looks attributes up in its own way.
+
+        Args:
+            variable: Python source that evaluates to `value`.
+            path: the name of `value` in messages.
+        """
         kind = type(value)
         self._visit_class(kind)
         for slot in slots_of(kind):

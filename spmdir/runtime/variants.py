@@ -167,8 +167,9 @@ def shapes_of(call: tuple[Any, Any], global_shapes: Mapping[str, tuple[int, ...]
             continue
         if global_shapes is not None and name not in global_shapes:
             raise UnsupportedError(
-                f"the call gives '{name}', a shard whose global shape is not known; expected inputs of the examples "
-                "with local_inputs=True: give it in example_inputs or example_kwargs, or pass global inputs"
+                f"the call passes a shard '{name}', whose global shape is not known because the examples have no "
+                f"'{name}'; expected an input of the examples: add it to example_inputs or example_kwargs, or pass "
+                "global inputs"
             )
         shape = leaf.shape if global_shapes is None else global_shapes[name]
         leaves[index] = leaf.new_empty(shape, device="meta").requires_grad_(leaf.requires_grad)

@@ -43,7 +43,7 @@ def test_shards_of_known_inputs_and_outputs_keep_their_layouts_where_arguments_a
     for found in (each["shards"] for each in ranks):
         torch.testing.assert_close(*found["logits"], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(*found["smaller"], rtol=1e-12, atol=1e-12)
-        assert "the call gives 'inputs_c', a shard whose global shape is not known" in found["unknown"]
+        assert "the call passes a shard 'inputs_c', whose global shape is not known" in found["unknown"]
 
 
 def test_state_that_changes_on_one_rank_alone_is_an_error_on_all_ranks(ranks):

@@ -441,8 +441,8 @@ def _find_plan_fault(placement: Placement, example: Example) -> str | None:
     cost = _step_cost(example)
     if plan.seconds > cost.seconds * 1.001:
         return (
-            f"the planner chooses `{plan}`, which sends {plan.wire_bytes:g} bytes; expected the declared edge, which "
-            f"sends {cost.wire_bytes:g}"
+            f"the planner chooses `{plan}`, which takes {plan.seconds:.3g} s; expected the declared edge, which takes "
+            f"{cost.seconds:.3g} s"
         )
     return None
 

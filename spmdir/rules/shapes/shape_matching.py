@@ -122,7 +122,7 @@ def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) 
             continue
         assert parameter.pattern
         layout.operand = index
-        mapped_dims, shape = _map(layout, parameter.pattern[0]), layout.operands[index].shape
+        mapped_dims, shape = _dims_of_map(layout, parameter.pattern[0]), layout.operands[index].shape
         # As in broadcasting, the last dimensions correspond.
         missing_count = len(shape) - len(mapped_dims)
         aligned_dims = ((),) * missing_count + mapped_dims[max(0, -missing_count) :]
@@ -139,7 +139,7 @@ def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
     if layout.results is not None and shape is None:
         return None
     if is_mapped(pattern):
-        dims = _map(layout, pattern[0])
+        dims = _dims_of_map(layout, pattern[0])
         if shape is None:
             return dims
         sizes = layout.same_rank(dims, shape)
@@ -147,8 +147,12 @@ def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
     return _predict(layout, pattern) if shape is None else _match(layout, pattern, shape, description, operand=False)
 
 
-def _map(layout: LayoutBuilder, term: Term) -> Dims:
-    """Return the dimensions that the dimension map in `term` computes."""
+def _dims_of_map(layout: LayoutBuilder, term: Term) -> Dims:
+    """Return the dimensions that the dimension map in `term` computes.
+
+    The last name of a sized map is an argument with sizes of the global shape. It is recorded in `shape_arguments`,
+    because a rank passes the sizes of its shard instead.
+    """
     dims = MAPS[term.names[0]].build(layout, *term.names[1:])
     if MAPS[term.names[0]].sized:
         layout.shape_arguments.append(term.names[-1])

@@ -11,9 +11,10 @@ del spmdir
 
 
 def samples() -> list[Sample]:
+    """Return calls of the ops of experts. Their rules are checked on these calls."""
     ids = torch.tensor([[0, 2], [3, 0], [2, 3], [0, 3]])  # no token has expert 1
     order, counts, arrivals = torch.ops.experts.route(ids, 4)
-    table = torch.tensor([[1, 2, 0], [3, 0, 2]])
+    table = torch.tensor([[1, 2, 0], [3, 0, 2]])  # [source, expert], the number of rows
     return [
         Sample("experts.route", (ids,), {"experts": 4}),
         Sample("experts.sort_rows", (f(4, 2, 6), order)),
