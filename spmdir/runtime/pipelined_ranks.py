@@ -31,6 +31,7 @@ from spmdir.pipeline.pipeline import Pipeline, as_pipeline
 from spmdir.pipelined.actions import Action, StageMessage
 from spmdir.runtime.local_state import as_dtensor, copy_shard
 from spmdir.runtime.rank_mesh import rank_device
+from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.pipelined_step import stage_module
 from spmdir.simulator.step_inputs import flat_state, micro_batches_of, named_batch
@@ -52,6 +53,7 @@ class PipelinedRank:
         group: the process group along the pipeline axis.
         programs: function → its graph, for the stages of this rank.
         shardings: name of an argument or result → its sharding and global shape, for the stages of this rank.
+        step: the training step, whose optimizer has the learning rates; None to keep those of the state.
         kept: (stage, name) → the local tensor of its state.
     """
 
@@ -65,6 +67,7 @@ class PipelinedRank:
     device: torch.device
     programs: Mapping[Action, Any]
     layouts: Mapping[str, tuple[Sharding, tuple[int, ...], torch.dtype]]
+    step: TrainingStep | None = None
     kept: dict[tuple[int, str], Tensor] = attrs.field(factory=dict)
 
     @classmethod
@@ -74,6 +77,7 @@ class PipelinedRank:
         device_mesh: DeviceMesh,
         state: Mapping[str, Any],
         pipeline: Pipeline | str | None = None,
+        step: TrainingStep | None = None,
     ) -> PipelinedRank:
         """Return the part of this rank. All ranks of `device_mesh` call this with equal arguments.
 
@@ -82,26 +86,27 @@ class PipelinedRank:
             device_mesh: a torch mesh with the pipeline axis and the axes of the module.
             state: the state of `training_step`. Each rank keeps its shards of the tensors of its stages.
             pipeline: the pipeline whose remaining passes run; the standard one if None.
+            step: the training step. Each call reads the learning rates from its optimizer, so schedulers work.
 
         Raises:
             SpmdirError: the device mesh has other axes or sizes than the step, or state is missing; located.
         """
         op, mesh = scheduled_step(module), ir.mesh(module)
-        flow, step = StepFlow.of(op), op.step
+        flow, declared = StepFlow.of(op), op.step
         names = tuple(device_mesh.mesh_dim_names or ())
         sizes = dict(zip(names, device_mesh.mesh.shape, strict=True))
-        if sizes != {step.axis: step.ranks, **mesh.sizes}:
+        if sizes != {declared.axis: declared.ranks, **mesh.sizes}:
             raise SpmdirError(
-                f"the device mesh has axes {sizes}; expected {{'{step.axis}': {step.ranks}}} and those of the module, "
-                f"{dict(mesh.sizes)}",
+                f"the device mesh has axes {sizes}; expected the axis {{'{declared.axis}': {declared.ranks}}} and "
+                f"those of the module, {dict(mesh.sizes)}",
                 location_of(op),
             )
-        place, axis = list(device_mesh.get_coordinate() or ()), names.index(step.axis)
+        place, axis = list(device_mesh.get_coordinate() or ()), names.index(declared.axis)
         coordinate = place[axis]
-        peers = tuple(int(device_mesh.mesh[(*place[:axis], c, *place[axis + 1 :])]) for c in range(step.ranks))
+        peers = tuple(int(device_mesh.mesh[(*place[:axis], c, *place[axis + 1 :])]) for c in range(declared.ranks))
         own_mesh = device_mesh[mesh.axis_names] if mesh.axis_names else None
-        chosen, group = as_pipeline(pipeline), device_mesh.get_group(step.axis)
-        own = {part: f for part, f in flow.functions.items() if step.stages[part.stage].coordinate == coordinate}
+        chosen, group = as_pipeline(pipeline), device_mesh.get_group(declared.axis)
+        own = {part: f for part, f in flow.functions.items() if declared.stages[part.stage].coordinate == coordinate}
         programs = {
             part: lower_to_fx(stage_module(module, function), device_rank(own_mesh) if own_mesh else 0, pipeline=chosen)
             for part, function in own.items()
@@ -122,6 +127,7 @@ class PipelinedRank:
             device,
             programs,
             _layouts(flow, mesh),
+            step,
         )
         rank.load(state)
         return rank
@@ -168,9 +174,10 @@ class PipelinedRank:
         step = self.flow.step
         named = named_batch(step, batch)
         micro_batches = {name: micro_batches_of(step, name, named) for name in step.batch}
+        rates = self.step.rates() if self.step is not None else {}
         for key, tensor in self.kept.items():
-            if step.is_sum(key[1]):
-                self.kept[key] = torch.zeros_like(tensor)
+            if step.is_sum(key[1]) or key[1] in rates:
+                self.kept[key] = torch.full_like(tensor, rates.get(key[1], 0.0))
         values: StepValues[Any] = StepValues(self.flow)
         sends: list[tuple[Any, Tensor]] = []
         for entry in step.entries:

@@ -32,8 +32,11 @@ def _error(case: Case, steps: int) -> float:
     step, state, module = cases.step_of(make, loss, batch, clip=0.1, plan=plan, mesh=other_axes)
     module = cases.pipelined(module, cut, kind)
     device_mesh = init_device_mesh("cpu", sizes, mesh_dim_names=axes)
-    pipelined_rank, errors = PipelinedRank.of(module, device_mesh, state), []
-    for _ in range(steps):
+    pipelined_rank, errors = PipelinedRank.of(module, device_mesh, state, step=step), []
+    for number in range(steps):
+        rate = 0.01 / (number + 1)
+        step.set_rate("lr.0", rate)
+        state = {**state, "lr": {name: torch.full_like(value, rate) for name, value in state["lr"].items()}}
         expected_loss, state = step(state, *batch)
         (value,) = pipelined_rank(*batch)
         errors.append(float((value - expected_loss).abs() / expected_loss.abs()))
