@@ -35,6 +35,7 @@ from spmdir.read_back.local_ops import is_collective
 from spmdir.read_back.misplaced_operands import collective_error, describe_failure
 from spmdir.read_back.moved_elements import LocalRun, PackedMessage, is_move, pack, receive
 from spmdir.read_back.rank_collectives import CollectiveCall, CollectiveTyper
+from spmdir.read_back.rank_lookups import LOOKUP, Lookup, id_values, is_masked_lookup, may_mask, position_of_rows
 from spmdir.read_back.rank_values import RankValues, global_value
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Value
@@ -73,6 +74,7 @@ class GlobalBuilder:
         self._operands: dict[Operation, Sequence[SSAValue]] = {}  # local op → the operands of its global form
         self._rank_values = RankValues(mesh, rank, self._typer, self._values.get, self._operands.get)
         self._received: dict[SSAValue, Received] = {}
+        self._lookups: dict[SSAValue, Lookup] = {}
         self._errors: dict[SSAValue, SpmdirError] = {}
 
     def set_value(self, local: SSAValue, value: SSAValue) -> None:
@@ -98,11 +100,17 @@ class GlobalBuilder:
         if is_move(op) and any(operand not in self._values for operand in op.operands):
             self._add_unpacking(op)
             return
+        if may_mask(op) and any(operand in self._lookups for operand in op.operands):
+            self._add_mask(op)
+            return
         operands = [self.value(operand) for operand in op.operands]
         try:
             self._add_call(op, operands)
         except SpmdirError as error:
             located = error.at(location_of(op))
+            if op.name == LOOKUP and self._start_lookup(op, operands):
+                self._errors[op.results[0]] = located
+                return
             if not is_move(op):
                 raise located from None
             self._errors.update(dict.fromkeys(op.operands, located))
@@ -186,6 +194,29 @@ class GlobalBuilder:
             del self.ops[op_count:]
             return False
         return True
+
+    def _start_lookup(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
+        """Record a lookup in a table with sharded rows, whose result may be masked later; return whether it is one."""
+        axes = global_value(operands[0]).sharding.dim_axes(0)
+        ids = next((value for value in id_values(op) if value in self._values), None)
+        if not axes or ids is None or any(axis not in self.mesh.axis_names for axis in axes):
+            return False
+        count, position = position_of_rows(axes, self.mesh.sizes, self.mesh.coordinate(self.rank))
+        self._lookups[op.results[0]] = Lookup(op, ids, count, position)
+        return True
+
+    def _add_mask(self, op: ValueOp) -> None:
+        """Add the lookup in the whole table, if `op` is the last op that masks the rows of other ranks."""
+        lookup = next(self._lookups[operand] for operand in op.operands if operand in self._lookups)
+        result = op.results[0]
+        self._lookups[result], self._errors[result] = lookup, self._errors[lookup.op.results[0]]
+        if is_masked_lookup(lookup, result, self._local):
+            table, ids = self._values[lookup.op.operands[0]], self._values[lookup.ids]
+            call = self._typer.infer(lookup.op, [global_value(table), global_value(ids)], rewrites=("local",))
+            new = op_class(LOOKUP).build_op(
+                [table, ids], call.call.results, call.call.arguments, call.shardings, location=lookup.op.location
+            )
+            self._append(new, op.results)
 
     def _append(self, op: Operation, locals_: Sequence[SSAValue]) -> None:
         """Append an op whose results are the global values of `locals_`."""

@@ -72,11 +72,18 @@ class CallTyper:
     def __init__(self, mesh: Mesh, rules: RuleSet, rank: int):
         self.mesh, self.rules, self.rank = mesh, rules, rank
 
-    def infer(self, op: ValueOp, operands: Sequence[GlobalValue], wanted: GlobalValue | None = None) -> GlobalCall:
+    def infer(
+        self,
+        op: ValueOp,
+        operands: Sequence[GlobalValue],
+        wanted: GlobalValue | None = None,
+        rewrites: Sequence[str] = (),
+    ) -> GlobalCall:
         """Return the global call of a local op.
 
         Args:
             operands: the global types and shardings of its operands.
+            rewrites: the kinds of rewrites that a strategy may need, such as "local". The rank has written them out.
             wanted: the global type and the sharding of the first result, if they are known.
 
         Raises:
@@ -86,7 +93,7 @@ class CallTyper:
         for call in self._calls(op, operands, wanted):
             try:
                 rule = self.rules.instantiate(call)
-                return GlobalCall(call, self._result_shardings(rule, call, operands, op.metas, wanted))
+                return GlobalCall(call, self._result_shardings(rule, call, operands, op.metas, wanted, rewrites))
             except NoStrategyError as error:
                 failure = failure or error
             except SpmdirError as error:
@@ -147,6 +154,7 @@ class CallTyper:
         operands: Sequence[GlobalValue],
         local_metas: Sequence[TensorMeta | None],
         wanted: GlobalValue | None,
+        rewrites: Sequence[str],
     ) -> tuple[Sharding | None, ...]:
         """Return the shardings of the results by the strategies that have exactly the placements of the operands."""
         shardings = [value.sharding for value in operands]
@@ -157,11 +165,13 @@ class CallTyper:
         rule = rule.evaluated
         fine = refinement(self.mesh, *shardings)
         refined = [sharding.refined(fine) for sharding in shardings]
-        for choice in itertools.islice(_choices(rule, refined, fine), _COMBINATIONS):
+        for choice in itertools.islice(_choices(rule, refined, fine, (None, *rewrites)), _COMBINATIONS):
             for results in _orders(choice, refined, call, fine):
                 if wanted is not None and results[0] != wanted.sharding:
                     continue
-                if self._fits(results, call, local_metas, fine) and _is_legal(rule, refined, results, fine):
+                if self._fits(results, call, local_metas, fine) and _is_legal(
+                    rule, refined, results, fine, (None, *rewrites)
+                ):
                     return tuple(None if result is None else result.merged(fine) for result in results)
         raise NoStrategyError(
             "no strategy has the placements of its operands and the local shapes of its results", rule
@@ -186,8 +196,14 @@ def _local_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh, coordinate: ob
         return None
 
 
-def _choices(rule: OpRule, operands: Sequence[Sharding], mesh: Mesh) -> Iterator[dict[str, Strategy]]:
-    """Yield a strategy for each axis. It must not rewrite the op, because the rank runs the op itself."""
+def _choices(
+    rule: OpRule, operands: Sequence[Sharding], mesh: Mesh, rewrites: Sequence[str | None]
+) -> Iterator[dict[str, Strategy]]:
+    """Yield a strategy for each axis. It must not rewrite the op, because the rank runs the op itself.
+
+    Args:
+        rewrites: the allowed rewrites; None for strategies without one.
+    """
     plugins = plugins_of(operands)
     sharding_axes = dict.fromkeys(axis for sharding in operands for axis, _ in sharding.entries)
     axes = [*sharding_axes, *(axis for axis in mesh.axis_names if axis not in sharding_axes)]
@@ -202,7 +218,7 @@ def _choices(rule: OpRule, operands: Sequence[Sharding], mesh: Mesh) -> Iterator
             strategies = [
                 strategy
                 for strategy in dict.fromkeys([*rule.strategies(count, placements=plugins), *with_others])
-                if strategy.operands == placements and strategy.rewrite is None
+                if strategy.operands == placements and strategy.rewrite in rewrites
             ]
             if strategies:
                 for strategy in strategies:
@@ -227,10 +243,16 @@ def _orders(
         )
 
 
-def _is_legal(rule: OpRule, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh) -> bool:
-    """Return whether the type check accepts the op as it is, without a rewrite."""
+def _is_legal(
+    rule: OpRule,
+    operands: Sequence[Sharding],
+    results: Sequence[Sharding | None],
+    mesh: Mesh,
+    rewrites: Sequence[str | None],
+) -> bool:
+    """Return whether the type check accepts the op with only these rewrites."""
     try:
         choice = match(rule, operands, results, mesh)
     except SpmdirError:
         return False
-    return all(strategy.rewrite is None for strategy in choice.values())
+    return all(strategy.rewrite in rewrites for strategy in choice.values())

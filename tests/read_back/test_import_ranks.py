@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
 import spmdir
 from spmdir.core.errors import ShardingError
 from tests.read_back.rank_graphs import (
+    MESH,
     all_gather,
     all_reduce,
     assert_equals_one_device,
@@ -81,3 +85,23 @@ def test_the_result_is_a_program_at_the_stage_lowered_that_reports_accept():
     assert spmdir.lower_to_fx(module, rank=3).graph.find_nodes(
         op="call_function", target=torch.ops._c10d_functional.all_reduce.default
     )
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1, self.w2 = nn.Parameter(torch.zeros(8, 3)), nn.Parameter(torch.zeros(3, 8))
+
+    def forward(self, x):
+        y = torch.relu(x @ self.w1) @ self.w2
+        return torch.relu(y)  # without an all-reduce
+
+
+def test_an_error_of_an_exported_program_has_the_line_of_the_op():
+    program = torch.export.export(Mlp(), (torch.zeros(4, 8),))
+    with pytest.raises(ShardingError) as raised:
+        spmdir.import_ranks(program, MESH, MLP)
+    location = raised.value.location
+    line = Path(__file__).read_text().splitlines()[location.line - 1]
+    assert location.file == "test_import_ranks.py"
+    assert line.strip() == "return torch.relu(y)  # without an all-reduce"
