@@ -210,29 +210,57 @@ def _arguments(function: FuncOp, tensors: Sequence[Tensor]) -> tuple[dict[str, T
 def _difference(index: int, error: float, module: ModuleOp, single: ModuleOp, tensors: Sequence[Tensor]) -> CheckError:
     """Return the error of an output that differs, at the first op whose result occurs nowhere in the reference."""
     message = f"output {index} differs from the reference, relative to its largest element by {error:.1e}"
+    function = ir.main_function(module)
+    end = ir.terminator(function)
     actual = _all_values(module, tensors)
-    known = [tensor for _, tensor in _all_values(single, tensors)]
-    arguments = set(ir.main_function(module).args)
-    equal: set[SSAValue] = set()
+    known = _all_values(single, tensors)
+    wanted = dict(known)[ir.terminator(ir.main_function(single)).operands[index]]
+    factor, producer = _factor(dict(actual)[end.operands[index]], wanted), end.operands[index].owner
+    if factor is not None:
+        return CheckError(
+            f"{message}: it is {factor:.6g} times the reference; expected equal scaling: check sums against averages, "
+            "and divisions by the number of ranks or elements",
+            location_of(producer) if isinstance(producer, Operation) else None,
+        )
+    producers = _producers(end.operands[index])
+    equal: set[SSAValue] = set(function.args)
     for value, tensor in actual:
-        if value in arguments or any(_is_equal(tensor, other) for other in known):
-            equal.add(value)
+        if value in equal or value.owner not in producers:
             continue
         op = value.owner
-        if isinstance(op, ValueOp) and all(operand in equal for operand in op.operands):
+        if any(_factor(tensor, other) is not None for _, other in known):
+            equal.add(value)
+        elif isinstance(op, ValueOp) and all(operand in equal for operand in op.operands):
             return CheckError(
                 f"{message}. The first op with a result that the reference does not have is '{op.name}'; expected an "
-                "op of the reference, with the same arguments and scaling",
+                "op of the reference, with the same arguments",
                 location_of(op),
             )
-    return CheckError(message, location_of(ir.terminator(ir.main_function(module))))
+    return CheckError(message, location_of(end))
 
 
-def _is_equal(tensor: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have equal elements, in any shape."""
-    if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
-        return False
-    return relative_error(tensor.flatten(), other.flatten()) <= tolerance_of(tensor)
+def _producers(value: SSAValue) -> set[Operation]:
+    """Return the ops that a value depends on."""
+    producers: set[Operation] = set()
+    remaining = [value]
+    while remaining:
+        op = remaining.pop().owner
+        if isinstance(op, Operation) and op not in producers:
+            producers.add(op)
+            remaining += op.operands
+    return producers
+
+
+def _factor(tensor: Tensor, other: Tensor) -> float | None:
+    """Return the number by which `tensor` is a multiple of `other`, in any shape; None if it is none, or 0."""
+    if tensor.numel() != other.numel() or tensor.dtype != other.dtype or not tensor.numel():
+        return None
+    tensor, other = tensor.flatten(), other.flatten()
+    if not tensor.is_floating_point():
+        return 1.0 if torch.equal(tensor, other) else None
+    scale = float(other.square().sum())
+    factor = float((tensor * other).sum()) / scale if scale else 0.0
+    return factor if factor and relative_error(tensor, other * factor) <= tolerance_of(tensor) else None
 
 
 def _all_values(module: ModuleOp, tensors: Sequence[Tensor]) -> list[tuple[SSAValue, Tensor]]:

@@ -291,11 +291,13 @@ class GlobalBuilder:
 
     def _message_error(self, message: PackedMessage) -> SpmdirError:
         """Return the error of a message whose received elements are used in another order than that of a tensor."""
-        source = message.op.operands[0]
-        if source in self._values:
-            known = global_value(self._values[source])
-            return collective_error(message.op, message.axes, known.sharding, self.mesh)
-        return self._errors.get(source) or collective_error(message.op, message.axes, None, self.mesh)
+        source = next((value for value in message.packed if value in self._values), None)
+        if source is None:
+            return self._errors.get(message.op.operands[0]) or collective_error(
+                message.op, message.axes, None, self.mesh
+            )
+        sharding = global_value(self._values[source]).sharding
+        return collective_error(message.op, message.axes, sharding, self.mesh)
 
 
 def _group_name(op: ValueOp) -> Any:

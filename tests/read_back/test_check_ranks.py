@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.core.errors import ShardingError
 from tests.read_back.mutated_collectives import Collectives, mutations
-from tests.read_back.rank_graphs import all_reduce, import_function, import_graph, random_inputs, trace
+from tests.read_back.rank_graphs import all_reduce, import_function, import_graph, random_inputs, reduce_scatter, trace
 
 BLOCK = random_inputs(
     {
@@ -158,3 +158,23 @@ def test_another_global_shape_of_an_input_is_an_error():
     single = make_fx(lambda x, w: x @ w, tracing_mode="fake")(torch.randn(4, 8), torch.randn(8, 3))
     with pytest.raises(ShardingError, match=r"input 1 of the ranks is tensor<8x6xf64>"):
         spmdir.check_ranks(module, single)
+
+
+def test_another_scaling_is_named_with_its_factor():
+    inputs = random_inputs({"x": (4, 8), "w1": (8, 6), "w2": (6, 8)})
+    module = import_function(
+        lambda x, w1, w2: all_reduce(torch.relu(x @ w1) @ w2, op="avg"), inputs, {"w1": "tp: S(1)", "w2": "tp: S(0)"}
+    )
+    single = make_fx(lambda x, w1, w2: torch.relu(x @ w1) @ w2, tracing_mode="fake")(*inputs.values())
+    assert "it is 0.5 times the reference" in str(spmdir.check_ranks(module, single))
+
+
+def test_a_packed_message_on_the_wrong_axis_is_named():
+    def local(x, w):
+        return reduce_scatter(x @ w, 1, "dp")
+
+    inputs = random_inputs({"x": (4, 8), "w": (8, 6)})
+    with pytest.raises(
+        ShardingError, match=r"'_c10d_functional.reduce_scatter_tensor' gets a shard of dimension 0 over dp"
+    ):
+        import_function(local, inputs, {"x": "dp: S(0), tp: S(1)", "w": "tp: S(0)"})
