@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
@@ -17,8 +17,10 @@ from spmdir.core.placement.sharding import as_sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.importer.function_ops import registered_function
 from spmdir.importer.local_function import LocalFunction
+from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
+from spmdir.torch_interop.ops import OpOverload
 
 _BACKWARD_COST = 3
 """The cost of a gradient in calls of the function: one call again, and two for the gradient itself."""
@@ -75,7 +77,7 @@ def _run(
     local: LocalFunction, is_backward: bool, operands: tuple[TensorMeta, ...], literals: str, wanted: tuple[int, ...]
 ) -> tuple[tuple[TensorMeta, ...], float]:
     """Return the types of the results of a function or of its gradient, and its floating-point operations."""
-    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+    with FakeTensorMode(), _FlopCounter() as counter:
         tensors = [torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype]) for meta in operands]
         try:
             if is_backward:
@@ -93,7 +95,34 @@ def _run(
             ) from error
     metas = tuple(TensorMeta(tuple(result.shape), DTYPES_OF_TORCH[result.dtype]) for result in results)
     if local.flops is None:
-        return metas, float(counter.get_total_flops())
+        return metas, counter.flops
     shapes = [tuple(meta.shape) for meta in operands[: sum(local.tensors)]]
     flops = float(local.flops(*shapes) if callable(local.flops) else local.flops)
     return metas, flops * (_BACKWARD_COST if is_backward else 1)
+
+
+class _FlopCounter(TorchDispatchMode):
+    """Counts floating-point operations as torch's FlopCounterMode, which torch.compile in the function rejects."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0.0
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Return True, as torch.compile inside the function requires of all active modes."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        formula = flop_registry.get(getattr(func, "overloadpacket", func))
+        if formula is None and isinstance(func, OpOverload) and func.namespace != "prim":
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        self.flops += formula(*args, **kwargs, out_val=result) if formula is not None else 0
+        return result

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from spmdir.core.errors import Location, UnsupportedError
 from spmdir.torch_interop import pytree
-from spmdir.torch_interop.dispatch import TorchDispatchMode
+from spmdir.torch_interop.dispatch import TorchDispatchMode, allowing_transforms
 from spmdir.torch_interop.fake_tensors import FakeTensor
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import is_mutable, is_random
+from spmdir.torch_interop.tensors import storage_key, version
 
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 """The namespaces of torch's collectives."""
@@ -53,12 +54,12 @@ class LocalFunction:
         """
         versions = [_version(operand) for operand in operands]
         if any(isinstance(operand, FakeTensor) or operand.is_meta for operand in operands):
-            with _RejectedOps(self, operands):
+            with allowing_transforms(), _RejectedOps(self, operands):
                 outcome = self._call(operands, literals)
         else:
             outcome = self._call(operands, literals)
-        for index, (operand, version) in enumerate(zip(operands, versions, strict=True)):
-            if _version(operand) != version:
+        for index, (operand, earlier_version) in enumerate(zip(operands, versions, strict=True)):
+            if _version(operand) != earlier_version:
                 raise self.write_error(index)
         results = list(outcome) if isinstance(outcome, (tuple, list)) else [outcome]
         if len(results) != self.result_count:
@@ -127,7 +128,7 @@ def is_inexact(dtype: torch.dtype) -> bool:
 
 def _version(tensor: Tensor) -> int:
     """Return the number of writes to the memory of a tensor; 0 for tensors of inference mode, which do not count."""
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else version(tensor)
 
 
 def _copy_if_shared(result: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -137,8 +138,8 @@ def _copy_if_shared(result: Tensor, operands: Sequence[Tensor]) -> Tensor:
 
 def _find_shared(tensor: Tensor, operands: Sequence[Tensor]) -> int | None:
     """Return the index of the operand that shares memory with `tensor`; None if there is none."""
-    storages = [operand.untyped_storage()._cdata for operand in operands]
-    storage = tensor.untyped_storage()._cdata
+    storages = [storage_key(operand.untyped_storage()) for operand in operands]
+    storage = storage_key(tensor.untyped_storage())
     return storages.index(storage) if storage in storages else None
 
 
@@ -146,6 +147,11 @@ class _RejectedOps(TorchDispatchMode):
     """Rejects collectives, random numbers and writes to operands inside a local function."""
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Return True, as torch.compile inside the function requires of all active modes."""
+        return True
 
     def __init__(self, local: LocalFunction, operands: Sequence[Tensor]):
         super().__init__()

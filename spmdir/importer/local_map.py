@@ -48,8 +48,8 @@ def local_map(
         out_shardings: the sharding of the result, or a tuple with one for each result. `P(sum)` is a result that is the
             sum of the results of the ranks.
         flops: the floating-point operations of a call on one rank, or a function that returns them for the local shape
-            of each tensor argument. By default, those that torch's FlopCounterMode counts. The gradient costs three
-            times as much.
+            of each tensor argument; the gradient then costs three times as much. By default, both are counted by the
+            formulas of torch's FlopCounterMode.
 
     Raises:
         SpmdirError: an argument has the wrong type, or the wrong number of shardings.

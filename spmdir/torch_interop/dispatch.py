@@ -15,6 +15,16 @@ without_torch_function = torch._C._disabled_torch_function_impl
 """The `__torch_function__` of a class of tensors whose ops run as those of plain tensors do."""
 
 
+_TRANSFORMS = (
+    torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode,
+    torch._C.DispatchKey.FuncTorchDynamicLayerBackMode,
+    torch._C.DispatchKey.FuncTorchVmapMode,
+    torch._C.DispatchKey.FuncTorchBatched,
+    torch._C.DispatchKey.FuncTorchGradWrapper,
+)
+"""The dispatch keys of torch.func."""
+
+
 def is_inside_transform() -> bool:
     """Return whether a transform of torch.func, such as grad or vmap, runs the code that asks."""
     return peek_interpreter_stack() is not None
@@ -28,3 +38,15 @@ def is_of_transform(tensor: Tensor) -> bool:
 def without_subclasses() -> Any:
     """Return a context in which attributes and methods of subclasses of Tensor are those of Tensor."""
     return torch._C.DisableTorchFunctionSubclass()
+
+
+def allowing_transforms() -> Any:
+    """Return a context in which torch.func transforms apply inside the kernel of an op, also on fake tensors.
+
+    torch excludes the keys of transforms while it runs a kernel on tensors with a `__torch_dispatch__`. Without this
+    context, `vmap` in such a kernel fails.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in _TRANSFORMS:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)

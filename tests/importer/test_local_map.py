@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils import _pytree as pytree
 
 import spmdir
@@ -387,6 +388,22 @@ def test_literals_and_names_of_arguments_reach_the_function():
     assert torch.equal(attention(q, v=q, k=q, scale=0.5), attend(q, q, q, 0.5))
     (mapped,) = ops(import_call(lambda q: attention(q, q, q, 0.25), draw(2, 3, 2, 2)))
     assert mapped.argument["literals"] == "(0.25,)"
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: torch.where(i >= j, score, -float("inf")))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_runs_on_ranks_and_is_counted():
+    q = torch.randn(2, 4, 16, 8)
+    module = import_fx(
+        make_fx(local_map(flex, (HEADS,) * 3, HEADS), tracing_mode="fake")(q, q, q), spmdir.Mesh({"dp": 2, "tp": 2})
+    )
+    (mapped,) = ops(module)
+    assert mapped.argument["flops_per_element"] == 2 * 2 * 16  # two products with 16 keys
+    expected = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    torch.testing.assert_close(simulate(module, [q, q, q])[0], expected)
 
 
 @pytest.mark.gloo

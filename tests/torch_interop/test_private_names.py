@@ -35,7 +35,11 @@ LISTED = {
         torch._C._dispatch_has_computed_kernel_for_dispatch_key torch._decomp.decomposition_table
     """,
     "dispatch.py": """
-        torch._C.DisableTorchFunctionSubclass torch._C._disabled_torch_function_impl
+        torch._C.DisableTorchFunctionSubclass torch._C._ForceDispatchKeyGuard torch._C._disabled_torch_function_impl
+        torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set
+        torch._C.DispatchKey.FuncTorchBatched torch._C.DispatchKey.FuncTorchDynamicLayerBackMode
+        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode torch._C.DispatchKey.FuncTorchGradWrapper
+        torch._C.DispatchKey.FuncTorchVmapMode
         torch._C._functorch.is_functorch_wrapped_tensor torch._C._functorch.peek_interpreter_stack
         torch._subclasses.functional_tensor.dispatch_functionalize
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._disable_current_modes
