@@ -1,8 +1,8 @@
 """Match the calls of profiler traces to the ops of a rank's program, to compare measured with modelled times.
 
-Calls and ops are sequences in the same order. First, a longest common subsequence of (op name, operand shapes) is
-matched. Between these matches, the names alone are matched. The remaining calls between two matches pack or unpack a
-message, or are the torch calls of a local op:
+Calls and ops are sequences in the same order. A longest common subsequence of (op name, operand shapes) is
+matched; in a trace without shapes, of names. The remaining calls between two matches pack or unpack a message, or are
+the torch calls of a local op:
 
     program              calls
     aten.mul             aten::mul               matched
@@ -42,6 +42,9 @@ from spmdir.schedule.program import Task
 _MESSAGE_KEYS = (_START_KEY, _WAIT_KEY) = ("start", "wait")
 """The keys of calls that start a collective, or wait for one."""
 
+_FUNCTIONAL = ("all_gather", "all_reduce", "reduce_scatter", (_EXCHANGE := "all_to_all"))
+"""The collectives of torch. All other collectives and local steps are emitted as exchanges."""
+
 _NO_CALL = ""
 """The key of a task that has no call of its own in a trace."""
 
@@ -66,7 +69,8 @@ class MeasuredStep(ShownAsText):
         attributed: the part of the time of all calls that is in `seconds`.
         unmatched: (name of a call that matches no op, its seconds), the longest first.
         missing: the names of torch ops, except views, to which no call belongs.
-        ranks, steps: how many were measured.
+        ranks: the number of traces.
+        steps: the number of steps in all traces together.
         refitted: the measured times as a table for `propagate{costs=…}`. A line is the median over all ops with these
             operands, or over all collectives of this size. Views have no line.
     """
@@ -84,7 +88,7 @@ class MeasuredStep(ShownAsText):
 
     def __str__(self) -> str:
         text = (
-            f"measured step of a rank {milliseconds(self.step_seconds)} ms, the median of {self.steps} steps of "
+            f"measured step of a rank {milliseconds(self.step_seconds)} ms, the median of {self.steps} steps on "
             f"{self.ranks} ranks: {self.attributed:.1%} of the time of calls belongs to ops"
         )
         if self.unmatched:
@@ -125,11 +129,12 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
     every_sample = [sample for rank_samples in samples for sample in rank_samples]
     torch_ops = {key.task for key in keys if key.name not in (_NO_CALL, *_MESSAGE_KEYS) and tasks[key.task].seconds}
     missing = torch_ops.difference(*[sample.matched_tasks for sample in every_sample])
-    if missing == torch_ops:
-        raise SpmdirError(
-            f"no call of '{traces[0].file}' belongs to this program; expected a trace of the program of one rank that "
-            "lower_to_fx, parallelize or shard_module runs, and the text that it was lowered from"
-        )
+    for trace, rank_samples in zip(traces, samples, strict=True):
+        if not any(sample.matched_tasks for sample in rank_samples):
+            raise SpmdirError(
+                f"no call of '{trace.file}' belongs to this program; expected a trace of the program of one rank that "
+                "lower_to_fx, parallelize or shard_module runs, and the text that it was lowered from"
+            )
     unmatched: dict[str, float] = {}
     for call in [call for sample in every_sample for call in sample.unmatched]:
         if call.seconds:
@@ -138,7 +143,10 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
     by_rank = [_medians([sample.transfers for sample in rank_samples]) for rank_samples in samples]
     shortest = [min(seconds_of_ranks) for seconds_of_ranks in zip(*by_rank, strict=True)]
     mean = [statistics.mean(seconds_of_ranks) for seconds_of_ranks in zip(*by_rank, strict=True)]
-    seconds = _medians([sample.seconds for sample in every_sample])
+    seconds = tuple(
+        statistics.median([sample.seconds[task] for sample in every_sample if task in sample.matched_tasks] or [0.0])
+        for task in range(len(tasks))
+    )
     return MeasuredStep(
         seconds=seconds,
         transfers=tuple(shortest),
@@ -148,7 +156,7 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
         unmatched=tuple(sorted(unmatched.items(), key=lambda entry: -entry[1])),
         missing=tuple(tasks[index].name for index in sorted(missing)),
         ranks=len(traces),
-        steps=len(samples[0]),
+        steps=len(every_sample),
         refitted=_refit_costs(step, seconds, shortest),
     )
 
@@ -164,7 +172,7 @@ class _Sample:
 
     Attributes:
         seconds, transfers: for each task, as in `MeasuredStep`, but of this step and rank alone.
-        matched_tasks: the tasks to which a call belongs.
+        matched_tasks: the tasks to which a call belongs, and the starts of waits to which a call belongs.
         unmatched: the calls that belong to no task.
     """
 
@@ -184,7 +192,9 @@ def _sum_calls(tasks: Sequence[Task], keys: Sequence[_Key], calls: Sequence[Trac
             seconds[owner if start is None else start] += call.seconds
             transfers[owner] += call.transfer
     unmatched = [call for call, owner in zip(calls, owners, strict=True) if owner is None]
-    return _Sample(seconds, transfers, frozenset(owner for owner in owners if owner is not None), unmatched)
+    matched = {owner for owner in owners if owner is not None}
+    matched |= {start for owner in matched if (start := tasks[owner].waits_for) is not None}
+    return _Sample(seconds, transfers, frozenset(matched), unmatched)
 
 
 def _program_keys(step: RankStep) -> Iterator[_Key]:
@@ -203,7 +213,8 @@ def _keys_of(op: Operation) -> Iterator[tuple[str, Dims | str | None]]:
     elif isinstance(op, WaitOp):
         yield _WAIT_KEY, None
     elif isinstance(op, (Collective, RotationOp, ExpertExchangeOp)):
-        yield _START_KEY, op.name.removeprefix("spmd.").removesuffix("_start")
+        kind = op.name.removeprefix("spmd.").removesuffix("_start")
+        yield _START_KEY, kind if kind in _FUNCTIONAL else _EXCHANGE
         if not op.IS_START:
             yield _WAIT_KEY, None
 
@@ -214,7 +225,7 @@ def _call_key(call: TraceCall) -> tuple[str, Dims | str | None]:
         return _WAIT_KEY, None
     if call.name.startswith(COMMUNICATION):
         function = call.name.removeprefix(COMMUNICATION)
-        return _START_KEY, next((spec.name for spec in collectives() if function.startswith(spec.name)), None)
+        return _START_KEY, next((kind for kind in _FUNCTIONAL if function.startswith(kind)), _EXCHANGE)
     return call.name, call.dims
 
 
@@ -225,18 +236,14 @@ def _find_owners(keys: Sequence[_Key], calls: Sequence[TraceCall]) -> list[int |
         keys: the calls that the program makes, in order.
     """
     owners: list[int | None] = [None] * len(calls)
-    expected, traced = [(key.name, key.detail) for key in keys], [_call_key(call) for call in calls]
-    names = [name for name, _ in expected], [name for name, _ in traced]
-    free_keys: list[int] = []
-    gaps: list[tuple[range, range]] = []
-    for key_gap, call_gap in _match(keys, expected, traced, owners, range(len(keys)), range(len(calls))):
-        for inner_keys, inner_calls in _match(keys, *names, owners, key_gap, call_gap):
-            free_keys += inner_keys
-            gaps.append((inner_keys, inner_calls))
-    for sequence, calls_of_sequence in ((expected, traced), names):
-        _match_elsewhere(keys, sequence, calls_of_sequence, owners, free_keys)
+    has_shapes = any(call.dims is not None for call in calls)
+    expected = [(key.name, key.detail if has_shapes or key.name in _MESSAGE_KEYS else None) for key in keys]
+    traced = [_call_key(call) for call in calls]
+    gaps = list(_match(keys, expected, traced, owners))
+    free_keys = [key for key_gap, _ in gaps for key in key_gap]
+    _match_elsewhere(keys, expected, traced, owners, free_keys)
     for key_gap, call_gap in gaps:
-        _attribute(keys, names[1], owners, key_gap, call_gap)
+        _attribute(keys, [name for name, _ in traced], owners, key_gap, call_gap)
     return owners
 
 
@@ -274,25 +281,20 @@ def _match(
     expected: Sequence[object],
     traced: Sequence[object],
     owners: list[int | None],
-    key_range: range,
-    call_range: range,
 ) -> Iterator[tuple[range, range]]:
-    """Match parts of two sequences, write the owners of matched calls, and yield the ranges between the matches.
+    """Match two sequences in order, write the owners of matched calls, and yield the ranges between the matches.
 
     Args:
         expected, traced, owners: as for `_match_elsewhere`.
-        key_range, call_range: the parts of the keys and of the calls to match.
 
     Yields: (range of keys, range of calls) before, between and after the matches; either may be empty.
     """
-    left, right = expected[key_range.start : key_range.stop], traced[call_range.start : call_range.stop]
-    key, call = key_range.start, call_range.start
-    for block in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
-        first_key, first_call = key_range.start + block.a, call_range.start + block.b
-        yield range(key, first_key), range(call, first_call)
+    key, call = 0, 0
+    for block in SequenceMatcher(None, expected, traced, autojunk=False).get_matching_blocks():
+        yield range(key, block.a), range(call, block.b)
         for offset in range(block.size):
-            owners[first_call + offset] = keys[first_key + offset].task
-        key, call = first_key + block.size, first_call + block.size
+            owners[block.b + offset] = keys[block.a + offset].task
+        key, call = block.a + block.size, block.b + block.size
 
 
 def _attribute(

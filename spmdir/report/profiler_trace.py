@@ -10,12 +10,13 @@ import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import attrs
 
-from spmdir.core.errors import ParseError, shown
+from spmdir.core.errors import ParseError, printable, shown
 from spmdir.core.limits import Limit
 
 COMMUNICATION = "_c10d_functional::"
@@ -24,11 +25,20 @@ COMMUNICATION = "_c10d_functional::"
 WAIT = f"{COMMUNICATION}wait_tensor"
 """The call that waits for a collective."""
 
+KERNELS_WITHOUT_A_CALL = "kernels of no call"
+"""The name of a call that stands for the kernels of a step that no call of the trace launched, as in a CUDA graph."""
+
 BYTES = Limit("bytes of a trace", 1 << 30)
 """The largest size of a trace, after decompression."""
 
 _GZIP = b"\x1f\x8b"
 _STEP = "ProfilerStep#"
+_MOST_MICROSECONDS = 1e18
+"""The largest time in a trace. The times of real traces are below 1e16."""
+
+_MOST_NAME = 100
+"""The number of characters of a name that are kept."""
+
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 """The categories of events of an accelerator."""
 
@@ -90,7 +100,8 @@ class _Event:
     @property
     def id(self) -> Any:
         """The id that an op shares with the kernels that it launches; None if there is none."""
-        return self.arguments.get("External id")
+        id = self.arguments.get("External id")
+        return id if isinstance(id, (int, str)) else None
 
     @property
     def dims(self) -> Dims | None:
@@ -135,7 +146,14 @@ def read_trace(path: str | os.PathLike[str]) -> ProfilerTrace:
             first_begin = max(begin, outermost[inside[0]].begin)
             ends = [outermost[index].end for index in inside]
             ends += [event.end for event in device_events if first_begin <= event.begin < end]
-            steps.append(TraceStep(tuple(calls[index] for index in inside), (max(ends) - first_begin) / 1e6))
+            own_calls = [calls[index] for index in inside]
+            lost = [event for event in device_events if event.id not in caller_of and begin <= event.begin < end]
+            if lost:
+                seconds = sum(event.end - event.begin for event in lost) / 1e6
+                own_calls.append(TraceCall(KERNELS_WITHOUT_A_CALL, None, seconds))
+            steps.append(TraceStep(tuple(own_calls), (max(ends) - first_begin) / 1e6))
+    if not steps:
+        raise ParseError(f"'{file}' contains no calls of torch ops in its steps; expected a trace of at least one step")
     return ProfilerTrace(file, tuple(steps))
 
 
@@ -151,7 +169,7 @@ def _read_events(file: str) -> Iterator[_Event]:
             is_compressed = stream.read(2) == _GZIP
         with gzip.open(file) if is_compressed else open(file, "rb") as stream:
             data = stream.read(BYTES.most + 1)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ParseError(f"cannot read the trace '{file}': {reason}; expected JSON, plain or gzip") from None
     BYTES.check(len(data))
@@ -165,20 +183,27 @@ def _read_events(file: str) -> Iterator[_Event]:
     for number, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
-        begin, duration, arguments = event.get("ts"), event.get("dur", 0), event.get("args", {})
-        if not (_is_number(begin) and _is_number(duration) and duration >= 0 and isinstance(arguments, dict)):
+        begin, duration, arguments = event.get("ts"), event.get("dur", 0), event.get("args")
+        if not (_is_number(begin) and _is_number(duration) and duration >= 0):
             raise ParseError(
                 f"event {number} of '{file}' has ts = {shown(begin)} and dur = {shown(duration)}; expected numbers of "
                 "microseconds"
             )
         thread = (str(event.get("pid")), str(event.get("tid")))
         category, name = str(event.get("cat")), str(event.get("name"))
-        yield _Event(category, name, thread, float(begin), float(begin) + float(duration), arguments)
+        yield _Event(
+            category,
+            printable(name)[:_MOST_NAME],
+            thread,
+            float(begin),
+            float(begin) + float(duration),
+            arguments if isinstance(arguments, dict) else {},
+        )
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a finite int or float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST_MICROSECONDS
 
 
 def _is_op(name: str) -> bool:

@@ -21,7 +21,7 @@ from spmdir.runtime.rank_calls import run_rank
 from spmdir.runtime.ranks import Ranks
 from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.simulate import run_single
-from spmdir.simulator.value_check import ValueDifference, find_difference, operands_of, returning_all_values
+from spmdir.simulator.value_check import ValueDifference, find_difference, returning_all_values, terms_of
 from spmdir.torch_interop.group_registry import resolve_group
 from spmdir.torch_interop.schemas import is_random
 
@@ -63,8 +63,8 @@ def check_values_on_ranks(
         if expected is None or first is not None:
             continue
         compared += 1
-        operands = [reference_of[operand] for operand in operands_of(value) if operand in reference_of]
-        difference = find_difference(local, expected, operands)
+        terms = [reference_of[operand] for operand in terms_of(value) if operand in reference_of]
+        difference = find_difference(local, expected, terms)
         first = None if difference is None else (index, difference)
     _raise_first(checked, first, ranks)
     return compared

@@ -5,6 +5,7 @@ The program is changed to return all its values, so that they are distributed an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -27,6 +28,11 @@ from spmdir.pipeline.remaining_passes import add_reshard_passes, inline_calls, i
 from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.output_error import relative_error, tolerance_of
 from spmdir.simulator.simulate import run_single, simulate
+
+_ADDING = re.compile(
+    r"spmd\..*|aten\..*_backward.*|aten\.(r?sub|add|sum|mean|mm|bmm|addmm|baddbmm|einsum|cumsum|convolution)(\..*)?"
+)
+"""The ops that add operands, so that the rounding errors of large terms may remain in a small result."""
 
 _ROUNDING = 100.0
 """How many times the rounding error of its operands a result may differ, if the operands cancel."""
@@ -62,8 +68,14 @@ def check_values(
     mesh = ir.mesh(module)
     reference_of = dict(zip(values, references, strict=True))
     for value, output, reference in zip(values, outputs, references, strict=True):
-        operands = [reference_of[operand] for operand in operands_of(value) if operand in reference_of]
-        difference = find_difference(output, reference, operands, tolerance)
+        terms = [reference_of[operand] for operand in terms_of(value) if operand in reference_of]
+        if output.dtype != reference.dtype:
+            raise UnsupportedError(
+                f"{text_name(value)} has type {output.dtype} on ranks and {reference.dtype} on one device: the program "
+                "of a rank has explicit element types; omit --dtype, or write the program for this type",
+                location_of(value.owner) if isinstance(value.owner, Operation) else None,
+            )
+        difference = find_difference(output, reference, terms, tolerance)
         if difference is not None:
             ranks = _differing_ranks(output, reference, sharding_of(value), difference.limit, mesh)
             raise difference.error(value, f", first on rank {ranks[0]} of {len(ranks)} ranks" if ranks else "")
@@ -95,19 +107,20 @@ class ValueDifference:
 
 
 def find_difference(
-    output: torch.Tensor, reference: torch.Tensor, operands: Sequence[torch.Tensor], tolerance: float | None = None
+    output: torch.Tensor, reference: torch.Tensor, terms: Sequence[torch.Tensor], tolerance: float | None = None
 ) -> ValueDifference | None:
     """Return the difference of a value from one device; None if it is as small as rounding errors.
 
     Args:
-        operands: the operands of its op on one device. Their rounding errors count if they cancel.
+        terms: the operands on one device that its op adds. If they cancel, their rounding errors remain.
         tolerance: as in `check_values`.
     """
     limit = tolerance_of(reference) if tolerance is None else tolerance
     size = relative_error(output, reference)
     if not size > limit:  # NaN means that infinities and NaNs agree
         return None
-    sizes = [operand.abs().max().item() for operand in operands if operand.is_floating_point() and operand.numel()]
+    floats = [term[term.isfinite()] for term in terms if term.is_floating_point()]
+    sizes = [term.abs().max().item() for term in floats if term.numel()]
     if sizes and output.shape == reference.shape and output.is_floating_point():
         rounding = _ROUNDING * torch.finfo(output.dtype).eps * max(sizes)
         if (output - reference).abs().max().item() <= rounding:
@@ -115,9 +128,10 @@ def find_difference(
     return ValueDifference(size, limit)
 
 
-def operands_of(value: SSAValue) -> Sequence[SSAValue]:
-    """Return the operands of the op that computes a value."""
-    return value.owner.operands if isinstance(value.owner, Operation) else ()
+def terms_of(value: SSAValue) -> Sequence[SSAValue]:
+    """Return the operands of the op that computes a value, if it is an op of `_ADDING`."""
+    op = value.owner
+    return op.operands if isinstance(op, Operation) and _ADDING.fullmatch(op.name) else ()
 
 
 def returning_all_values(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, list[SSAValue], int]:
@@ -179,8 +193,11 @@ def _differing_ranks(
         return []
     if any(placement.trait == "partial" for _, placement in sharding.entries):
         return []
-    largest = limit * reference.abs().max().item()
-    difference = (output - reference).abs()
+    if not output.is_floating_point():
+        output, reference = output.to(torch.complex128), reference.to(torch.complex128)
+    finite = reference[reference.isfinite()].abs()
+    largest = limit * (finite.max().item() if finite.numel() else 0.0)
+    difference = (output - reference).abs().nan_to_num(0.0)
     return [
         rank
         for rank in range(mesh.world_size)

@@ -54,7 +54,7 @@ def add_options(parser: ArgumentParser) -> None:
     reasons = "Explain the shardings of N values on the HTML page (default: as many as take 4 s)."
     parser.add_argument("--reasons", type=number_parser("values", 0, 100), metavar="N", help=reasons)
     traces = "Add measured times from traces of torch.profiler, one for each measured rank."
-    parser.add_argument("--measured", nargs="+", default=(), metavar="TRACE", help=traces)
+    parser.add_argument("--measured", nargs="+", action="extend", default=[], metavar="TRACE", help=traces)
     refit = "Write the measured times to FILE in the form of --costs; for a .toml file, constants of a topology."
     parser.add_argument("--refit", metavar="FILE", help=refit)
     parser.add_output()
@@ -87,6 +87,8 @@ def _check_options(options: argparse.Namespace, format: str) -> None:
         raise SpmdirError(f"--view {views} cannot be written as {format}; leave out --view, or use --format text")
     if options.refit and not options.measured:
         raise SpmdirError("--refit requires measured times; add traces of torch.profiler, as in --measured trace.json")
+    if options.input == "-" and (program := next((path for path in options.measured if path.endswith(".mlir")), None)):
+        raise SpmdirError(f"--measured takes all names behind it, also '{program}'; give the program before --measured")
     if options.measured and (format not in ("text", "json", "csv") or "table" not in options.view):
         raise SpmdirError("--measured adds columns to the table; use the view table, as text, JSON or CSV")
     if options.sort == "misfit" and not options.measured:
@@ -126,7 +128,7 @@ class _Report:
         """Return the measured times: as constants of a topology for a .toml file, else as a table of costs."""
         measured = self.table.measured
         assert measured is not None  # --refit requires --measured
-        if not self._options.refit.endswith(".toml"):
+        if not self._options.refit.lower().endswith(".toml"):
             return str(measured.refitted)
         from spmdir.report.refit import fit_topology
         from spmdir.reshard.topology import topology_text

@@ -94,6 +94,8 @@ def _check_values(
     """Compare every value with that of one device; print how many, or raise SpmdirError for the first that differs."""
     from spmdir.simulator.value_check import check_values
 
+    if options.interleavings:
+        raise UnsupportedError("--check=all runs ranks in one order; use --interleavings with --check")
     if lossy := lossy_placements(module):
         raise UnsupportedError(f"the values of {lossy[0]} are not those of one device; use --check without =all")
     count, skipped = check_values(module, inputs, state_dict, options.seed, pipeline, options.tolerance)

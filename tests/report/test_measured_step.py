@@ -32,7 +32,7 @@ def event(name: str, category: str, begin: float, duration: float, **arguments: 
             "args": arguments}  # fmt: skip
 
 
-def op(number: int, name: str, begin: float, *dims: list[int], duration: float = 1.0) -> dict[str, Any]:
+def op(number: Any, name: str, begin: float, *dims: list[int], duration: float = 1.0) -> dict[str, Any]:
     return event(name, "cpu_op", begin, duration, **{"External id": number, "Input Dims": [*dims]})
 
 
@@ -95,6 +95,12 @@ def test_each_profiler_step_is_one_step_and_a_compressed_trace_is_read(tmp_path:
         ('{"traceEvents": [{"ph": "X", "ts": "soon", "dur": 1}]}', "event 0 .* has ts = 'soon' and dur = 1"),
         ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": -1}]}', "has ts = 1 and dur = -1"),
         ('{"traceEvents": [{"ph": "X", "ts": NaN, "dur": 1}]}', "has ts = nan"),
+        ('{"traceEvents": [{"ph": "X", "ts": 1' + "0" * 400 + ', "dur": 1}]}', "event 0 .* has ts = 1000"),
+        (
+            '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::sin", "ts": 1, "dur": 1}, {"ph": "X", '
+            '"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 9, "dur": 1}]}',
+            "no calls of torch ops in its steps",
+        ),
     ],
 )
 def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path, text: str, message: str):
@@ -102,6 +108,34 @@ def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path, text: str, message:
     path.write_text(text)
     with pytest.raises(ParseError, match=message):
         read_trace(path)
+
+
+def test_calls_of_other_shapes_or_collectives_belong_to_no_op(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    program, costs = tmp_path / "f.mlir", tmp_path / "f.costs"
+    program.write_text(LOCAL)
+    calls = [op(1, "aten::sin", 0, [4, 8], duration=10), op([3], "aten::mm", 30, [40, 8], [8, 4], duration=30)]
+    path = trace_file(tmp_path, *calls)
+    assert main(["report", str(program), "--measured", path, "--refit", str(costs)]) == 0
+    assert "not to ops: aten::mm 0.03 ms" in capsys.readouterr().out
+    assert costs.read_text() == "aten.sin f32[4,8] = 1e-05\n"
+
+
+def test_kernels_that_no_call_launches_are_reported(tmp_path: Path):
+    events = [op(1, "aten::sin", 0, [4]), kernel(1, "sin", 2, 5), kernel(99, "graph", 10, 900)]
+    (step,) = read_trace(trace_file(tmp_path, *events)).steps
+    assert [(call.name, round(call.seconds * 1e6)) for call in step.calls] == [
+        ("aten::sin", 5),
+        ("kernels of no call", 900),
+    ]
+
+
+def test_a_rank_of_another_program_is_an_error(tmp_path: Path):
+    paths = [
+        trace_file(tmp_path, op(1, "aten::sin", 0, [4, 8]), name="first.json"),
+        trace_file(tmp_path, op(1, "aten::tan", 0, [4, 8]), name="second.json"),
+    ]
+    with pytest.raises(SpmdirError, match=r"no call of '.*second\.json' belongs to this program"):
+        cost_table(spmdir.parse(LOCAL), measured=paths)
 
 
 def test_a_missing_file_and_a_damaged_archive_are_errors(tmp_path: Path):
@@ -131,7 +165,7 @@ def test_time_of_real_ranks_belongs_to_ops(traces: list[str]):
     table = cost_table(module, by="op", measured=traces, rows=None)
     measured = table.measured
     assert measured is not None
-    assert (measured.ranks, measured.steps) == (4, traced_ranks.STEPS)
+    assert (measured.ranks, measured.steps) == (4, 4 * traced_ranks.STEPS)
     assert measured.attributed >= 0.95
     assert measured.missing == ()
     by_kind = cost_table(module, by="kind", measured=traces, rows=None)
@@ -187,7 +221,7 @@ def test_the_command_prints_measured_columns_and_writes_costs(tmp_path: Path, ca
     assert printed[1].split()[:2] == ["aten.mm", "1"]
     assert printed[1].split()[3] == "0.03"
     assert printed[-1] == (
-        "measured step of a rank 0.06 ms, the median of 1 steps of 1 ranks: 88.9% of the time of calls belongs to ops; "
+        "measured step of a rank 0.06 ms, the median of 1 steps on 1 ranks: 88.9% of the time of calls belongs to ops; "
         "not to ops: aten::tanh 0.005 ms; ops without calls: 1, such as %cosine"
     )
     assert costs.read_text() == "aten.sin f32[4,8] = 1e-05\naten.mm f32[4,8] f32[8,4] = 3e-05\n"

@@ -377,3 +377,38 @@ def test_values_of_a_localized_program_are_an_error(tmp_path: Path, capsys: pyte
     path.write_text(ir.print_ir(run_passes(ir.parse(PROGRAM), pipeline)))
     assert spmd_run.main([str(path), "--check=all"]) == 1
     assert "a localized program has no values of one device to compare with" in capsys.readouterr().err
+
+
+LARGE = """\
+spmd.mesh @mesh <dp = 2, tp = 2>
+
+func.func @f(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>}) -> tensor<4x8xf32> {
+  %large = aten.mul.Tensor(%x) {other = 1.0e+09} : tensor<4x8xf32>
+  %normed = value_check.norm(%large) : tensor<4x8xf32>
+  %positive = aten.gt.Scalar(%normed) {other = 0.2} : tensor<4x8xi1>
+  %result = aten.where.self(%positive, %normed, %large) : tensor<4x8xf32>
+  return %result : tensor<4x8xf32>
+}
+"""
+
+
+def test_a_wrong_op_of_large_operands_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in {"norm.py": NORM, "wrong.rules": WRONG_RULE, "in.mlir": LARGE}.items():
+        (tmp_path / name).write_text(text)
+    plugins = [option for name in ("norm.py", "wrong.rules") for option in ("--load-plugin", str(tmp_path / name))]
+    assert spmd_run.main([str(tmp_path / "in.mlir"), "--check=all", *plugins]) == 1
+    assert "%normed = value_check.norm differs" in capsys.readouterr().err
+
+
+def test_wrong_booleans_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = NORM.replace("x / x.abs().sum(-1, keepdim=True)", "x > x.mean(-1, keepdim=True)").replace("norm", "flags")
+    (tmp_path / "flags.py").write_text(flags.replace("torch.empty_like(x)", "torch.empty_like(x, dtype=torch.bool)"))
+    (tmp_path / "wrong.rules").write_text("value_check.flags(x: *b d) -> *b d as i1\n")
+    (tmp_path / "in.mlir").write_text(
+        "spmd.mesh @mesh <tp = 2>\n"
+        "func.func @f(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<4x8xi1> {\n"
+        "  %flags = value_check.flags(%x) : tensor<4x8xi1>\n  return %flags : tensor<4x8xi1>\n}\n"
+    )
+    plugins = [option for name in ("flags.py", "wrong.rules") for option in ("--load-plugin", str(tmp_path / name))]
+    assert spmd_run.main([str(tmp_path / "in.mlir"), "--check=all", *plugins]) == 1
+    assert "%flags = value_check.flags differs from one device" in capsys.readouterr().err
