@@ -70,6 +70,8 @@ def local_map(
         None if value is None else _check(value, f"in_shardings[{index}]") for index, value in enumerate(in_shardings)
     ]
     is_single = isinstance(out_shardings, (str, Mapping, Sharding))
+    if not is_single and not isinstance(out_shardings, Sequence):
+        raise wrong_argument("out_shardings", out_shardings, "a sharding, or a tuple with one for each result")
     listed_outputs: Any = [out_shardings] if is_single else out_shardings
     outputs = [_check(value, f"out_shardings[{index}]") for index, value in enumerate(listed_outputs)]
     tensors = tuple(sharding is not None for sharding in inputs)

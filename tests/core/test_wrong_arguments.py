@@ -163,6 +163,9 @@ def right() -> dict[str, dict[str, Any]]:
         "import_ranks": {
             "graph": GRAPH, "mesh": MESH, "in_shardings": None, "groups": None, "rank": None, "example_inputs": None,
         },
+        "check_ranks": {"module": module, "reference": GRAPH, "inputs": None, "seed": 0},
+        "expert_report": {"module": module, "pipeline": None},
+        "local_map": {"function": torch.sin, "in_shardings": ("dp: S(0)",), "out_shardings": "dp: S(0)", "flops": None},
         "simulate_step": {"module": module, "state": {}, "batch": [X], "pipeline": None, "seed": 0},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "parallelize": {
@@ -244,6 +247,9 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
         "Plugin",
         "CostTable",
         "MeasuredStep",
+        "RankComparison",
+        "ExpertReport",
+        "RouterLoad",
         "ScheduleReport",
         "TensorPicture",
         "ParallelOptions",

@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments
     multiprocessing.set_forkserver_preload(["tests.warm", "tests.runtime.parallelize_cases"])
     context = mp.start_processes(
         _worker,
-        (world_size, work, str(folder), arguments),
+        (world_size, _importable(work), str(folder), arguments),
         nprocs=world_size,
         join=False,
         start_method="forkserver",  # imports torch and reads the rules once for all ranks of all tests
@@ -42,6 +43,12 @@ def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments
             if process.is_alive():
                 process.kill()
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
+
+
+def _importable(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under the name by which other processes import its file; pytest leaves out the first package."""
+    module = work.__module__
+    return work if module.startswith("tests.") else getattr(import_module(f"tests.{module}"), work.__name__)
 
 
 def _worker(rank: int, world_size: int, work: Callable[..., Any], folder: str, arguments: tuple[Any, ...]) -> None:

@@ -46,7 +46,7 @@ def test_each_subcommand_has_a_help(name: str, capsys: pytest.CaptureFixture[str
         (["report", MLP, "--vew", "cost"], "unknown option '--vew'; did you mean '--view'?; see spmd report --help"),
         (
             ["report", MLP, "--view", "costs"],
-            "unknown view 'costs'; expected table, summary, cost, memory, schedule, t",
+            "unknown view 'costs'; expected table, summary, cost, memory, experts, schedule, t",
         ),
         (["report", MLP, "--view", "costs"], "did you mean 'cost'?"),
         (
@@ -79,14 +79,14 @@ def test_wrong_arguments_are_answered_with_what_was_expected(
 def test_views_are_printed_in_the_order_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     first = {
         "table": "module", "summary": "mesh", "cost": "collective", "memory": "peak", "schedule": "step",
-        "timeline": "start",
+        "timeline": "start", "experts": "the program has no experts",
     }  # fmt: skip
     assert set(first) == set(_VIEWS)
     views = [*reversed(first)]
     assert spmd.main(["report", MLP, "--view", ",".join(views), "--by", "module,kind"]) == 0
     text = capsys.readouterr().out
     positions = [text.index(f"\n\n{first[view]} ") for view in views[1:]]
-    assert text.startswith("start us") and positions == sorted(positions)
+    assert text.startswith("the program has no experts") and positions == sorted(positions)
 
 
 def test_all_rows_are_printed_on_demand_and_json_has_them_always(capsys: pytest.CaptureFixture[str]) -> None:
