@@ -238,7 +238,8 @@ def _find_outermost(ops: Iterable[_Event]) -> tuple[list[_Event], dict[Any, int]
         if event.thread not in latest or event.begin >= outermost[latest[event.thread]].end:
             latest[event.thread] = len(outermost)
             outermost.append(event)
-        caller_of[event.id] = latest[event.thread]
+        if event.id is not None:
+            caller_of[event.id] = latest[event.thread]
     return outermost, caller_of
 
 

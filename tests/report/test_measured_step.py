@@ -36,7 +36,7 @@ def op(number: Any, name: str, begin: float, *dims: list[int], duration: float =
     return event(name, "cpu_op", begin, duration, **{"External id": number, "Input Dims": [*dims]})
 
 
-def kernel(number: int, name: str, begin: float, duration: float) -> dict[str, Any]:
+def kernel(number: Any, name: str, begin: float, duration: float) -> dict[str, Any]:
     return event(name, "kernel", begin, duration, **{"External id": number})
 
 
@@ -121,10 +121,12 @@ def test_calls_of_other_shapes_or_collectives_belong_to_no_op(tmp_path: Path, ca
 
 
 def test_kernels_that_no_call_launches_are_reported(tmp_path: Path):
-    events = [op(1, "aten::sin", 0, [4]), kernel(1, "sin", 2, 5), kernel(99, "graph", 10, 900)]
+    events = [op(1, "aten::sin", 0, [4]), kernel(1, "sin", 2, 5), kernel(99, "graph", 10, 600)]
+    events += [op(None, "aten::view", 20, [4]), kernel(None, "without an id", 700, 300)]
     (step,) = read_trace(trace_file(tmp_path, *events)).steps
     assert [(call.name, round(call.seconds * 1e6)) for call in step.calls] == [
         ("aten::sin", 5),
+        ("aten::view", 0),
         ("kernels of no call", 900),
     ]
 
