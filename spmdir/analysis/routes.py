@@ -35,17 +35,22 @@ NONE: Routes = frozenset()
 """No known route."""
 
 
-def _routes_of_results(op: Operation, routes: Mapping[SSAValue, Routes]) -> Routes:
-    """Return the routes of the results of `op`, from those of its operands.
+_ALL = slice(None)
 
-    A sort puts rows in the order of its second operand. `unsort_rows` restores the order of the tokens.
-    """
+_USED_OPERANDS = {SORT: (slice(1, 2), slice(1, None)), UNSORT: (slice(0), slice(2))}
+"""Op → its operands whose routes the results have, and its operands that must be of one route.
+
+A sort puts rows in the order of its second operand, and `unsort_rows` restores the order of the tokens. All operands of
+other ops count as both.
+"""
+
+
+def _routes_of_results(op: Operation, routes: Mapping[SSAValue, Routes]) -> Routes:
+    """Return the routes of the results of `op`, from those of its operands."""
     if op.name == ROUTE:
         return frozenset([op.results[0]])
-    if op.name == UNSORT:
-        return NONE
-    operands = op.operands[1:2] if op.name == SORT else op.operands
-    return frozenset().union(*(routes.get(operand, NONE) for operand in operands))
+    passed, _ = _USED_OPERANDS.get(op.name, (_ALL, _ALL))
+    return frozenset().union(*(routes.get(operand, NONE) for operand in op.operands[passed]))
 
 
 def mixing_ops(block: Block) -> frozenset[Operation]:
@@ -64,14 +69,8 @@ def mixing_ops(block: Block) -> frozenset[Operation]:
 
 
 def _combined(op: Operation) -> Iterable[SSAValue]:
-    """Return the operands of an op that must be of one route.
-
-    These are all operands, except the rows that `sort_rows` sorts, and except for the operands of `unsort_rows` after
-    the rows and the order.
-    """
-    if op.name == SORT:
-        return op.operands[1:]
-    return op.operands[:2] if op.name == UNSORT else op.operands
+    """Return the operands of an op that must be of one route."""
+    return op.operands[_USED_OPERANDS.get(op.name, (_ALL, _ALL))[1]]
 
 
 def check_routes(op: ValueOp) -> None:

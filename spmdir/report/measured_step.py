@@ -42,8 +42,11 @@ from spmdir.schedule.program import Task
 _MESSAGE_KEYS = (_START_KEY, _WAIT_KEY) = ("start", "wait")
 """The keys of calls that start a collective, or wait for one."""
 
-_FUNCTIONAL = ("all_gather", "all_reduce", "reduce_scatter", (_EXCHANGE := "all_to_all"))
-"""The collectives of torch. All other collectives and local steps are emitted as exchanges."""
+_EXCHANGE = "all_to_all"
+"""The collective of torch as which other collectives and local steps are emitted."""
+
+_FUNCTIONAL = ("all_gather", "all_reduce", "reduce_scatter", _EXCHANGE)
+"""The collectives of torch."""
 
 _NO_CALL = ""
 """The key of a task that has no call of its own in a trace."""

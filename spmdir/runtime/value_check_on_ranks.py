@@ -108,9 +108,9 @@ def _raise_first(checked: Sequence[SSAValue], first: tuple[int, ValueDifference]
     group = _group(ranks)
     differences: list[tuple[int, ValueDifference] | None] = [None] * dist.get_world_size(group)
     dist.all_gather_object(differences, first, group)
-    found = [(entry[0], rank, entry[1]) for rank, entry in enumerate(differences) if entry is not None]
-    if not found:
+    differing_values = [(entry[0], rank, entry[1]) for rank, entry in enumerate(differences) if entry is not None]
+    if not differing_values:
         return
-    index, _, difference = min(found, key=lambda entry: entry[:2])
-    differing = [rank for other_index, rank, _ in found if other_index == index]
+    index, _, difference = min(differing_values, key=lambda entry: entry[:2])
+    differing = [rank for other_index, rank, _ in differing_values if other_index == index]
     raise difference.error(checked[index], f" on rank{'s' * (len(differing) > 1)} {', '.join(map(str, differing))}")
