@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import distribute, random_like
 from tests.lowering.collective_programs import Program
+
+TESTS = Path(__file__).parents[1]
 
 LIMIT = 600
 """Seconds after which ranks that have not ended are killed: long, for a busy machine; only a defect waits so long."""
@@ -46,9 +49,15 @@ def on_ranks(world_size: int, work: Callable[..., Any], folder: Path, *arguments
 
 
 def _importable(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under the name by which other processes import its file; pytest leaves out the first package."""
-    module = work.__module__
-    return work if module.startswith("tests.") else getattr(import_module(f"tests.{module}"), work.__name__)
+    """The function under the name by which other processes import its file.
+
+    pytest calls the file of a test `lowering.test_x`, other processes know it as `tests.lowering.test_x`.
+    """
+    file = Path(inspect.getfile(work))
+    if not file.is_relative_to(TESTS):
+        return work
+    module = ".".join(file.relative_to(TESTS.parent).with_suffix("").parts)
+    return getattr(import_module(module), work.__name__)
 
 
 def _worker(rank: int, world_size: int, work: Callable[..., Any], folder: str, arguments: tuple[Any, ...]) -> None:
