@@ -26,6 +26,7 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring_ops import RotationOp
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of, signature_name
@@ -166,6 +167,10 @@ class _Tracer:
         """
         if isinstance(op, AtenOp):
             return [self._torch_op(op)]
+        if isinstance(op, ExpertExchangeOp) and op.IS_START:
+            progress = _CollectiveProgress(self._allocations(op), [self.buffer[op.operands[0]]], [])
+            self.in_progress[op] = progress
+            return self._allocate_next(progress, op)
         if isinstance(op, (Collective, RotationOp)):
             operands = [self.buffer[value] for value in op.operands]
             progress = _CollectiveProgress(self._allocations(op), operands, [])
@@ -236,12 +241,12 @@ class _Tracer:
             return ()  # the sizes are only known at run time
         return () if rule is None else view_strides(rule, strides or contiguous(call.operands[0].shape))
 
-    def _allocations(self, op: Collective | RotationOp) -> Allocations:
+    def _allocations(self, op: Collective | RotationOp | ExpertExchangeOp) -> Allocations:
         """Return the allocations of a collective, computed once for equal collectives with equal strides of operands.
 
-        A rotation allocates its receive buffer only.
+        A rotation or an exchange of rows allocates its receive buffer only.
         """
-        if isinstance(op, RotationOp):
+        if isinstance(op, (RotationOp, ExpertExchangeOp)):
             return allocate_alone([(ARRIVES, self._bytes(op.results[0]))])
         key = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
         if key not in self._known_allocations:
@@ -265,7 +270,9 @@ class _Tracer:
             return allocate_alone(sizes[0], keep_operands[0])
         return allocate_bucket(op.spec, sizes, sources, targets, keep_operands)
 
-    def _allocate_next(self, progress: _CollectiveProgress, op: Collective | RotationOp | WaitOp) -> list[MemoryStep]:
+    def _allocate_next(
+        self, progress: _CollectiveProgress, op: Collective | RotationOp | ExpertExchangeOp | WaitOp
+    ) -> list[MemoryStep]:
         """Return the next memory steps of a collective and assign buffers to its results.
 
         A start allocates the buffers up to the arrival of the message. A wait, or a collective without a separate wait,

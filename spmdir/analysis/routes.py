@@ -18,10 +18,11 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.collectives import WaitOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.row_exchanges import ExchangeCountsOp, ExchangeRowsOp
+from spmdir.dialects.row_exchanges import CountsExchangeOp, RowsExchangeOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_type, sharding_of
 
@@ -153,7 +154,8 @@ def dispatched_dim(value: SSAValue) -> int | None:
     Values inside the local form of `experts.regroup` have no sharding. They have the rows of its result or operand.
     """
     owner = value.owner
-    if isinstance(owner, ExchangeRowsOp) and sharding_of(value) is None:
+    exchange = owner.start if isinstance(owner, WaitOp) else owner
+    if isinstance(exchange, RowsExchangeOp) and sharding_of(value) is None:
         return next((dispatched_dim(use.operation.results[0]) for use in value.uses if use.operation.results), None)
     if isinstance(owner, AtenOp) and owner.name == TO_SOURCES:
         return dispatched_dim(owner.operands[0])
@@ -201,7 +203,7 @@ def routers(function: FuncOp, mesh: Mesh) -> list[Router]:
         if not isinstance(op, AtenOp) or op.name != ROUTE:
             continue
         users = [use.operation for result in op.results for use in result.uses]
-        axes = next((user.axes for user in users if isinstance(user, ExchangeCountsOp)), ())
+        axes = next((user.axes for user in users if isinstance(user, CountsExchangeOp)), ())
         ids, sharding = global_type(op.operands[0], mesh), sharding_of(op.operands[0])
         assert ids is not None  # verified
         token_axes = sharding.dim_axes(0) if sharding is not None else ()

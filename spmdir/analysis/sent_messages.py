@@ -17,6 +17,7 @@ from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
 from spmdir.reshard.bucket_cost import added_bucket_seconds, collective_terms
+from spmdir.reshard.clause import START
 from spmdir.reshard.cost import Terms, inner_terms, node_count, sends_anything
 from spmdir.reshard.topology import Topology
 
@@ -78,8 +79,9 @@ class SentMessages:
         if not op.sent(self.mesh):
             return None
         ranks, nodes = self.mesh.group_size(op.axes), node_count(op.axes, self.mesh)
-        terms = inner_terms(op.name.removesuffix("_start"), op.sent(self.mesh), ranks, nodes, self.topology)
-        return SentMessage(op.name.removeprefix("spmd."), op.axes, terms)
+        name = op.name.removesuffix(START)
+        terms = inner_terms(name, op.sent(self.mesh), ranks, nodes, self.topology)
+        return SentMessage(name.removeprefix("spmd."), op.axes, terms)
 
     def _message(self, op: Collective) -> SentMessage | None:
         """Return the message of a collective, as if its packed state was not sent before; None if it sends nothing.

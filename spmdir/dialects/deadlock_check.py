@@ -97,8 +97,8 @@ def _merge_axes(axes: tuple[str, ...], mesh: Mesh) -> tuple[str, ...]:
 
 
 def _is_start(op: Operation) -> bool:
-    """Return whether an op only starts a collective or a rotation."""
-    return isinstance(op, (Collective, RotationOp)) and op.IS_START
+    """Return whether an op only starts a collective, a rotation or an exchange of rows."""
+    return isinstance(op, (Collective, RotationOp, ExpertExchangeOp)) and op.IS_START
 
 
 def check_in_flight(function: FuncOp) -> None:

@@ -429,16 +429,20 @@ class _Emitter:
         return [lambda: [wait()]] if op.IS_START else [wait()]
 
     def emit_expert_exchange(self, op: Any) -> Sequence[Any]:
-        """Emit the exchange of the rows of experts, or, for an op with one operand, of the numbers of rows."""
+        """Emit the exchange of the rows of experts, or, for an op with one operand, of the numbers of rows.
+
+        For a start, return the function that waits for them.
+        """
         group, size = exchange_rows.exchange_group(self.mesh, op, self.group_name)
         first, *counts = map(self.node, op.operands)
         if not counts:
-            return [exchange_rows.exchange_counts(self.call, group, size, first)]
-        meta = meta_of(op.operands[0].type)
-        assert meta is not None
-        once = partial(self.call_once, ("counts", group))
-        dtype = TORCH_DTYPES[meta.dtype]
-        return [exchange_rows.exchange_rows(self.call, once, group, size, first, dtype, *counts)]
+            wait = exchange_rows.exchange_counts(self.call, group, size, first)
+        else:
+            meta = meta_of(op.operands[0].type)
+            assert meta is not None
+            once, dtype = partial(self.call_once, ("counts", group)), TORCH_DTYPES[meta.dtype]
+            wait = exchange_rows.exchange_rows(self.call, once, group, size, first, dtype, *counts)
+        return [lambda: [wait()]] if op.IS_START else [wait()]
 
     def emit_host_copy(self, op: Any) -> Sequence[Any]:
         """Emit a copy to or from host memory; for a start, return the function that waits for it."""

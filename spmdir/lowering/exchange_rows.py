@@ -10,6 +10,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
+from spmdir.lowering.ring import Arrive
 from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.wire_types import view_as_sendable
 
@@ -24,17 +25,24 @@ def host_list(counts: Tensor) -> list[int]:
     return counts.tolist()
 
 
-def exchange_counts(emit: Emit, group: str, size: int, counts: Node) -> Node:
-    """Return the counts of this rank's experts on each rank, in the memory of the host: [E] → [size, E / size]."""
+def exchange_counts(emit: Emit, group: str, size: int, counts: Node) -> Arrive:
+    """Send each rank the counts of its experts.
+
+    Returns: a function that emits the wait for the counts of this rank's experts on each rank, in the memory of the
+    host: [E] → [size, E / size].
+    """
     matrix = emit(aten.reshape.default, counts, [size, -1])
     ones = [1] * size
-    return emit(host_copy, emit(WAIT, emit(functional.all_to_all_single.default, matrix, ones, ones, group)))
+    started = emit(functional.all_to_all_single.default, matrix, ones, ones, group)
+    return lambda: emit(host_copy, emit(WAIT, started))
 
 
 def exchange_rows(
     emit: Emit, once: Emit, group: str, size: int, rows: Node, dtype: torch.dtype, sent: Node, received: Node
-) -> Node:
-    """Return the rows that this rank receives, ordered by the rank that sends them.
+) -> Arrive:
+    """Send each rank its rows.
+
+    Returns: a function that emits the wait for the rows that this rank receives, ordered by the rank that sends them.
 
     Args:
         once: as `emit`, for calls that all exchanges of a route share.
@@ -49,7 +57,8 @@ def exchange_rows(
     )
     rows, unpack = view_as_sendable(emit, rows, dtype)
     rows = emit(aten.contiguous.default, rows)
-    return unpack(emit(WAIT, emit(functional.all_to_all_single.default, rows, receives, sends, group)))
+    started = emit(functional.all_to_all_single.default, rows, receives, sends, group)
+    return lambda: unpack(emit(WAIT, started))
 
 
 def exchange_group(mesh: Mesh, op: ExpertExchangeOp, group_name: GroupName) -> tuple[str, int]:

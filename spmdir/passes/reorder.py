@@ -15,6 +15,7 @@ from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.recorded_options import Memory
@@ -38,7 +39,9 @@ class ReorderPass(LocalPass, MachineOptions):
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         """Put the ops of `function` into the new order. Without starts of collectives or copies, nothing changes."""
-        if not any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for op in function.body.block.ops):
+        if not any(
+            isinstance(op, (Collective, HostCopyOp, ExpertExchangeOp)) and op.IS_START for op in function.body.block.ops
+        ):
             return
         machine = self.machine(ctx, function, self.memory)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)

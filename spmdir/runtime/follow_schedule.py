@@ -29,6 +29,7 @@ from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, make_names_unique, name_of, text_name
 from spmdir.dialects.ring_ops import RotationOp
+from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.dialects.verifier import verify
 from spmdir.passes.bucket import ArgumentPlaces, merge_into_bucket
@@ -92,7 +93,11 @@ class FollowSchedulePass(LocalPass):
                 if None not in members:
                     units[_unit_key(unit)] = merge_into_bucket(members, mesh, places)  # type: ignore  # none is None
         set_order(function.body.block, units.values())
-        if any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for unit in reference_units for op in unit):
+        if any(
+            isinstance(op, (Collective, HostCopyOp, ExpertExchangeOp)) and op.IS_START
+            for unit in reference_units
+            for op in unit
+        ):
             SplitAsyncPass().schedule(ctx, function, mesh)
         units = {_unit_key(unit): unit for _, unit in units_of(function.body.block)}
         keys = list(map(_unit_key, reference_units))
@@ -116,8 +121,8 @@ def _unit_key(unit: Unit) -> Key:
 
     `%a, %b = spmd.wait(%p)` has the key (%a, %b), and the start that defines %p has the key (start, %a, %b).
     """
-    op = unit[0]
-    if isinstance(op, (Collective, RotationOp, HostCopyOp)) and op.IS_START:
+    op = unit[-1]
+    if isinstance(op, (Collective, RotationOp, HostCopyOp, ExpertExchangeOp)) and op.IS_START:
         waits = (use.operation for result in op.results for use in result.uses)
         wait = next(wait for wait in waits if isinstance(wait, WaitOp))
         return ("start", *map(text_name, wait.results))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn.functional import silu
@@ -72,6 +74,15 @@ def test_dispatched_rows_give_the_numbers_of_one_device(tokens: int, bias: float
     module = layer("ep = 4", tokens=tokens, hidden="ep: Grouped(0)")
     assert placements(module) == {"Home(0)", "Grouped(0)"}
     assert error(module, tokens, bias) < 1e-12
+
+
+@pytest.mark.parametrize("tokens", [8, 5])
+def test_rows_in_flight_give_the_numbers_of_one_device(tokens: int):
+    module = layer("ep = 4", tokens=tokens, hidden="ep: Grouped(0)")
+    module = spmdir.run_passes(module, "expand,insert-reshard,lower-reshard,localize,split-async,reorder,verify-spmd")
+    starts = re.findall(r"spmd\.exchange_(\w+)_start", spmdir.print_ir(module))
+    assert starts == ["counts", "rows", "rows"]
+    assert error(module, tokens) < 1e-12
 
 
 @pytest.mark.parametrize("tokens", [8, 7, 5])

@@ -31,15 +31,16 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
-from spmdir.dialects.collectives import Collective
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at
 from spmdir.dialects.names import full_name, keep_name
+from spmdir.dialects.row_exchanges import is_exchange_start
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, global_type
 
 Unit = Sequence[Operation]
-"""The ops that a schedule moves together: the ops of a local form, or one op."""
+"""The ops that a schedule moves together: the ops of a local form or of a part of one, or one op."""
 
 
 def globalize(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
@@ -56,19 +57,32 @@ def globalize(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
 def units_of(block: Block) -> Iterator[tuple[Note | None, Unit]]:
     """Yield (note, ops) for each local form of a local function, and (None, [op]) for each other op, in order.
 
+    A form whose exchange of rows is divided into a start and a wait has two parts, which are units with the same note:
+    the ops up to the start, and the ops from the wait on.
+
     Raises:
         ShardingError: a note is malformed, or its form is longer than the function; located.
     """
     ops = list(block.ops)[:-1]  # without the return op
-    start = 0
-    while start < len(ops):
-        with errors_at(ops[start], ShardingError):
-            note = read_note(ops[start])
-            count = 1 if note is None else note.places.op_count
-            if not 0 < count <= len(ops) - start:
-                raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - start} are left")
-        yield note, ops[start : start + count]
-        start += count
+    second_parts: dict[Operation, tuple[Note | None, int]] = {}  # start of an exchange → (note, number of ops)
+    position = 0
+    while position < len(ops):
+        op = ops[position]
+        with errors_at(op, ShardingError):
+            if isinstance(op, WaitOp) and op.start in second_parts:
+                note, count = second_parts.pop(op.start)
+            else:
+                note = read_note(op)
+                count = 1 if note is None else note.places.op_count
+            if not 0 < count <= len(ops) - position:
+                raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - position} are left")
+        unit = ops[position : position + count]
+        exchange = next((index for index, op in enumerate(unit) if is_exchange_start(op)), None)
+        if exchange is not None:
+            second_parts[unit[exchange]] = note, count - exchange
+            unit = unit[: exchange + 1]
+        yield note, unit
+        position += len(unit)
 
 
 class _Globalizer:

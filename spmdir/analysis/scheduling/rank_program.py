@@ -41,6 +41,7 @@ from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.recomputation import originals
 from spmdir.dialects.ring_ops import AssembleOp, RotateStartOp
+from spmdir.dialects.row_exchanges import is_exchange_start
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.reshard.cost import add_terms, local_shape, sends_anything, step_terms
@@ -135,9 +136,14 @@ def _is_pure(kind: type[Operation]) -> bool:
 
 
 def _name(note: Note | None, ops: Unit) -> tuple[str, str]:
-    """Return the names of a unit's first result and of its op; for a local form, those of the op that it replaces."""
-    if note is None:
-        return text_name(ops[0].results[0]), ops[0].name
+    """Return the names of a unit's first result and of its op; for a local form, those of the op that it replaces.
+
+    The first part of a divided form is named after the start that ends it.
+    """
+    if note is None or is_exchange_start(ops[-1]):
+        return text_name(ops[-1].results[0]), ops[-1].name
+    if isinstance(ops[0], WaitOp):
+        return text_name(ops[-1].results[0]), note.op
     result = ops[0].results[0]
     for place in note.places.results:
         if place is not None:
@@ -210,8 +216,9 @@ def _timing(
 ) -> _Timing:
     """Return the time and the transfer of a unit, other than a copy to or from the host.
 
-    The start of a collective takes the time to pack its message, and its wait the time to unpack. Any other unit with
-    messages blocks until its transfer ends, and takes the time of its kernels, of packing and of unpacking.
+    The start of a collective takes the time to pack its message, and its wait the time to unpack, in addition to the
+    kernels of a divided form. Any other unit with messages blocks until its transfer ends, and takes the time of its
+    kernels, of packing and of unpacking.
 
     Args:
         producer_unit: value → the number of the unit that computes it.
@@ -224,7 +231,8 @@ def _timing(
         message = messages.get(op.start)
         if message is None:
             return _Timing(seconds)
-        return _Timing(message.terms.unpacking, waits_for=producer_unit[op.start.results[0]])
+        form_seconds = seconds if is_exchange_start(op.start) else 0.0
+        return _Timing(form_seconds + message.terms.unpacking, waits_for=producer_unit[op.start.results[0]])
     unit_messages = [messages[member] for member in ops if member in messages]
     if not unit_messages:
         return _Timing(seconds)
@@ -236,6 +244,8 @@ def _timing(
     transfer = Transfer(stream, axes, *transfer_terms, excludes, packing_seconds)
     if isinstance(op, Collective) and op.IS_START:
         return _Timing(terms.packing, transfer)
+    if is_exchange_start(ops[-1]):
+        return _Timing(seconds + terms.packing, transfer)
     # Each start of a rotation runs in parallel to a product of blocks. The last product has no start.
     starts = sum(isinstance(member, RotateStartOp) for member in ops)
     overlap = kernels.block_seconds * starts / (starts + 1)
@@ -280,8 +290,10 @@ class _Kernels:
         unit_of_step: list[int] = []  # without the steps of arguments
         for index, (note, ops) in enumerate(units):
             if note is not None and note.op.startswith(PRICED) and SPLIT not in note.attributes:
-                work = self._form_work(note)
-                kernels[index].seconds, kernels[index].cost = self._price(work)
+                # The form is priced with its torch ops, which all are in one of its parts.
+                if any(isinstance(op, AtenOp) for op in ops):
+                    work = self._form_work(note)
+                    kernels[index].seconds, kernels[index].cost = self._price(work)
                 results = {result for op in ops for result in op.results}
                 operands = [value for op in ops for value in op.operands if value not in results]
                 # A step without a name takes no time. It keeps operands and results out of the kernels of other ops.
