@@ -37,96 +37,112 @@ class Assignment:
     """
 
     def __init__(self, shared: Quotient, states: Sequence[StateTable], prices: Prices):
-        self.shared, self.states = shared, states
-        self.cost = cost = [table.seconds * weight for table, weight in zip(states, shared.weight, strict=True)]
-        # value → an array for each operand and result that is the value: [state], the number in `JointPlacements`.
-        numbers_by_use: list[list[Numbers]] = [[] for _ in shared.values]
-        for part, node in enumerate(shared.nodes):
-            operands, results = states[part].operands.T, states[part].results.T
-            for operand_index, value in shared.uses[part]:
-                numbers_by_use[value].append(operands[operand_index])
-            for value, column in zip(node.results, results, strict=True):
-                numbers_by_use[value].append(column)
-        self.numbers: list[Numbers] = []
-        # value → [number in `JointPlacements`], the placement; -1 if the value never has it.
-        self._index_of_number = index_of_number = []
-        for columns in numbers_by_use:
-            occurs = np.zeros(len(prices.placements.all), dtype=bool)
-            occurs[prices.placements.replicated] = True
-            for column in columns:
-                occurs[column] = True
-            self.numbers.append(occurs.nonzero()[0])
-            index_of_number.append(np.where(occurs, occurs.cumsum() - 1, -1))
-        self.price: list[Numbers] = []
-        tables: dict[object, Numbers] = {}
-        self._prices = prices
-        self._values_with_key: dict[object, list[int]] = {}
-        self._key: list[object] = []
-        # The reshards with exact prices: (first value with the key, numbers before and after).
-        self._learned: set[tuple[int, int, int]] = set()
-        holding, copy_holding, exposed = shared.holding, shared.copy_holding, shared.exposed
-        for value, numbers in enumerate(self.numbers):
-            meta, weight = shared.values[value], shared.value_weight[value]
-            price_key = (  # values with equal keys have equal prices between equal placements, except for weights
-                meta,
-                copy_holding and copy_holding[value],
-                exposed and exposed[value],
-                value in shared.ties,
-                value in shared.unsent,
-                value in shared.unsliced,
-            )
-            table_key = numbers.tobytes(), weight, price_key
-            if table_key not in tables:
-                tables[table_key] = prices.table(numbers, value)
-            self.price.append(tables[table_key])
-            self._values_with_key.setdefault(price_key, []).append(value)
-            self._key.append(price_key)
-        rows: dict[int, list[list[float]]] = {}
-        self.price_rows: list[list[list[float]]] = []
-        for price in self.price:
-            if id(price) not in rows:
-                rows[id(price)] = price.tolist()
-            self.price_rows.append(rows[id(price)])
-        self.needs: list[dict[int, list[Numbers]]] = []
-        self.produces: list[dict[int, Numbers]] = []
-        for part, node in enumerate(shared.nodes):
-            operands, results = states[part].operands.T, states[part].results.T
-            needs: dict[int, list[Numbers]] = {}
-            for operand_index, value in shared.uses[part]:
-                needs.setdefault(value, []).append(index_of_number[value][operands[operand_index]])
-            self.needs.append(needs)
-            self.produces.append(
-                {value: index_of_number[value][column] for value, column in zip(node.results, results, strict=True)}
-            )
-        if holding:
-            for part, node in enumerate(shared.nodes):
-                for position, value in enumerate(node.results):
-                    bytes_held = prices.bytes_held(self.states[part].results[:, position], value)
-                    cost[part] = cost[part] + holding[value] * bytes_held
+        self.shared, self.states, self._prices = shared, states, prices
+        self._number_placements()
+        self._read_prices()
+        self.needs = [self._needs_of(part) for part in range(len(shared.nodes))]
+        self.produces = [self._produces_of(part) for part in range(len(shared.nodes))]
         self.producer_placements = {
             value: np.unique(produced, return_inverse=True)
             for produced_by_value in self.produces
             for value, produced in produced_by_value.items()
         }
+        self.touched = [
+            list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
+        ]
+        self.cost = [self._cost_of(part) for part in range(len(shared.nodes))]
         # Lists of the same numbers, because indexing a list is faster.
+        self.cost_rows = [cost.tolist() for cost in self.cost]
         self.need_rows = [
             {value: [column.tolist() for column in columns] for value, columns in needs.items()} for needs in self.needs
         ]
         self.produce_rows = [
             {value: column.tolist() for value, column in produced.items()} for produced in self.produces
         ]
-        self.cost_rows = [part_cost.tolist() for part_cost in cost]
         self.choice = [-1] * len(shared.nodes)
         self.produced = [0] * len(shared.values)
         self.need_counts: list[dict[int, int]] = [{} for _ in shared.values]
-        self.touched = [
-            list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
-        ]
         # part → (the counts to update, [state] the placement needed) for each operand
         self._counts_and_needs = [
             [(self.need_counts[value], row) for value, rows in needs.items() for row in rows]
             for needs in self.need_rows
         ]
+
+    def _number_placements(self) -> None:
+        """Set `numbers`, and `_index_of_number`: value → [number in `JointPlacements`], the placement, or -1.
+
+        For example, the parts of a value have it in the joint placements 4 and 7, and R is 0. Then `numbers` of the
+        value is [0, 4, 7], and its placements are 0, 1 and 2.
+        """
+        shared, placements = self.shared, self._prices.placements
+        # value → [number in `JointPlacements`], whether a part may have the value in this joint placement
+        occurs = [np.zeros(len(placements.all), dtype=bool) for _ in shared.values]
+        for occurs_of_value in occurs:
+            occurs_of_value[placements.replicated] = True
+        for part, node in enumerate(shared.nodes):
+            for operand_index, value in shared.uses[part]:
+                occurs[value][self.states[part].operands[:, operand_index]] = True
+            for result_index, value in enumerate(node.results):
+                occurs[value][self.states[part].results[:, result_index]] = True
+        self.numbers: list[Numbers] = [row.nonzero()[0] for row in occurs]
+        self._index_of_number = [np.where(row, row.cumsum() - 1, -1) for row in occurs]
+
+    def _read_prices(self) -> None:
+        """Set `price` and `price_rows`. Values with equal types, placements and weights share one table."""
+        self.price: list[Numbers] = []
+        self.price_rows: list[list[list[float]]] = []
+        self._key: list[object] = []  # value → its `_price_key`
+        self._values_with_key: dict[object, list[int]] = {}
+        # The reshards with exact prices: (first value with the key, numbers before and after).
+        self._learned: set[tuple[int, int, int]] = set()
+        tables: dict[object, tuple[Numbers, list[list[float]]]] = {}
+        for value, numbers in enumerate(self.numbers):
+            price_key = self._price_key(value)
+            table_key = numbers.tobytes(), self.shared.value_weight[value], price_key
+            if table_key not in tables:
+                price = self._prices.table(numbers, value)
+                tables[table_key] = price, price.tolist()
+            price, price_rows = tables[table_key]
+            self.price.append(price)
+            self.price_rows.append(price_rows)
+            self._key.append(price_key)
+            self._values_with_key.setdefault(price_key, []).append(value)
+
+    def _price_key(self, value: int) -> object:
+        """Return a key. Values with equal keys have equal prices between equal placements, apart from their weights."""
+        shared = self.shared
+        return (
+            shared.values[value],
+            shared.copy_holding and shared.copy_holding[value],
+            shared.exposed and shared.exposed[value],
+            value in shared.ties,
+            value in shared.unsent,
+            value in shared.unsliced,
+        )
+
+    def _needs_of(self, part: int) -> dict[int, list[Numbers]]:
+        """Return value → for each operand of a part that is the value, [state] the placement needed."""
+        needs: dict[int, list[Numbers]] = {}
+        for operand_index, value in self.shared.uses[part]:
+            numbers = self.states[part].operands[:, operand_index]
+            needs.setdefault(value, []).append(self._index_of_number[value][numbers])
+        return needs
+
+    def _produces_of(self, part: int) -> dict[int, Numbers]:
+        """Return value → [state] the placement produced, for each result of a part."""
+        results = enumerate(self.shared.nodes[part].results)
+        states = self.states[part]
+        return {value: self._index_of_number[value][states.results[:, result_index]] for result_index, value in results}
+
+    def _cost_of(self, part: int) -> Numbers:
+        """Return [state], the seconds of a part without reshards, including the price of holding its results."""
+        shared, states = self.shared, self.states[part]
+        cost = states.seconds * shared.weight[part]
+        if shared.holding:
+            for result_index, value in enumerate(shared.nodes[part].results):
+                bytes_held = self._prices.bytes_held(states.results[:, result_index], value)
+                cost = cost + shared.holding[value] * bytes_held
+        return cost
 
     def assume(self, choice: Iterable[int]) -> None:
         """Choose a state for every part.

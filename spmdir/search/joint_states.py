@@ -140,13 +140,7 @@ class StateFinder:
                 [self._numbered_strategy(strategy, count) for strategy in strategies]
                 for strategies, count in zip(joint.by_axis, counts, strict=True)
             ]
-            rows = joint.chosen
-            if not all(strategy.is_known for strategies in by_axis for strategy in strategies):
-                rows = [
-                    row
-                    for row in rows
-                    if all(strategies[index].is_known for strategies, index in zip(by_axis, row, strict=True))
-                ]
+            rows = _known_rows(by_axis, joint.chosen)
             if not rows:
                 raise Unsolvable(self.shared.members[part][0], self._axis_without_strategy(source, block))
             table = self._tables[key] = self._states(source, block, by_axis, np.array(rows))
@@ -196,45 +190,52 @@ class StateFinder:
     ) -> StateTable:
         """Return the states of joint strategies: one for each legal nesting order of each joint strategy.
 
+        For example, on the axes a and b, the joint strategy (rows, R) is one state, with the order (a, b). The joint
+        strategy (rows, rows) is two: one with the order (a, b), and one with (b, a).
+
         Args:
             by_axis: [axis], the strategies of the source.
             rows: [joint strategy, axis], indices into `by_axis`.
         """
-        strategies = [[strategy.strategy for strategy in strategies_on_axis] for strategies_on_axis in by_axis]
-        columns = list(zip(by_axis, rows.T, strict=True))
-        # [joint strategy, value, axis], numbers of placements in the catalogue
-        placed = np.stack(
-            [
-                np.array([strategy.placement_numbers for strategy in strategies_on_axis])[index]
-                for strategies_on_axis, index in columns
-            ],
-            axis=-1,
-        )
-        seconds, placements = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
-        orders = [self._natural] * len(rows)
-        nested_rows = self._find_nested_rows(placed)
-        if nested_rows:
-            ordered_rows: list[tuple[int, tuple[int, ...]]] = []  # for each state, the row and the order
-            orders_by_key: dict[object, list[tuple[int, ...]]] = {}
-            for index, row in enumerate(rows.tolist()):
-                row_orders = orders[:1]
-                if index in nested_rows:
-                    chosen = [numbered[number] for numbered, number in zip(by_axis, row, strict=True)]
-                    factors = tuple([strategy.factor for strategy in chosen])
-                    fixed_axes = tuple([axis for axis in self._natural if chosen[axis].nests_as_mesh])
-                    if (factors, fixed_axes) not in orders_by_key:
-                        orders_by_key[factors, fixed_axes] = self._orders(source, block, factors, fixed_axes)
-                    row_orders = orders_by_key[factors, fixed_axes]
-                ordered_rows += [(index, order) for order in row_orders]
-            row_of_state, orders = map(list, zip(*ordered_rows, strict=True))
-            rows, seconds, placements = rows[row_of_state], seconds[row_of_state], placements[row_of_state]
-            for state, (index, order) in enumerate(ordered_rows):
-                if order != self._natural:
-                    placements[state] = [self.placements.number(tuple(axes), order) for axes in placed[index].tolist()]
-        operands = len(strategies[0][0].operands)
-        return StateTable(strategies, rows, orders, seconds, placements[:, :operands], placements[:, operands:])
+        placement_columns = []
+        for strategies, index in zip(by_axis, rows.T, strict=True):
+            placement_columns.append(np.array([strategy.placement_numbers for strategy in strategies])[index])
+        placed = np.stack(placement_columns, axis=-1)  # [joint strategy, value, axis], numbers in the catalogue
+        seconds, joint_placements = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
+        # One state for each pair of a joint strategy and an order.
+        orders_by_row = self._orders_by_row(source, block, by_axis, rows, self._find_nested_rows(placed))
+        row_of_state = [row for row, orders in enumerate(orders_by_row) for _ in orders]
+        order_of_state = list(itertools.chain(*orders_by_row))
+        rows, seconds, joint_placements = rows[row_of_state], seconds[row_of_state], joint_placements[row_of_state]
+        for state, order in enumerate(order_of_state):
+            if order != self._natural:
+                placed_in_state = placed[row_of_state[state]].tolist()
+                joint_placements[state] = [self.placements.number(tuple(axes), order) for axes in placed_in_state]
+        strategies_by_axis = [[numbered.strategy for numbered in strategies] for strategies in by_axis]
+        operands, results = np.split(joint_placements, [len(strategies_by_axis[0][0].operands)], axis=1)
+        return StateTable(strategies_by_axis, rows, order_of_state, seconds, operands, results)
 
-    def _find_nested_rows(self, placed: Numbers) -> frozenset[int]:
+    def _orders_by_row(
+        self,
+        source: StrategySource,
+        block: Sequence[int],
+        by_axis: Sequence[Sequence[NumberedStrategy]],
+        rows: Numbers,
+        nested_rows: Sequence[int],
+    ) -> list[list[tuple[int, ...]]]:
+        """Return [joint strategy], its legal nesting orders: that of the mesh, and others for `nested_rows`."""
+        orders_by_row = [[self._natural]] * len(rows)
+        orders_by_key: dict[object, list[tuple[int, ...]]] = {}
+        for row in nested_rows:
+            joint = [strategies[index] for strategies, index in zip(by_axis, rows[row].tolist(), strict=True)]
+            factors = tuple([strategy.factor for strategy in joint])
+            fixed_axes = tuple([axis for axis in self._natural if joint[axis].nests_as_mesh])
+            if (factors, fixed_axes) not in orders_by_key:
+                orders_by_key[factors, fixed_axes] = self._orders(source, block, factors, fixed_axes)
+            orders_by_row[row] = orders_by_key[factors, fixed_axes]
+        return orders_by_row
+
+    def _find_nested_rows(self, placed: Numbers) -> list[int]:
         """Return the joint strategies that shard a dimension of some value over several axes.
 
         Args:
@@ -244,7 +245,7 @@ class StateFinder:
         is_nested = np.zeros(len(placed), dtype=bool)
         for axis, other_axis in itertools.combinations(self._natural, 2):
             is_nested |= ((dims[..., axis] >= 0) & (dims[..., axis] == dims[..., other_axis])).any(1)
-        return frozenset(np.flatnonzero(is_nested).tolist())
+        return np.flatnonzero(is_nested).tolist()
 
     def _seconds(
         self,
@@ -259,20 +260,21 @@ class StateFinder:
         """
         work, topology = source.work, self.shared.topology
         is_measured = topology.costs is not None and work.op
-        if is_measured or any(strategy.sends for strategies_on_axis in by_axis for strategy in strategies_on_axis):
-            axes = self.placements.axes
-            joints = [
-                [strategies_on_axis[index].strategy for strategies_on_axis, index in zip(by_axis, row, strict=True)]
-                for row in rows.tolist()
-            ]
-            return np.array([node_seconds(work, joint, axes, self.mesh, self.shared) for joint in joints])
+        if is_measured or any(strategy.sends for strategies in by_axis for strategy in strategies):
+            seconds: list[float] = []
+            for row in rows.tolist():
+                joint = [strategies[index].strategy for strategies, index in zip(by_axis, row, strict=True)]
+                seconds.append(node_seconds(work, joint, self.placements.axes, self.mesh, self.shared))
+            return np.array(seconds)
         if work is NO_WORK:
             return np.zeros(len(rows))
         work_fractions = self._fractions_of(by_axis, rows)
-        value_fractions = np.ones(1)  # [joint strategy, value]: an axis divides the values that it shards as the work
+        # [joint strategy, value], the fraction of a value on the busiest rank. An axis divides a value that it shards
+        # as it divides the work, and leaves other values whole.
+        value_fractions = np.ones(1)
         for axis, strategies in enumerate(by_axis):
-            shards = np.array([strategy.shards for strategy in strategies])[rows[:, axis]]
-            value_fractions = value_fractions * (1.0 - shards + shards * work_fractions[:, axis, None])
+            shards = np.array([strategy.shards for strategy in strategies])[rows[:, axis]]  # 1.0 or 0.0
+            value_fractions = value_fractions * (shards * work_fractions[:, axis, None] + (1.0 - shards))
         fractions_by_value, operand_count = list(value_fractions.T), len(by_axis[0][0].strategy.operands)
         launches, arithmetic, traffic = work.terms(
             topology,
@@ -284,22 +286,19 @@ class StateFinder:
 
     def _fractions_of(self, by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers) -> Numbers:
         """Return [joint strategy, axis], the fraction of the work that each axis leaves to the busiest rank."""
-        counts, columns = self.placements.counts, list(zip(by_axis, rows.T, strict=True))
-        fraction_by_axis = np.stack(
-            [np.array([strategy.fraction for strategy in strategies])[index] for strategies, index in columns], axis=1
-        )
-        factors = np.stack(
-            [np.array([strategy.factor for strategy in strategies])[index] for strategies, index in columns], axis=1
-        )
+        fraction_columns, factor_columns = [], []
+        for strategies, index in zip(by_axis, rows.T, strict=True):
+            fraction_columns.append(np.array([strategy.fraction for strategy in strategies])[index])
+            factor_columns.append(np.array([strategy.factor for strategy in strategies])[index])
+        fraction_by_axis = np.stack(fraction_columns, axis=1)
         # Where several axes shard one factor, the fraction on an axis depends on the axes before it.
-        shares_factor = np.full(
-            len(rows), any(strategy.shards_several for strategies in by_axis for strategy in strategies)
-        )
-        for axis, other_axis in itertools.combinations(self._natural, 2):
-            shares_factor |= (factors[:, axis] == factors[:, other_axis]) & (factors[:, axis] >= 0)
+        any_shards_several = any(strategy.shards_several for strategies in by_axis for strategy in strategies)
+        shares_factor = np.full(len(rows), any_shards_several)
+        for factors, other_factors in itertools.combinations(factor_columns, 2):
+            shares_factor |= (factors == other_factors) & (factors >= 0)
         for row in np.flatnonzero(shares_factor).tolist():
             joint = [strategies[index].strategy for strategies, index in zip(by_axis, rows[row].tolist(), strict=True)]
-            fraction_by_axis[row] = fractions(joint, counts, self.shared.topology.imbalance)
+            fraction_by_axis[row] = fractions(joint, self.placements.counts, self.shared.topology.imbalance)
         return fraction_by_axis
 
     def _orders(
@@ -344,10 +343,23 @@ class StateFinder:
             if outer_factor in source.majors.get(inner_factor, ()):
                 return True
             return inner_factor not in source.majors.get(outer_factor, ()) and outer < inner
-        names = self.placements.axes[outer], self.placements.axes[inner]
+        outer_name, inner_name = self.placements.axes[outer], self.placements.axes[inner]
         for sharding in source.annotations:
-            for dim in {p.dim for axis, p in sharding.entries if axis in names and p.dim is not None}:
-                axes = [axis for axis in sharding.dim_axes(dim) if axis in names]
-                if len(axes) == 2 and tuple(axes) != names:
+            for dim in {placement.dim for _, placement in sharding.entries if placement.dim is not None}:
+                axes = [axis for axis in sharding.dim_axes(dim) if axis in (outer_name, inner_name)]
+                if axes == [inner_name, outer_name]:
                     return False
         return True
+
+
+def _known_rows(
+    by_axis: Sequence[Sequence[NumberedStrategy]], rows: Sequence[tuple[int, ...]]
+) -> Sequence[tuple[int, ...]]:
+    """Return the joint strategies whose placements are all in the catalogue, each an index into `by_axis` per axis."""
+    if all(strategy.is_known for strategies in by_axis for strategy in strategies):
+        return rows
+    known_rows = []
+    for row in rows:
+        if all(strategies[index].is_known for strategies, index in zip(by_axis, row, strict=True)):
+            known_rows.append(row)
+    return known_rows

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -54,6 +54,10 @@ MOST_PLANS = 2600
 
 MOMENTUM = 0.8
 """The largest fraction of a message's last change that is added once more."""
+
+
+_ValueKey = tuple[int, int, tuple[tuple[tuple[int, int], int], ...]]
+"""The class of a value's producer, the result index, and ((class of a user, operand index), number of uses) pairs."""
 
 
 class DualBound:
@@ -97,76 +101,66 @@ class DualBound:
         number_all(placements, rank)
         self._tables = _Tables(shared, placements, mesh)
         self._messages: list[list[NodeMessage]] = [[] for _ in shared.nodes]
-        self._values = list(self._equal_values(problem, classes))
+        self._known_messages: dict[tuple[int, str, int, int], tuple[NodeMessage, Numbers]] = {}
+        self._values = list(self._equal_values(_count_equal_values(problem, classes)))
         self._shares = [self._shares_of(part) for part in range(len(shared.nodes))]
         self._previous: list[Numbers] = []
         self._rising_turns, self.planned = 0, 0
 
-    def _equal_values(self, problem: Problem, classes: Sequence[int]) -> Iterator[EqualValues]:
+    def _equal_values(self, counts: Mapping[_ValueKey, int]) -> Iterator[EqualValues]:
         """Yield the values with equal producers and uses, and add the messages of their ends to `_messages`.
 
         A value with more than `MOST_USES` different uses is yielded once for each group of uses, with a part of its
-        price.
+        price. For example, 10 different uses are groups of 6 and 4, and each counts half of the price.
 
         Args:
-            classes: [node], its class.
+            counts: as of `_count_equal_values`.
         """
-        users: list[Counter[tuple[int, int]]] = [Counter() for _ in problem.values]
-        for index, node in enumerate(problem.nodes):
-            for operand_index, value in enumerate(node.operands):
-                users[value][classes[index], operand_index] += 1
-        # (class of the producer, result index, ((class of a user, operand index), number of uses)…) → number of values
-        counts = Counter(
-            (classes[node], result_index, tuple(sorted(users[value].items())))
-            for value, (node, result_index) in enumerate(producers_of(problem))
-        )
-        number_of = {producer: value for value, producer in enumerate(self.shared.producer)}
-        known_messages: dict[tuple[int, int, int], tuple[NodeMessage, Numbers]] = {}
-
-        def message_of(part: int, position: int, group: int = -1) -> tuple[NodeMessage, Numbers]:
-            """Return a message of a class, and [placement] its number as a joint placement. It is made once.
-
-            Args:
-                position: the index of a result if there is a group, else of an operand.
-                group: the number of a group of uses of this result. Each group has a message of the producer.
-            """
-            key = part, position, group
-            if key not in known_messages:
-                table = self.states[part]
-                column = (table.results if group >= 0 else table.operands)[:, position]
-                numbers, placement_of_state = np.unique(column, return_inverse=True)
-                message = NodeMessage(placement_of_state, np.zeros(len(numbers)))
-                known_messages[key] = message, numbers
-                self._messages[part].append(message)
-            return known_messages[key]
-
+        value_of_producer = {producer: value for value, producer in enumerate(self.shared.producer)}
         for (part, result_index, uses), count in counts.items():
+            value = value_of_producer[part, result_index]
+            table = self._tables.of(value)
             groups = [uses[start : start + MOST_USES] for start in range(0, len(uses), MOST_USES)]
             for group, uses_of_group in enumerate(groups):
-                value = number_of[part, result_index]
-                table = self._tables.of(value)
-                producer, produced = message_of(part, result_index, group)
+                producer, produced = self._message(part, "result", result_index, group)
                 equal_uses: list[EqualUses] = []
-                messages = [(part, producer)]
                 for (user, operand_index), use_count in uses_of_group:
-                    message, needed = message_of(user, operand_index)
+                    message, needed = self._message(user, "operand", operand_index)
                     equal_uses.append(EqualUses(message, use_count, table.row[needed]))
-                    messages.append((user, message))
-                messages_of_class = Counter(message_class for message_class, _ in messages)
+                end_classes = [part, *(user for (user, _), _ in uses_of_group)]
                 values = EqualValues(
                     count,
                     value,
-                    list(messages_of_class),
+                    list(dict.fromkeys(end_classes)),
                     table.price,
                     fraction=1 / len(groups),
                     producer=producer,
                     produced=table.row[produced],
                     uses=equal_uses,
                 )
-                for use, (message_class, message) in enumerate(messages, -1):  # the producer is -1
-                    message.ends.append((values, use))
-                    message.sharers = max(message.sharers, messages_of_class[message_class])
+                messages = [producer, *(use.message for use in equal_uses)]
+                for use, (message, end_class) in enumerate(zip(messages, end_classes, strict=True), -1):
+                    message.ends.append((values, use))  # use -1 is the producer
+                    message.sharers = max(message.sharers, end_classes.count(end_class))
                 yield values
+
+    def _message(self, part: int, side: str, index: int, group: int = 0) -> tuple[NodeMessage, Numbers]:
+        """Return the message of an operand or a result of a class, and [placement], its number as a joint placement.
+
+        Args:
+            side: "operand" or "result".
+            index: of the operand or the result.
+            group: the number of a group of uses. A result has a separate message for each group.
+        """
+        key = part, side, index, group
+        if key not in self._known_messages:
+            states = self.states[part]
+            column = (states.results if side == "result" else states.operands)[:, index]
+            numbers, placement_of_state = np.unique(column, return_inverse=True)
+            message = NodeMessage(placement_of_state, np.zeros(len(numbers)))
+            self._known_messages[key] = message, numbers
+            self._messages[part].append(message)
+        return self._known_messages[key]
 
     def _shares_of(self, part: int) -> tuple[list[float], list[float]]:
         """Return [message], its share of the excess of a class: in the pass in program order, and in the reverse pass.
@@ -176,9 +170,7 @@ class DualBound:
         messages = self._messages[part]
         has_later = [any(values.last > part for values, _ in message.ends) for message in messages]
         has_earlier = [any(values.first < part for values, _ in message.ends) for message in messages]
-        forward = [is_shared / max(sum(has_later), 1) for is_shared in has_later]
-        backward = [is_shared / max(sum(has_earlier), 1) for is_shared in has_earlier]
-        return forward, backward
+        return _equal_shares(has_later), _equal_shares(has_earlier)
 
     def turn(self) -> float:
         """Run one pass in program order and one in reverse, and return the bound that holds then."""
@@ -260,16 +252,15 @@ class DualBound:
             for part, messages in enumerate(self._messages)
             for message in messages
         }
-        planned = 0
+        planned_before = self.planned
         for values in self._values:
             produced = near_placements[id(values.producer)]
             needed = [near_placements[id(use.message)] for use in values.uses]
             pairs = dict.fromkeys(values.tight_reshards(produced, needed, slack))
-            planned += self._tables.plan(values.value, pairs, MOST_PLANS - self.planned - planned, is_last)
+            self.planned += self._tables.plan(values.value, pairs, MOST_PLANS - self.planned, is_last)
         for values in self._values:
             values.read()
-        self.planned += planned
-        return planned
+        return self.planned - planned_before
 
 
 @attrs.frozen(eq=False)
@@ -361,6 +352,30 @@ class _Tables:
             added += 1
             table.price[before, after] = self._bounds.exact(table.numbers[before], table.numbers[after], value)
         return added
+
+
+def _equal_shares(has_share: Sequence[bool]) -> list[float]:
+    """Return equal shares of 1 for the true entries, and 0 for the others, such as [0.5, 0, 0.5]."""
+    return [is_shared / max(sum(has_share), 1) for is_shared in has_share]
+
+
+def _count_equal_values(problem: Problem, classes: Sequence[int]) -> Mapping[_ValueKey, int]:
+    """Return how many values of a program have each producer and uses.
+
+    For example, 30 nodes of class 2 produce a value that two nodes of class 3 use as operand 0. Then the result maps
+    (2, 0, (((3, 0), 2),)) to 30.
+
+    Args:
+        classes: [node], its class.
+    """
+    uses: list[Counter[tuple[int, int]]] = [Counter() for _ in problem.values]
+    for index, node in enumerate(problem.nodes):
+        for operand_index, value in enumerate(node.operands):
+            uses[value][classes[index], operand_index] += 1
+    return Counter(
+        (classes[node], result_index, tuple(sorted(uses[value].items())))
+        for value, (node, result_index) in enumerate(producers_of(problem))
+    )
 
 
 def number_all(placements: JointPlacements, rank: int) -> None:
