@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import attrs
 from xdsl.context import Context
@@ -13,6 +12,7 @@ from xdsl.passes import ModulePass
 from spmdir.analysis.stage_times import stage_times
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import SpmdirError, UnsupportedError, print_remark
+from spmdir.core.placement.pipeline_axis import ScheduleKind
 from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.dialects.context import IRContext
@@ -32,7 +32,7 @@ class MakeSchedulePass(ModulePass, MachineOptions):
 
     name = "make-schedule"
 
-    kind: Literal["gpipe", "1f1b", "zb", "zbv", "search"] = "1f1b"
+    kind: ScheduleKind = "1f1b"
     """The kind of order, as for `spmd pipeline`."""
 
     live: int = 0

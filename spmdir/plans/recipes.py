@@ -11,6 +11,7 @@ from torch import nn
 from spmdir.core.errors import ShardingError, did_you_mean, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.pipeline_axis import PipelineAxis, read_pipeline_axis
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.sharding_plan import INPUTS, Activation, ShardingPlan
 from spmdir.core.placement.standard import R, Shard
@@ -34,6 +35,7 @@ class Recipe:
             recipe of the product shards parameters.
         sequence: whether outputs of the embedding, layers, norms and linear layers are sharded along the sequence,
             their dimension 1. Outputs that are sharded by features are left out.
+        stages: whether the model is cut into stages along it. No tensor is sharded over it.
     """
 
     axes: tuple[str, ...]
@@ -43,6 +45,7 @@ class Recipe:
     layers: bool = False
     experts: bool = False
     sequence: bool = False
+    stages: bool = False
 
 
 RECIPES: dict[str, Recipe] = {
@@ -54,6 +57,7 @@ RECIPES: dict[str, Recipe] = {
     "ep": Recipe(("ep",), inputs=0, experts=True),
     "sp": Recipe(("sp", "tp"), sequence=True),
     "cp": Recipe(("cp",), inputs=1, sequence=True),
+    "pp": Recipe(("pp",), stages=True),
 }
 """Word → its effect along its axis. zero1 and zero2 are the same plan: a sharded update uses a sharded gradient."""
 
@@ -67,7 +71,7 @@ AUTO = "auto"
 """The word for a search: it chooses all placements that the other words leave open."""
 
 _FACTOR = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
-"""One factor of a product: a word, and the names of axes in round brackets."""
+"""One factor of a product: a word, and the names of axes and options in round brackets."""
 
 AxisPlacements = dict[str, Placement]
 """Mesh axis → placement."""
@@ -75,25 +79,31 @@ AxisPlacements = dict[str, Placement]
 
 @attrs.frozen
 class AxisRecipe:
-    """A recipe along one mesh axis."""
+    """A recipe along one mesh axis. A recipe with stages has options: the fields of its `PipelineAxis`."""
 
     axis: str
     recipe: Recipe
+    options: Mapping[str, str | int] = attrs.field(factory=dict)
 
 
 def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     """Return the plan of a product of recipes, such as `fsdp*tp` or `fsdp(data)*tp(model)`.
 
     Mesh axes without a recipe are left open. The plan of `auto` alone is empty. If a recipe shards optimizer states,
-    the key `NAME` is for the states of a parameter, and the key `parameters.NAME` for the parameter itself.
+    the key `NAME` is for the states of a parameter, and the key `parameters.NAME` for the parameter itself. With `pp`,
+    the shardings are over the other axes.
 
     Raises:
         ShardingError: a recipe or a mesh axis does not exist, two recipes are for one axis, `tp` finds no layers, or
             `ep` finds no experts or cannot divide their number.
     """
     factors = recipe_factors(text, mesh)
+    pipeline = _pipeline_axis(factors)
+    if pipeline is not None:
+        factors = [factor for factor in factors if not factor.recipe.stages]
+        mesh = pipeline.other_axes(mesh)
     if not factors:
-        return ShardingPlan()
+        return ShardingPlan(pipeline=pipeline)
     open_axes = dict.fromkeys(mesh.axis_names, parse_placement("?"))
     replicated = {factor.axis: R for factor in factors}
     layers: dict[str, Mapping[str, Style]] = {}
@@ -126,7 +136,16 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
         shardings |= {f"parameters.{key}": sharding for key, sharding in with_globs(parameters, names).items()}
     else:
         shardings |= with_globs(parameters, names)
-    return ShardingPlan(shardings, activations=_activations(factors, layers, model, mesh), keep=tuple(keep))
+    activations = _activations(factors, layers, model, mesh)
+    return ShardingPlan(shardings, activations=activations, keep=tuple(keep), pipeline=pipeline)
+
+
+def _pipeline_axis(factors: Sequence[AxisRecipe]) -> PipelineAxis | None:
+    """Return the pipeline axis of the factor with stages; None without one."""
+    for factor in factors:
+        if factor.recipe.stages:
+            return read_pipeline_axis({"axis": factor.axis, **factor.options}, lambda key: None)
+    return None
 
 
 def recipe_factors(text: str, mesh: Mesh) -> list[AxisRecipe]:
@@ -152,15 +171,27 @@ def _read_factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
                 f"{shown(part.strip())} is not a recipe; expected one of {', '.join(recipe_names)}, or a product, as "
                 f"in fsdp*tp or fsdp(data)*tp(model){did_you_mean(word, recipe_names)}"
             )
-        axes = [axis.strip() for axis in match[2].split(",")] if match[2] is not None else None
+        entries = [entry.strip() for entry in match[2].split(",")] if match[2] is not None else []
+        options = dict(_read_option(entry) for entry in entries if "=" in entry)
+        axes = [entry for entry in entries if "=" not in entry] or None
         if word == AUTO:
             continue
+        if options and not RECIPES[words[0]].stages:
+            raise ShardingError(
+                f"'{part.strip()}' has the option '{min(options)}'; expected names of axes, as only pp has options"
+            )
         if axes is not None and len(axes) != len(words):
             raise ShardingError(
                 f"'{part.strip()}' names {len(axes)} axes; expected {len(words)}, for {' and '.join(words)}"
             )
         for index, recipe_name in enumerate(words):
-            yield AxisRecipe(_axis(recipe_name, mesh, axes[index] if axes else None), RECIPES[recipe_name])
+            yield AxisRecipe(_axis(recipe_name, mesh, axes[index] if axes else None), RECIPES[recipe_name], options)
+
+
+def _read_option(entry: str) -> tuple[str, str | int]:
+    """Return (name, value) of an option such as `stages=8`."""
+    key, _, value = (text.strip() for text in entry.partition("="))
+    return key, int(value) if value.isascii() and value.isdigit() and key != "schedule" else value
 
 
 def _axis(word: str, mesh: Mesh, named_axis: str | None) -> str:

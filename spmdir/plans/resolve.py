@@ -48,7 +48,9 @@ def sharding_plan(model: nn.Module, mesh: Mesh | DeviceMesh, plan: PlanLike) -> 
 def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
     """Return the explicit plan, as `sharding_plan` does. The front ends call it without checks of the arguments."""
     mesh = as_mesh(mesh)
-    return _fit_to_model(_parse_plan(plan, model, mesh), model, mesh)
+    parsed = _parse_plan(plan, model, mesh)
+    has_stages = parsed.pipeline is not None and parsed.pipeline.axis in mesh.sizes
+    return _fit_to_model(parsed, model, parsed.pipeline.other_axes(mesh) if has_stages else mesh)
 
 
 def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:

@@ -232,7 +232,7 @@ def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
     A value that is neither a Parallel, a module, an optimizer nor an object with a `state_dict` is its own tree.
     """
     if isinstance(value, Parallel):
-        return dict(value.state)
+        return value.saved_state
     if isinstance(value, nn.Module):
         return named.get_model_state_dict(value)
     if isinstance(value, Optimizer):
@@ -367,8 +367,9 @@ def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, st
     differences = [f"'{name}' is not in the checkpoint" for name in values if name not in saved]
     if values and not saved_keys & state.keys():
         differences = [f"it contains {', '.join(map(repr, sorted(saved_keys)))}, but not {', '.join(map(repr, state))}"]
+    absent = {f"{key}.{name}" for key, value in state.items() if isinstance(value, Parallel) for name in value.absent}
     for name in saved:
-        if name not in values and key_of_name.get(name, name) in state:
+        if name not in values and name not in absent and key_of_name.get(name, name) in state:
             differences.append(f"'{name}' is only in the checkpoint")
     for name in values.keys() & saved.keys():
         saved_type, expected_type = _describe(saved[name]), _describe(values[name])

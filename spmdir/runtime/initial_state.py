@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
+from spmdir.core.mesh import Mesh
 from spmdir.runtime.digests import tensor_digest
 from spmdir.runtime.local_state import copy_shard
 from spmdir.runtime.rank_calls import broadcast_first
@@ -25,12 +26,15 @@ class InitialState:
     Attributes:
         arguments: the arguments of the program that ranks keep between calls.
         originals: name → whole tensor.
+        mesh, rank: the mesh over which the tensors are sharded, and the index of this rank in it.
         shards: name → shard of this rank; on the meta device if the whole tensor is.
         buffer: memory for one whole tensor; None if the state is not copied from the first rank.
     """
 
     arguments: Sequence[Argument]
     originals: Mapping[str, Tensor]
+    mesh: Mesh
+    rank: int
     shards: dict[str, Tensor]
     buffer: Tensor | None
 
@@ -42,12 +46,17 @@ class InitialState:
             original = self.originals[argument.name]
             if not original.is_meta:
                 values = values_of_first_rank(argument.name, original, self.buffer, ranks)
-                shard = local_tensor(values, argument.sharding, ranks.mesh, ranks.index)
-                self.shards[argument.name].detach().copy_(shard)
+                if argument.name in self.shards:
+                    shard = local_tensor(values, argument.sharding, self.mesh, self.rank)
+                    self.shards[argument.name].detach().copy_(shard)
 
 
 def initial_state(
-    arguments: Sequence[Argument], originals: Mapping[str, Tensor], setup: SetUp, status: dict[str, Any]
+    arguments: Sequence[Argument],
+    originals: Mapping[str, Tensor],
+    setup: SetUp,
+    status: dict[str, Any],
+    kept: Collection[str] | None = None,
 ) -> InitialState:
     """Return the initial state on this rank, and add the fields that ranks compare to `status`.
 
@@ -56,6 +65,7 @@ def initial_state(
     Args:
         arguments: the arguments of the program that ranks keep between calls.
         originals: name → whole tensor, for each of `arguments`.
+        kept: the names of the tensors that this rank keeps; all of them if None.
 
     Raises:
         MemoryError, RuntimeError: out of memory. All memory is allocated here.
@@ -66,10 +76,11 @@ def initial_state(
     shards = {
         argument.name: copy_shard(originals[argument.name], argument.sharding, setup.mesh, setup.rank, setup.device)
         for argument in arguments
+        if kept is None or argument.name in kept
     }
     largest = max((tensor.nbytes for tensor in originals.values() if not tensor.is_meta), default=0)
     buffer = torch.empty(largest, dtype=torch.uint8, device=setup.device) if setup.sync_state else None
-    return InitialState(arguments, originals, shards, buffer)
+    return InitialState(arguments, originals, setup.mesh, setup.rank, shards, buffer)
 
 
 def values_of_first_rank(name: str, tensor: Tensor, buffer: Tensor, ranks: Ranks) -> Tensor:

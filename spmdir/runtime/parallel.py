@@ -256,7 +256,32 @@ class Parallel:
         Example:
             >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
         """
-        return self._state.as_dtensors(self._traces.first.signature.state_arguments, self._ranks)
+        return self._state.as_dtensors(self._arguments, self._state_ranks)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The names of tensors of the state that only ranks with other stages keep; empty without a pipeline axis."""
+        return frozenset()
+
+    @property
+    def saved_state(self) -> dict[str, Tensor | LocalShard]:
+        """The part of `state` that checkpoints contain: all except sums over micro-batches, which start at 0."""
+        is_sum = self._step.is_sum if self._step is not None else lambda name: False
+        return {name: tensor for name, tensor in self.state.items() if not is_sum(name)}
+
+    @property
+    def _arguments(self) -> list[Argument]:
+        """The arguments of the state that this rank keeps."""
+        return self._traces.first.signature.state_arguments
+
+    @property
+    def _state_ranks(self) -> Ranks:
+        """The ranks over which the state of this rank is sharded."""
+        return self._ranks
+
+    def _connect(self, graph: fx.GraphModule) -> None:
+        """Prepare a graph over the ranks of the state to run; all ranks must call this."""
+        name_groups(graph, self.mesh, self._ranks.device_mesh)
 
     def check_values(self) -> None:
         """Raise SpmdirError if a tensor of the state has no values yet."""
@@ -279,13 +304,14 @@ class Parallel:
             >>> model.load_state_dict(parallel.state_dict())
         """
         self.check_values()
-        shards = {
-            argument.name: self._state.shards[argument.name]
-            for argument in self._traces.first.signature.state_arguments
-        }
-        gathered = copy_overwritten(run_rank(self._gather, [*shards.values()], self._ranks), shards.values())
-        whole_tensors = dict(zip(shards, gathered, strict=True))
+        whole_tensors = self._whole_state()
         return {**whole_tensors, **{alias: whole_tensors[name] for alias, name in self._tied.items()}}
+
+    def _whole_state(self) -> dict[str, Tensor]:
+        """Return name → whole tensor of the state, gathered on every rank; all ranks must call it."""
+        shards = {argument.name: self._state.shards[argument.name] for argument in self._arguments}
+        gathered = copy_overwritten(run_rank(self._gather, [*shards.values()], self._state_ranks), shards.values())
+        return dict(zip(shards, gathered, strict=True))
 
     def gather_state(self) -> Any:
         """Return the whole state of a step in its structure, or of a model as `state_dict`; all ranks must call it.
@@ -308,11 +334,8 @@ class Parallel:
     @cached_property
     def _gather(self) -> fx.GraphModule:
         """The program that gathers the state."""
-        whole = Sharding((), self.mesh.name)
-        changes = [
-            LayoutChange(argument.meta, argument.sharding, whole)
-            for argument in self._traces.first.signature.state_arguments
-        ]
-        program = lower_to_fx(build_reshard_program("gather", changes, self.mesh), self.rank).to(self.device)
-        name_groups(program, self.mesh, self._ranks.device_mesh)
+        ranks, whole = self._state_ranks, Sharding((), self.mesh.name)
+        changes = [LayoutChange(argument.meta, argument.sharding, whole) for argument in self._arguments]
+        program = lower_to_fx(build_reshard_program("gather", changes, ranks.mesh), ranks.index).to(self.device)
+        self._connect(program)
         return program

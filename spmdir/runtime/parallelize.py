@@ -14,7 +14,7 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import MESH, Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
-from spmdir.plans.resolve import PlanLike
+from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.capture import Capture
 from spmdir.runtime.dynamic_dims import Fixed
 from spmdir.runtime.initial_state import initial_state
@@ -22,11 +22,12 @@ from spmdir.runtime.meta_tensors import no_values_error
 from spmdir.runtime.module_checks import check_forward_call, check_initialized
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
+from spmdir.runtime.parallelize_stages import check_stages, parallelize_stages
 from spmdir.runtime.rank_state import EdgeStateShard, RankState, allocate_meta, initial_edge_states
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import set_up
 from spmdir.runtime.signature import Argument, Signature
-from spmdir.runtime.traces import Traced, Traces
+from spmdir.runtime.traces import Traced, Traces, trace_again
 from spmdir.runtime.tracing import Traceable, Tracing
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
@@ -55,7 +56,8 @@ def parallelize(
             new_state)` of tensor ops, such as `training_step` returns.
         mesh: a Mesh, or a torch DeviceMesh with names, which then also serves as `device_mesh`.
         plan: a plan as for `placement.sharding_plan`: a recipe such as "fsdp*tp", a dict as for `import_fx`, and
-            others. The compiler decides the shardings that the plan omits. Leaves of the state have their path as name.
+            others. A recipe such as "pp*fsdp" cuts a training step into stages, and each rank keeps the state of its
+            stages. The compiler decides the shardings that the plan omits. Leaves of the state have their path as name.
             `input:N` counts them before the arguments, and `input:*` means all arguments. For a step, recipes and
             styles refer to `step.model`.
         example_inputs: positional arguments with global shapes. Numbers among them become constants.
@@ -77,22 +79,31 @@ def parallelize(
     to_check = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
     setup = set_up("parallelize", mesh, chosen, lambda: _check_arguments(to_check, state))
     step = model if isinstance(model, TrainingStep) else None
-    tracing = Tracing(
-        setup=setup,
-        shardings=plan,
-        out_shardings=chosen.out_shardings,
-        missing_rule=chosen.missing_rule,
-        dynamic_shapes=chosen.dynamic_shapes,
-    )
     traceable = Traceable(model, state)
     with setup.group.check_agreement("the arguments of parallelize"):
         if isinstance(model, nn.Module):
             check_initialized(model)
             check_forward_call(model, tuple(example_inputs), {})
+        explicit_plan, _ = plan_for(plan, model, setup.mesh)
+        pipeline = explicit_plan.pipeline
+        if pipeline is not None:
+            check_stages(model, pipeline, setup.mesh, chosen)
+        tracing = Tracing(
+            setup=setup if pipeline is None else setup.for_stages(pipeline),
+            shardings=explicit_plan,
+            out_shardings=chosen.out_shardings,
+            missing_rule=chosen.missing_rule,
+            dynamic_shapes=chosen.dynamic_shapes,
+        )
         micro_batch = step.split_batch(tuple(example_inputs))[0] if step else tuple(example_inputs)
         tracing.check_dims(traceable, micro_batch)
         fixed = tracing.find_fixed_dims(traceable, micro_batch)
     decided = tracing.trace("the capture of the program", traceable, micro_batch, fixed)
+    if pipeline is not None:
+        signature = decided.signature()
+        originals = _originals(decided.capture, signature)
+        tied = _tied_names(decided.capture, originals)
+        return parallelize_stages(setup, pipeline, decided, traceable, signature, originals, tied)
     with setup.group.check_agreement("lowering") as status:
         signature, program = decided.lower_examples()
         status |= program.agreement
@@ -128,7 +139,7 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
         fixed: the dynamic dimensions that are numbers in the trace `first`, which is that of the examples.
     """
     if tracing.dynamic_shapes is None or ranks.local_inputs:
-        return Traces(first, lambda args: fixed, _unexpected_trace, {fixed: first})
+        return Traces(first, lambda args: fixed, trace_again, {fixed: first})
     shared_names = _shared_names(traceable, first.signature)
     layouts = {
         argument.name: argument.sharding
@@ -164,11 +175,6 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
         return traced
 
     return Traces(first, lambda args: tracing.find_fixed_dims(copy_traceable(), args), trace, {fixed: first})
-
-
-def _unexpected_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
-    """Raise AssertionError: a program with one trace is never traced again."""
-    raise AssertionError("the sizes of a program without dynamic dimensions do not change")
 
 
 def _describe_sizes(fixed: Fixed) -> str:

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.placement.pipeline_axis import PipelineAxis
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
@@ -38,6 +39,7 @@ class SetUp:
         cache: the directory in which the first rank keeps decided programs; None for no cache.
         sync_state: whether the state is copied from the first rank instead of being compared.
         local_inputs, compile: as in `Ranks`.
+        rank: the index of this rank in the mesh.
     """
 
     group: RankGroup
@@ -49,11 +51,13 @@ class SetUp:
     sync_state: bool
     local_inputs: bool
     compile: Mapping[str, Any] | None
+    rank: int = attrs.field(default=attrs.Factory(lambda self: self.group.index, takes_self=True))
 
-    @property
-    def rank(self) -> int:
-        """The index of this rank in the mesh."""
-        return self.group.index
+    def for_stages(self, pipeline: PipelineAxis) -> SetUp:
+        """Return the settings for the programs of stages, which are over the other axes of the mesh."""
+        mesh = pipeline.other_axes(self.mesh)
+        other_axes = [axis for axis in self.mesh.axis_names if axis != pipeline.axis]
+        return attrs.evolve(self, mesh=mesh, rank=self.mesh.index(self.rank, other_axes))
 
     def decide_once(self, imported: ModuleOp, model: Any) -> ModuleOp:
         """Return the decided form of a module that all ranks have imported; its cache entry is named after `model`.

@@ -120,6 +120,12 @@ def shard_module(
         user_plan = resolve(plan, model, setup.mesh).updated_with(
             ShardingPlan(out_shardings=_as_tuple(chosen.out_shardings))
         )
+        if user_plan.pipeline is not None:
+            raise UnsupportedError(
+                f"the plan cuts the model into stages along '{user_plan.pipeline.axis}', but each call of a sharded "
+                "module runs all of the model; expected training_step(…, accumulate=N) and parallelize, which run the "
+                "forwards and backwards of all micro-batches in the order of a schedule"
+            )
         check_forward_call(model, tuple(example_inputs), example_kwargs or {})
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         arguments = arguments_by_name(model, call)

@@ -37,6 +37,7 @@ from spmdir.runtime.dynamic_dims import (
 )
 from spmdir.runtime.model_copies import copy_model
 from spmdir.runtime.per_rank_sizes import allow_different_sizes
+from spmdir.runtime.pipelined_parallel import StagePrograms
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_sizes, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp
@@ -210,12 +211,16 @@ class Decided:
     examples: Mapping[str, int]
     dims: Sequence[DynamicDim]
 
+    def signature(self) -> Signature:
+        """Return the signature of the program."""
+        with self.setup.pipeline.rules:
+            return read_signature(ir.main_function(self.module), len(self.capture.outputs), self.capture.state)
+
     def lower_examples(self) -> tuple[Signature, RankGraph]:
         """Return (signature, program of this rank for the example arguments)."""
         say("lowering the program")
-        pipeline = self.setup.pipeline
+        pipeline, signature = self.setup.pipeline, self.signature()
         with pipeline.rules:
-            signature = read_signature(ir.main_function(self.module), len(self.capture.outputs), self.capture.state)
             return signature, self._lower(
                 bind_open_sizes(self.module, self.examples, pipeline), partial(localize, pipeline=pipeline)
             )
@@ -223,7 +228,7 @@ class Decided:
     def connect(
         self,
         signature: Signature,
-        program: RankGraph,
+        program: RankGraph | StagePrograms,
         ranks: Ranks,
         traceable: Traceable,
         constants: Mapping[str, Tensor] | None = None,
@@ -238,7 +243,7 @@ class Decided:
         program.connect(ranks)
         example_sizes = tuple(self.examples.items())
         assert self.capture.dry_run is not None  # captures of models and of steps have one
-        programs = RankPrograms(
+        programs: Any = RankPrograms(
             read_module=lambda: self.module if example_sizes else program.module,
             pipeline=self.setup.pipeline,
             inputs=_named_inputs(signature.inputs, self.capture.convention),

@@ -76,6 +76,25 @@ PLANS = {
         "down.weight" = "tp: S(0)"
         "down.bias" = "tp: S(0)"
         """,
+    ("pp(dp, schedule=zbv)*tp", TWO): """
+        keep = ["tp"]
+
+        [shardings]
+        "up.weight" = "tp: S(0)"
+        "up.bias" = "tp: S(0)"
+        "down.weight" = "tp: S(1)"
+        "down.bias" = ""
+
+        [pipeline]
+        axis = "dp"
+        schedule = "zbv"
+        """,
+    ("pp(stages=4)", Mesh({"pp": 2})): """
+        [pipeline]
+        axis = "pp"
+        schedule = "1f1b"
+        stages = 4
+        """,
     ("ddp(dp)*zero2(tp)", TWO): """
         [shardings]
         "input:*" = "dp: S(0), tp: S(0)"
@@ -135,6 +154,11 @@ WRONG = {
     "fsdp*": "'' is not a recipe",
     "fsdp(pp)": "axis 'pp' is not in mesh",
     "cp": "cp uses the axis cp, which mesh .* does not have; name one, as in cp.dp.",
+    "pp": "pp uses the axis pp, which mesh .* does not have",
+    "pp(dp, schedule=1g1b)": "schedule='1g1b'; expected one of gpipe, 1f1b, zb, zbv, search",
+    "pp(dp, micro=4)": r"unknown option 'micro' .*training_step\(…, accumulate=N\) sets the micro-batches",
+    "pp(dp, stages=two)": "stages='two'; expected a number of stages",
+    "tp(schedule=zbv)": "has the option 'schedule'; expected names of axes, as only pp has options",
     "hsdp(dp)": "'hsdp.dp.' names 1 axes; expected 2, for ddp and fsdp",
     "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp' of mesh .*; expected one for each axis",
     "sp": r"the model has no nn.ModuleList, .* of layers.*outputs = \"tp: S\(1\)\"",

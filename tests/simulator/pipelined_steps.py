@@ -109,6 +109,19 @@ def gpt2() -> nn.Module:
     )
 
 
+def training_step_of(
+    make_model: Callable[[], nn.Module],
+    loss: Callable[..., Tensor] = square_error,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    clip: float | None = None,
+) -> tuple[TrainingStep, dict[str, Any]]:
+    """Return a training step in double precision, and its state."""
+    torch.manual_seed(0)
+    model = make_model().double()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return training_step(model, loss, optimizer(trained, lr=0.01), accumulate=MICRO, clip_grad_norm=clip)
+
+
 def step_of(
     make_model: Callable[[], nn.Module],
     loss: Callable[..., Tensor] = square_error,
@@ -119,11 +132,7 @@ def step_of(
     mesh: Mapping[str, int] | None = None,
 ) -> tuple[TrainingStep, dict[str, Any], ModuleOp]:
     """Return a training step in double precision, its state, and its program for one micro-batch."""
-    torch.manual_seed(0)
-    model = make_model().double()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    options = {"accumulate": MICRO, "clip_grad_norm": clip}
-    step, state = training_step(model, loss, optimizer(trained, lr=0.01), **options)
+    step, state = training_step_of(make_model, loss, optimizer, clip)
     micro_batch = step.split_batch(batch or numbers())[0]
     traced = make_fx(step.micro_step, tracing_mode="fake")(state, *micro_batch)
     return step, state, import_fx(traced, Mesh(mesh or {"tp": 2}), plan)

@@ -27,13 +27,14 @@ import attrs
 from spmdir.core.errors import Location, ParseError, ShardingError, SpmdirError, did_you_mean, shown, wrong_argument
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.pipeline_axis import PipelineAxis, read_pipeline_axis
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.toml_text import located_key, place_of, read_toml
 
 INPUTS = "input:*"
 """The key of every argument that is not part of a step's state."""
 
-_KEYS = ("keep", "out_shardings", "shardings", "activations")
+_KEYS = ("keep", "out_shardings", "shardings", "activations", "pipeline")
 _SIDES = ("inputs", "outputs")
 
 _OPEN = "?"
@@ -41,6 +42,8 @@ _OPEN = "?"
 
 _FROM_THE_END = re.compile(r"\(\s*-([0-9]+)(?=\s*[,)])")
 """A dimension that counts from the end, as in `S(-1)`."""
+
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
 
 RANKS = range(9)
 """The possible ranks of an activation."""
@@ -90,12 +93,15 @@ class ShardingPlan(ShownAsText):
         keep: axes along which the values in `shardings` are never gathered: all users of such a value, or of a view or
             cast of it, must take it in its placement along these axes. An entry `ep: *.experts.*` keeps only the values
             with such a name.
+        pipeline: the mesh axis along which `parallelize` cuts a training step into stages; None for no such axis. The
+            shardings are then over the other axes.
     """
 
     shardings: Mapping[str, ShardingLike | None] = attrs.field(factory=dict)
     out_shardings: tuple[ShardingLike | None, ...] | None = None
     activations: Mapping[str, Activation] = attrs.field(factory=dict)
     keep: tuple[str, ...] = ()
+    pipeline: PipelineAxis | None = None
 
     def kept_axes(self, names: Collection[str]) -> tuple[str, ...]:
         """Return the axes along which the value with these names is never gathered."""
@@ -115,6 +121,7 @@ class ShardingPlan(ShownAsText):
             self.out_shardings if later.out_shardings is None else later.out_shardings,
             {**self.activations, **later.activations},
             tuple(dict.fromkeys([*self.keep, *later.keep])),
+            later.pipeline or self.pipeline,
         )
 
     def __str__(self) -> str:
@@ -128,6 +135,8 @@ class ShardingPlan(ShownAsText):
         if self.activations:
             lines += ["", "[activations]"]
             lines += [f"{json.dumps(name)} = {_activation_text(entry)}" for name, entry in self.activations.items()]
+        if self.pipeline is not None:
+            lines += ["", "[pipeline]", str(self.pipeline)]
         return "\n".join(lines).strip("\n") + "\n"
 
 
@@ -181,6 +190,7 @@ def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
 
 def is_plan_text(text: str) -> bool:
     """Return whether `text` is the text of a plan, not the name of a recipe or a path."""
+    text = _IN_BRACKETS.sub("", text)  # a recipe may have options there, as in pp(schedule=zbv)
     return "=" in text or "[" in text or not text.strip()
 
 
@@ -191,6 +201,11 @@ def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
         ParseError, ShardingError: the text is not a plan, or a sharding does not fit the mesh; located.
     """
     document = read_toml(text, file)
+    pipeline = None
+    if "pipeline" in document:
+        table = _table(document, "pipeline", text, file)
+        pipeline = read_pipeline_axis(table, partial(place_of, text, file))
+        mesh = pipeline.other_axes(mesh) if pipeline.axis in mesh.sizes else mesh
     for key in document:
         if key not in _KEYS:
             allowed = ", ".join(_KEYS)
@@ -221,6 +236,7 @@ def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
             for name, value in _modules(_table(document, "activations", text, file))
         },
         tuple(keep),
+        pipeline,
     )  # fmt: skip
 
 
