@@ -76,6 +76,16 @@ def test_a_well_formed_step_is_printed_as_it_was_read() -> None:
             '(%x: tensor<2x4xf32>, %parameters.a: tensor<2x4xf32> {spmd.name = "x"})',
             "step.mlir:3:1: error: @f0 has several arguments 'x'; expected a different name for each",
         ),
+        (
+            "state parameters\n  sums loss",
+            "state parameters, loss",
+            "step.mlir:18:1: error: 'loss' is in state, but each micro-batch changes it, and the update or an output",
+        ),
+        (
+            "state parameters\n  sums loss",
+            "sums parameters, loss",
+            "step.mlir:18:1: error: 'parameters.a' is in sums, so it is 0 when a step starts; expected a tensor that",
+        ),
         ("micro 2", "micro 0", "step.mlir:18:1: error: the step has 0 micro-batches"),
         ("0B0", "0C0", "step.mlir:26:33: error: invalid entry '0C0'"),
     ],

@@ -66,7 +66,7 @@ def edited_orders(draw: st.DrawFn) -> EditedOrder:
     example = draw(st.integers(0, len(CUTS) - 1))
     text, edits = _example(example)[2], []
     for _ in range(draw(st.integers(1, 2))):
-        edit = draw(st.sampled_from((_swap, _move, _drop, _repeat, _retarget, _renumber, _place_stage, _list, _rename)))
+        edit = draw(st.sampled_from((*_ORDER_EDITS, _place_stage, _list, _relist, _rename)))
         text, description = edit(draw, text)
         edits.append(description)
     return EditedOrder(example, text, "; ".join(edits))
@@ -139,11 +139,24 @@ def _list(draw: st.DrawFn, text: str) -> tuple[str, str]:
     return f"{head}spmd.pipeline{tail.replace(old, new, 1)}", f"'{new}' for '{old}'"
 
 
+def _relist(draw: st.DrawFn, text: str) -> tuple[str, str]:
+    lists = {key: text.partition(f"\n  {key} ")[2].partition("\n")[0].split(", ") for key in ("state", "sums")}
+    key = draw(st.sampled_from(["state", "sums"]))
+    other = "sums" if key == "state" else "state"
+    name = draw(st.sampled_from(lists[key]))
+    left = ", ".join(entry for entry in lists[key] if entry != name)
+    text = text.replace(f"\n  {key} {', '.join(lists[key])}\n", f"\n  {key} {left}\n", 1)
+    text = text.replace(f"\n  {other} {lists[other][0]}", f"\n  {other} {name}, {lists[other][0]}", 1)
+    return text, f"'{name}' in {other}"
+
+
 def _rename(draw: st.DrawFn, text: str) -> tuple[str, str]:
     names = re.findall(r'spmd.name = "(\w+)"', text) + re.findall(r"@(stage[\w.]+)", text)
     old = draw(st.sampled_from(names))
     position = draw(st.sampled_from([match.end() for match in re.finditer(rf'["@]{re.escape(old)}\b', text)]))
     return f"{text[:position]}_x{text[position:]}", f"{old}_x for {old}"
 
+
+_ORDER_EDITS = _swap, _move, _drop, _repeat, _retarget, _renumber
 
 STAGE_ORDERS = Kind("orders", edited_orders(), check, examples=100)
