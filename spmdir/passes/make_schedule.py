@@ -36,7 +36,7 @@ class MakeSchedulePass(ModulePass, MachineOptions):
     """The kind of order, as for `spmd pipeline`."""
 
     live: int = 0
-    """The number of activations of a stage that a rank may hold, for `search`; 0 for as many as for `zb`."""
+    """The number of activations of a stage that a rank may hold, for `search`; 0 for no limit."""
 
     remarks: bool = False
     """Whether to print a remark with the modelled time, its lower bound, the idle time and the saved activations."""
@@ -71,7 +71,13 @@ class MakeSchedulePass(ModulePass, MachineOptions):
             order = make_order(self.kind, step.ranks, step.micro, times, self.live or None, flow.stage_map)
         except SpmdirError as error:
             raise error.at(location_of(pipeline)) from None
-        pipeline.set_step(attrs.evolve(step, entries=with_updates(order, flow.updates)))
+        stages = tuple(
+            attrs.evolve(stage, coordinate=coordinate)
+            for stage, coordinate in zip(step.stages, order.stage_map.coordinates, strict=True)
+        )
+        pipeline.set_step(attrs.evolve(step, stages=stages, entries=()))
+        entries = with_updates(order, StepFlow.of(pipeline).updates)
+        pipeline.set_step(attrs.evolve(pipeline.step, entries=entries))
         if self.remarks:
             print_remark(_explanation(order, times), location_of(pipeline))
 

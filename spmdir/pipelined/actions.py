@@ -113,13 +113,15 @@ class StageMap:
 
     def messages(self, action: Action) -> tuple[StageMessage, ...]:
         """Return the messages after `action`, one for each other coordinate that uses its result."""
-        source, targets = self.coordinates[action.stage], set[int]()
-        if self.links is None:
-            consumer = self.consumer(action)
-            targets.update(() if consumer is None else (self.coordinates[consumer],))
-        else:
-            targets.update(self._targets.get((action.stage, action.kind), ()))
-        return tuple(StageMessage(action, target) for target in sorted(targets - {source}))
+        targets = self.users(action) - {self.coordinates[action.stage]}
+        return tuple(StageMessage(action, target) for target in sorted(targets))
+
+    def users(self, action: Action) -> set[int]:
+        """Return the coordinates on which other stages use the result of `action`."""
+        if self.links is not None:
+            return self._targets.get((action.stage, action.kind), set())
+        consumer = self.consumer(action)
+        return set() if consumer is None else {self.coordinates[consumer]}
 
     def message_to(self, operand: Action, action: Action) -> StageMessage | None:
         """Return the message that takes the result of `operand` to `action`; None if both are on one coordinate."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import attrs
 
 from spmdir.core.errors import SpmdirError, did_you_mean
-from spmdir.pipelined.actions import Action, StageMap, StepOrder, folded, looped
-from spmdir.pipelined.list_order import FORWARDS_FIRST, GRADIENTS_FIRST, by_groups, deepest_first, list_order
+from spmdir.pipelined.actions import Action, Kind, StageMap, StepOrder, folded, looped
+from spmdir.pipelined.list_order import (
+    CHANGE_OF_LIVE,
+    FORWARDS_FIRST,
+    GRADIENTS_FIRST,
+    by_groups,
+    deepest_first,
+    list_order,
+)
 from spmdir.pipelined.rows import with_messages
-from spmdir.pipelined.times import StageTimes, replay
+from spmdir.pipelined.times import StageTimes, lower_bound, replay
 
 
 def interleaved_order(stage_map: StageMap, micro: int) -> StepOrder:
@@ -46,18 +55,83 @@ def _in_groups(stages: tuple[int, ...], ranks: int, micro: int) -> Iterator[tupl
 
 
 def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
-    """Return the fastest of several list schedules in which a rank holds at most `live` activations of a stage.
+    """Return the fastest order among list schedules and the orders of the other kinds.
 
-    If `live` is None, a rank may hold as many as there are stages.
+    With two stages a rank, both placements are tried: looped and folded. The order is never slower than that of another
+    kind that fits `live`. Of orders within `TOLERANCE`, that with the fewest activations is returned.
+
+    Args:
+        live: how many activations of a stage a rank may hold; None for no limit.
     """
-    limits = [live or stage_map.stages] * stage_map.ranks
-    candidates = [
-        list_order(stage_map, micro, times, split, limits, priority, preference)
-        for split in ((True, False) if stage_map.is_split is None else (stage_map.is_split,))
-        for priority in (GRADIENTS_FIRST, FORWARDS_FIRST)
-        for preference in (deepest_first, by_groups)
-    ]
-    return min(candidates, key=lambda order: replay(order, times).seconds)
+    maps = [stage_map]
+    if stage_map.stages == 2 * stage_map.ranks:
+        maps.append(attrs.evolve(stage_map, coordinates=folded(stage_map.ranks).coordinates))
+    splits = (True, False) if stage_map.is_split is None else (stage_map.is_split,)
+    bound = min(lower_bound(one, micro, times, split) for one in maps for split in splits)
+    orders = [order for order in _other_kinds(stage_map, micro, times) if not live or most_live(order) <= live]
+    for order in _list_orders(maps, micro, times, live, splits):
+        orders.append(order)
+        if replay(order, times).seconds <= bound * (1 + TOLERANCE):
+            break
+    seconds = [replay(order, times).seconds for order in orders]
+    limit = min(seconds) * (1 + TOLERANCE)
+    return min((order for order, time in zip(orders, seconds, strict=True) if time <= limit), key=most_live)
+
+
+TOLERANCE = 1e-6
+"""The relative difference of times that counts as equal."""
+
+_LIMITS = (1.0, 1.5, 2.0, 3.0)
+"""The limits on activations that `search_order` tries, in terms of the number of stages."""
+
+
+def _list_orders(
+    maps: Sequence[StageMap], micro: int, times: StageTimes, live: int | None, splits: Sequence[bool]
+) -> Iterator[StepOrder]:
+    """Yield list schedules, in ascending order of their limit on activations."""
+    ranks, stages = maps[0].ranks, maps[0].stages
+    most = micro * stages // ranks
+    limits = [live] if live else sorted({min(math.ceil(factor * stages), most) for factor in _LIMITS} | {most})
+    for limit, one, split in itertools.product(limits, maps, splits):
+        for priority, preference in itertools.product((GRADIENTS_FIRST, FORWARDS_FIRST), (deepest_first, by_groups)):
+            for patience in (0.0, 0.5, 1.0) if split else (0.0,):
+                yield list_order(one, micro, times, split, [limit] * ranks, priority, preference, patience)
+
+
+def _other_kinds(stage_map: StageMap, micro: int, times: StageTimes) -> Iterator[StepOrder]:
+    """Yield the orders of the other kinds that fit the stages. Whole backwards are split if stages have split ones."""
+    for kind in KINDS.values():
+        if kind.make is search_order or (stage_map.is_split is False and kind.make is _zero_bubble):
+            continue
+        try:
+            coordinates = _placement(kind.shape, stage_map.ranks, stage_map.stages).coordinates
+            order = kind.make(attrs.evolve(stage_map, coordinates=coordinates, is_split=None), micro, times, None)
+        except SpmdirError:
+            continue
+        yield _with_split(order) if stage_map.is_split and not order.is_split else order
+
+
+def _with_split(order: StepOrder) -> StepOrder:
+    """Return an order with whole backwards as one with split backwards: each `W` follows its `I`."""
+    stage_map = attrs.evolve(order.stage_map, is_split=True)
+    rows: list[list[Action]] = []
+    for row in order.rows:
+        rows.append([])
+        for entry in row:
+            if isinstance(entry, Action):
+                kinds: tuple[Kind, ...] = ("I", "W") if entry.kind == "B" else (entry.kind,)
+                rows[-1] += [attrs.evolve(entry, kind=kind) for kind in kinds]
+    return with_messages(stage_map, order.micro, rows, True)
+
+
+def most_live(order: StepOrder) -> int:
+    """Return the largest number of activations of a stage that a rank holds."""
+    live, most = [0] * order.stage_map.ranks, 0
+    for action in order.actions:
+        rank = order.stage_map.coordinates[action.stage]
+        live[rank] += CHANGE_OF_LIVE[action.kind]
+        most = max(most, live[rank])
+    return most
 
 
 def _gpipe(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
@@ -115,8 +189,9 @@ def make_order(
         ranks: the size of the pipeline axis.
         micro: the number of micro-batches.
         times: the times of the stages; their number is a multiple of `ranks`.
-        live: how many activations of a stage a rank may hold, for "search"; as many as for "zb" if None.
-        stages: the links of stages and whether their backward is split. Their placement is not used.
+        live: how many activations of a stage a rank may hold, for "search"; no limit if None.
+        stages: the links of stages and whether their backward is split. Their placement is not used. The order has the
+            placement of its kind.
 
     Raises:
         SpmdirError: the kind is unknown, or does not fit the number of stages or micro-batches.
@@ -140,9 +215,14 @@ def stage_map_of(kind: str, ranks: int, stages: int) -> StageMap:
     Raises:
         SpmdirError: the number of stages does not fit.
     """
-    if KINDS[kind].shape == "folded":
+    return _placement(KINDS[kind].shape, ranks, stages)
+
+
+def _placement(shape: Literal["looped", "folded"], ranks: int, stages: int) -> StageMap:
+    """Return the placement of stages in a shape."""
+    if shape == "folded":
         if stages != 2 * ranks:
-            raise SpmdirError(f"'{kind}' has two stages a rank; expected {2 * ranks} stages, found {stages}")
+            raise SpmdirError(f"'zbv' has two stages a rank; expected {2 * ranks} stages, found {stages}")
         return folded(ranks)
     if stages % ranks or not stages:
         raise SpmdirError(f"found {stages} stages for {ranks} ranks; expected a multiple of {ranks}")

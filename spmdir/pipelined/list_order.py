@@ -2,7 +2,8 @@
 
 One scheduler makes orders for any placement of stages, with or without a split backward, and for any limit on
 activations. In each step, it takes the action that can start first. Of several on one rank, an input gradient goes
-first, because other ranks wait for it; then a forward; and last a weight gradient, which fills gaps.
+first, because other ranks wait for it; then a forward; and last a weight gradient, which fills gaps. With patience 1,
+a weight gradient of 1 s does not start if another action of the rank can start less than 1 s later.
 
 With 4 ranks, 8 micro-batches, and 1 s for F, I and W of each rank:
 
@@ -38,6 +39,9 @@ def by_groups(action: Action, ranks: int) -> tuple[int, ...]:
     return action.micro // ranks, action.stage if action.kind == "F" else -action.stage, action.micro
 
 
+_Choice = tuple[float, int, tuple[int, ...], Action, float]
+"""(start, later if the rank has patience; rank of the kind; preference; action; start)."""
+
 GRADIENTS_FIRST: tuple[Kind, ...] = ("B", "I", "F", "W")
 FORWARDS_FIRST: tuple[Kind, ...] = ("F", "B", "I", "W")
 
@@ -70,6 +74,7 @@ def list_order(
     limits: Sequence[int],
     priority: tuple[Kind, ...] = GRADIENTS_FIRST,
     preference: Preference = deepest_first,
+    patience: float = 0.0,
 ) -> StepOrder:
     """Return the order of list scheduling.
 
@@ -78,6 +83,8 @@ def list_order(
             activation of each later stage on the coordinate, so that later stages can always continue.
         priority: the kinds of actions, first those that a rank prefers among actions with the same start.
         preference: the order among actions of one kind.
+        patience: how long a rank that could run a weight gradient waits for another action, in terms of the time of the
+            weight gradient.
 
     Raises:
         SpmdirError: a limit is below the number of stages of its coordinate.
@@ -88,17 +95,32 @@ def list_order(
     kinds, ranks = kinds_of(split), stage_map.ranks
     state = _State({}, [0.0] * ranks, [0] * ranks, {(s, k): 0 for s in range(stage_map.stages) for k in kinds})
     scheduled: list[tuple[float, int, Action]] = []
+
+    def next_choice(coordinate: int) -> _Choice | None:
+        """Return what a coordinate runs next; None if it cannot run anything."""
+        startable = _startable(coordinate, stage_map, micro, times, split, limits[coordinate], state)
+        choices = [
+            (
+                start + patience * times.of(action) * (action.kind == "W"),
+                priority.index(action.kind),
+                preference(action, ranks),
+                action,
+                start,
+            )
+            for action, start in startable
+        ]
+        return min(choices, default=None)
+
+    choice_of: list[_Choice | None] = [next_choice(coordinate) for coordinate in range(ranks)]
     for number in range(stage_map.stages * micro * len(kinds)):
-        start, *_, action = min(
-            (start, priority.index(action.kind), preference(action, ranks), action)
-            for coordinate in range(ranks)
-            for action, start in _startable(coordinate, stage_map, micro, times, split, limits[coordinate], state)
-        )
+        *_, action, start = min(choice for choice in choice_of if choice is not None)
         coordinate = stage_map.coordinates[action.stage]
         state.end[action] = state.free[coordinate] = start + times.of(action)
         state.next_micro[action.stage, action.kind] += 1
         state.live[coordinate] += CHANGE_OF_LIVE[action.kind]
         scheduled.append((start, number, action))
+        for affected in {coordinate, *stage_map.users(action)}:
+            choice_of[affected] = next_choice(affected)
     entries: list[Entry] = []
     for _, _, action in sorted(scheduled):
         entries += [action, *stage_map.messages(action)]

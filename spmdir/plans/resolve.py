@@ -49,8 +49,9 @@ def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> Shardi
     """Return the explicit plan, as `sharding_plan` does. The front ends call it without checks of the arguments."""
     mesh = as_mesh(mesh)
     parsed = _parse_plan(plan, model, mesh)
-    has_stages = parsed.pipeline is not None and parsed.pipeline.axis in mesh.sizes
-    return _fit_to_model(parsed, model, parsed.pipeline.other_axes(mesh) if has_stages else mesh)
+    if parsed.pipeline is not None and parsed.pipeline.axis in mesh.sizes:
+        mesh = parsed.pipeline.other_axes(mesh)
+    return _fit_to_model(parsed, model, mesh)
 
 
 def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:

@@ -41,7 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--times", default="1,1,1", metavar="F,I,W", help=times)
     message = "Seconds of a message between ranks (default: 0)."
     parser.add_argument("--message", type=float, default=0.0, metavar="SECONDS", help=message)
-    live = "For search: how many activations of a stage a rank may hold (default: one a stage)."
+    live = "For search: how many activations of a stage a rank may hold (default: no limit)."
     parser.add_argument("--live", type=number_parser("activations", 1, 2**20), metavar="N", help=live)
     check = "Check the order in FILE, a CSV of torch, with or without messages, and print it."
     parser.add_argument("--check", metavar="FILE", help=check)

@@ -194,7 +194,13 @@ def right() -> dict[str, dict[str, Any]]:
             "missing_rule": "warn", "pipeline": None, "cache": None, "compile": False,
         },
         "sharding_plan": {"plan": "fsdp", "model": model, **mesh},
-        "ShardingPlan": {"shardings": {"x": "dp: S(0)"}, "out_shardings": None, "activations": {}, "keep": ("dp",)},
+        "ShardingPlan": {
+            "shardings": {"x": "dp: S(0)"},
+            "out_shardings": None,
+            "activations": {},
+            "keep": ("dp",),
+            "pipeline": None,
+        },
         "op_strategies": {
             "name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": (), "why": False,
         },

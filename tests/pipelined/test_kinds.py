@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.core.errors import SpmdirError
@@ -30,6 +30,7 @@ def seconds(kind: str, ranks: int, micro: int, stages: int, live: int | None = N
         ("zbv", 4, 8, 8, None, 25.5),
         ("search", 4, 8, 4, 8, 27),
         ("search", 4, 8, 8, 16, 25.5),
+        ("search", 4, 8, 4, None, 27),
     ],
 )
 def test_equal_stages_take_the_published_time(
@@ -72,6 +73,34 @@ def test_any_order_is_complete_ordered_within_its_memory_and_above_the_bound(dat
     assert timeline.seconds >= lower_bound(order.stage_map, micro, times, order.is_split) * (1 - 1e-12)
     if live is not None:
         assert max(timeline.peak_saved) <= live
+
+
+@pytest.mark.parametrize(("ranks", "share"), [(4, 1), (4, 2), (8, 1)])
+@pytest.mark.parametrize("costs", [(1, 1, 1), (1, 1.3, 0.7)])
+@pytest.mark.parametrize("message", [0, 0.1])
+def test_a_search_is_within_three_percent_of_the_bound(
+    ranks: int, share: int, costs: tuple[float, float, float], message: float
+):
+    forward, input_gradient, weight_gradient = (cost * ranks for cost in costs)
+    times = equal_stages(ranks * share, forward, input_gradient, weight_gradient, message)
+    order = make_order("search", ranks, 2 * ranks, times)
+    bound = lower_bound(order.stage_map, order.micro, times, order.is_split)
+    assert bound * (1 - 1e-9) <= replay(order, times).seconds <= 1.03 * bound
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_a_search_is_never_slower_than_another_kind(data: st.DataObject):
+    ranks, share = data.draw(st.integers(2, 3)), data.draw(st.integers(1, 2))
+    micro = ranks * data.draw(st.integers(1, 2))
+    seconds = [
+        data.draw(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=n, max_size=n)) for n in [ranks * share] * 3
+    ]
+    times = StageTimes(*seconds, data.draw(st.sampled_from((0.0, 0.3, 3.0))))
+    search = replay(make_order("search", ranks, micro, times), times).seconds
+    for kind in KINDS:
+        if kind != "search" and (kind != "zbv" or share == 2):
+            assert search <= replay(make_order(kind, ranks, micro, times), times).seconds * (1 + 1e-5)
 
 
 def test_a_kind_that_does_not_fit_says_what_it_needs():
