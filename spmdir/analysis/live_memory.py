@@ -29,7 +29,7 @@ from spmdir.dialects.ring_ops import RotationOp
 from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import global_type, sharding_of, signature_name
+from spmdir.dialects.values import global_type, sharding_of, signature_name, updated_arguments
 from spmdir.reshard.allocations import Allocations, allocate_alone, allocate_bucket
 from spmdir.reshard.buffers import ARRIVES, Sized, copies_strided_operand, keeps_operand, step_buffers
 from spmdir.reshard.cost import local_bytes, local_shape
@@ -84,6 +84,7 @@ class LiveMemory:
         inputs, outputs: the buffers of arguments and constants, and the buffers of results.
         memory_steps: op → the buffers that it allocates and reads, step by step. Constants have no steps.
         copied: offload or reload → the bytes that it copies.
+        overwritten: op → the buffers of arguments that its results overwrite.
     """
 
     buffers: tuple[Buffer, ...]
@@ -92,6 +93,7 @@ class LiveMemory:
     outputs: tuple[int, ...]
     memory_steps: Mapping[Operation, tuple[MemoryStep, ...]]
     copied: Mapping[HostCopyOp, float] = attrs.field(factory=dict)
+    overwritten: Mapping[Operation, tuple[int, ...]] = attrs.field(factory=dict)
 
     @property
     def host_bytes(self) -> float:
@@ -157,8 +159,57 @@ class _Tracer:
         memory_steps: dict[Operation, tuple[MemoryStep, ...]] = {}
         for op in ops:
             memory_steps[op] = () if isinstance(op, ConstantOp) else tuple(self._memory_steps(op))
-        outputs = tuple(self.buffer[value] for value in ir.terminator(self.function).operands)
-        return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, memory_steps, self.copied)
+        outputs = [self.buffer[value] for value in ir.terminator(self.function).operands]
+        overwritten = self._write_updates(memory_steps, outputs)
+        return LiveMemory(
+            tuple(self.buffers), tuple(self.values), inputs, tuple(outputs), memory_steps, self.copied, overwritten
+        )
+
+    def _write_updates(
+        self, memory_steps: dict[Operation, tuple[MemoryStep, ...]], outputs: list[int]
+    ) -> dict[Operation, tuple[int, ...]]:
+        """Let results of the kind "update" overwrite their arguments, and return op → the buffers that it overwrites.
+
+        The new value is copied into the buffer of the argument as soon as it is computed, and its own buffer is freed.
+        Ops after the copy read the buffer of the argument. This requires that no op after the copy reads the old value.
+
+        Args:
+            memory_steps: as in `LiveMemory`; changed in place.
+            outputs: the buffers of the results; changed in place.
+        """
+        positions = {op: index for index, op in enumerate(memory_steps)}
+        last_read = {
+            buffer: index
+            for index, steps in enumerate(memory_steps.values())
+            for step in steps
+            for buffer in step.reads
+        }
+        copies: dict[int, int] = {}
+        overwritten: dict[Operation, tuple[int, ...]] = {}
+        for index, argument in updated_arguments(self.function).items():
+            value = ir.terminator(self.function).operands[index]
+            new, op = outputs[index], value.owner
+            old = self.buffer[argument] if argument is not None else new
+            has_own_buffer = self.values[new] is value and self.buffers[new].bytes == self.buffers[old].bytes
+            is_returned = outputs.count(new) > 1 or old in outputs
+            if not isinstance(op, Operation) or op not in positions or not has_own_buffer or is_returned:
+                continue
+            if last_read.get(old, -1) > positions[op]:
+                continue
+            copies[new] = old
+            memory_steps[op] = (*memory_steps[op], MemoryStep((), (new, old)))
+            overwritten[op] = (*overwritten.get(op, ()), old)
+        outputs[:] = [copies.get(buffer, buffer) for buffer in outputs]
+        new_of = {old: new for new, old in copies.items()}
+        holder: dict[int, int] = {}  # buffer of a new value that has been copied → buffer of its argument
+        for op, steps in memory_steps.items():
+            if any(buffer in holder for step in steps for buffer in step.reads):
+                memory_steps[op] = tuple(
+                    MemoryStep(step.allocates, tuple([holder.get(buffer, buffer) for buffer in step.reads]))
+                    for step in steps
+                )
+            holder.update({new_of[old]: old for old in overwritten.get(op, ())})
+        return overwritten
 
     def _memory_steps(self, op: ValueOp) -> list[MemoryStep]:
         """Return the memory steps of an op, and assign buffers to its results.

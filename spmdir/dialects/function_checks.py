@@ -33,6 +33,7 @@ from spmdir.dialects.values import (
     sharding_of,
     signature_kind,
     signature_name,
+    updated_arguments,
 )
 
 FUNCTION_ATTRIBUTES = (
@@ -52,7 +53,7 @@ GIVEN = "spmd.given"
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
-    "spmd.kind": ("parameter", "buffer", "input", "tangent", "late_buffer", "output", "mutation", "state"),
+    "spmd.kind": ("parameter", "buffer", "input", "tangent", "late_buffer", "output", "mutation", "update", "state"),
     "spmd.state": INITIAL_VALUES,
     "spmd.keep": (),
     "spmd.like": (),
@@ -103,6 +104,7 @@ def check_function(function: Any) -> None:
     _check_late_buffers(function)
     _check_states(function)
     _check_likes(function)
+    _check_updates(function)
     _check_user_annotations(function.attributes.get(GIVEN), mesh)
 
 
@@ -154,6 +156,17 @@ def _check_likes(function: Any) -> None:
             raise VerifyException(
                 f"result {index} is declared `spmd.like` '{name}' but has a different spmd.sharding; give both "
                 "the same sharding, or omit both"
+            )
+
+
+def _check_updates(function: Any) -> None:
+    """Raise VerifyException unless each result of the kind "update" has the name and type of an argument."""
+    for index, argument in updated_arguments(function).items():
+        if argument is None or argument.type != function.function_type.outputs.data[index]:
+            name = signature_name(function, "res_attrs", index)
+            raise VerifyException(
+                f"result {index} has spmd.kind = \"update\" and the name '{name}'; expected the name of an argument of "
+                "the same type, which the caller overwrites with the result"
             )
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from xdsl.dialects.builtin import DictionaryAttr, StringAttr
-from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
@@ -138,6 +138,22 @@ def layout_sources(function: Any) -> dict[int, int | None]:
         for argument_index in reversed(range(len(function.args)))
     }
     return {index: indices_by_name.get(name) for index, name in argument_names.items()}
+
+
+def updated_arguments(function: Any) -> dict[int, BlockArgument | None]:
+    """Return result index → argument, for results of the kind "update"; None if no argument has the name.
+
+    The caller overwrites the argument with the result, so a program may write the result into it.
+    """
+    updates = [
+        index
+        for index in range(len(function.function_type.outputs))
+        if signature_kind(function, "res_attrs", index) == "update"
+    ]
+    if not updates:
+        return {}
+    by_name = {signature_name(function, "arg_attrs", value.index): value for value in reversed(function.args)}
+    return {index: by_name.get(signature_name(function, "res_attrs", index)) for index in updates}
 
 
 def backward_ops(function: Any) -> set[Operation]:

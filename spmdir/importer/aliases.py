@@ -25,8 +25,8 @@ from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.memory_layouts import Layout, layout_of
-from spmdir.torch_interop.ops import HigherOrderOperator, schema_or_none
-from spmdir.torch_interop.schemas import is_mutable
+from spmdir.torch_interop.ops import HigherOrderOperator
+from spmdir.torch_interop.schemas import declares_aliases, is_mutable
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 _aten = torch.ops.aten
@@ -184,22 +184,13 @@ class _AliasTracer(EntrywiseInterpreter):
         source = next((value for value in inputs if value.layout.storage == layout.storage), None)
         if source is None and group:  # the value enters or leaves an inner graph
             source = next((value for value in reversed(group) if value.layout == layout), None)
-        is_declared = source is not None and _declares_aliases(call)
+        is_declared = source is not None and declares_aliases(call.target)
         is_exact = self._is_exact.get(call, True) and (source is None or source.is_exact)
         root = source.root_or_self if source and is_declared else None
         value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or is_exact, layout)
         if node.op == "placeholder":
             value.last_read_at = math.inf  # the caller may read it after the program
         group.append(value)
-
-
-def _declares_aliases(node: fx.Node) -> bool:
-    """Return whether the schema of a call declares that results share memory with arguments.
-
-    A call without a schema, such as that of an inner graph, counts as declared.
-    """
-    schema = schema_or_none(node.target)
-    return schema is None or any(returned.alias_info is not None for returned in schema.returns)
 
 
 def with_explicit_aliases(module: fx.GraphModule, examples: Sequence[Any]) -> fx.GraphModule:

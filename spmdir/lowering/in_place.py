@@ -1,24 +1,77 @@
-"""All-reduces that write into their operand, for programs that run without a compiler.
+"""Ops that write into memory that is no longer needed, in the program of a rank just before it runs.
 
-The functional `all_reduce` copies its operand first. If the operand is new memory without other users, such as the
-packed buffer of a bucket, the copy is not needed:
+**Updates.** The caller overwrites its state with results of the program. Each new value is copied into the old one as
+soon as it is computed, and its own memory is freed. So a step never holds the old and the new state at once:
+
+    new_exp_avg = lerp(exp_avg, g)        →   exp_avg_1 = copy_(exp_avg, lerp(exp_avg, g))
+    new_w = addcdiv(w, new_exp_avg, …)        w_1 = copy_(w, addcdiv(w, exp_avg_1, …))
+
+**All-reduces**, for programs that run without a compiler. The functional `all_reduce` copies its operand first. If the
+operand is new memory without other users, such as the packed buffer of a bucket, the copy is not needed:
 
     bucket = cat(gradients); all_reduce(bucket)   →   bucket = cat(gradients); all_reduce_(bucket)
 
-The simulator and Inductor need the functional program, so this change is made just before a program runs.
+The simulator needs the functional program, and Inductor the functional all-reduces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import fx
 
 from spmdir.lowering.ranges import aten
-from spmdir.lowering.site import functional
+from spmdir.lowering.site import WAIT, functional
+from spmdir.torch_interop.schemas import declares_aliases
 
-IN_PLACE = functional.all_reduce_.default
+REDUCE = functional.all_reduce_.default
+COPY = aten.copy_.default
+IN_PLACE = frozenset({REDUCE, COPY})
+"""The ops that write to an operand, which only users of their result read afterwards."""
 
 _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addmm.default, aten.sum.dim_IntList})
 """Ops whose result is always new memory."""
+
+
+_MAY_RETURN_OPERAND = frozenset(
+    {aten.contiguous.default, aten.reshape.default, aten.einsum.default, aten.to.dtype, aten.flatten.using_ints, WAIT}
+)
+"""Ops whose result may be an operand, or a view of it, though their schema does not say so."""
+
+
+def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None:
+    """Copy new values into the arguments that they replace, where no later op reads the old value.
+
+    The graph changes in place. The caller generates the code. The result of a copied value is the argument itself.
+
+    Args:
+        arguments: index of a result → index of the argument that the caller overwrites with it.
+    """
+    nodes = list(program.graph.nodes)
+    placeholders, output = program.graph.find_nodes(op="placeholder"), nodes[-1]
+    position = {node: index for index, node in enumerate(nodes)}
+    viewed: dict[fx.Node, frozenset[fx.Node]] = {}  # node → the placeholders whose memory it may be in
+    last_use: dict[fx.Node, int] = {}
+    for index, node in enumerate(nodes):
+        used = frozenset().union(*(viewed[operand] for operand in node.all_input_nodes))
+        last_use.update(dict.fromkeys(used, index))
+        viewed[node] = frozenset([node]) if node.op == "placeholder" else used if _may_view(node) else frozenset()
+    results = list(output.args[0])  # type: ignore[arg-type]  # emit returns a tuple
+    for index, argument in arguments.items():
+        value, old_value = results[index], placeholders[argument]
+        if not isinstance(value, fx.Node) or viewed[value] or results.count(value) > 1:
+            continue
+        if value.op != "call_function" or last_use.get(old_value, -1) > position[value]:
+            continue
+        with program.graph.inserting_after(value):
+            copy = program.graph.call_function(COPY, (old_value, value))
+        copy.meta.update(value.meta)
+        value.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+
+
+def _may_view(node: fx.Node) -> bool:
+    """Return whether the result of a node may be in the memory of an operand."""
+    return node.target in _MAY_RETURN_OPERAND or declares_aliases(node.target)
 
 
 def reduce_in_place(program: fx.GraphModule) -> None:
@@ -28,7 +81,7 @@ def reduce_in_place(program: fx.GraphModule) -> None:
     """
     for node in program.graph.find_nodes(op="call_function", target=functional.all_reduce.default):
         if _is_unshared(node.args[0]):
-            node.target = IN_PLACE
+            node.target = REDUCE
 
 
 def _is_unshared(value: object) -> bool:

@@ -27,6 +27,6 @@ def extract_results(program: fx.GraphModule, results: Set[int]) -> fx.GraphModul
 
 def _has_effect(node: fx.Node) -> bool:
     """Return whether a node must remain even if no node uses its result."""
-    if node.target is IN_PLACE:  # only its result reads the memory that it writes to
+    if node.target in IN_PLACE:
         return False
     return node.op in ("placeholder", "output") or is_mutable(node.target) or is_random(node.target)

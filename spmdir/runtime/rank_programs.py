@@ -15,7 +15,9 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.symbolic.symbols import size_places
 from spmdir.dialects import ir
 from spmdir.dialects.size_ops import open_sizes
+from spmdir.dialects.values import updated_arguments
 from spmdir.lowering.emit import lower_to_fx
+from spmdir.lowering.in_place import write_updates
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.pipeline.remaining_passes import bind_sizes, localize, remaining_passes
 from spmdir.runtime.digests import agreement
@@ -251,7 +253,12 @@ class RankGraph:
         return agreement((self.module, self.graph))
 
     def connect(self, ranks: Ranks) -> None:
-        """Prepare the graph to run, in place; all ranks must call this, because it creates process groups."""
+        """Prepare the graph to run, in place; all ranks must call this, because it creates process groups.
+
+        Results of the kind "update" are written into the arguments that they replace.
+        """
+        updated = updated_arguments(ir.main_function(self.module))
+        write_updates(self.graph, {result: value.index for result, value in updated.items() if value is not None})
         ranks.connect(self.graph)
 
     def part(self, results: Set[int]) -> fx.GraphModule:

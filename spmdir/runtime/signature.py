@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 from torch import Tensor
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 
 from spmdir.core.errors import ShardingError
@@ -154,25 +154,45 @@ def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result
         yield argument_of_name[signature_name(function, "res_attrs", result.index)], result
 
 
-def replicate_input_updates(module: ModuleOp, capture: Capture) -> None:
-    """Annotate the new values of inputs that the program writes to as replicated, before shardings are decided.
+def annotate_updates(module: ModuleOp, capture: Capture, *, whole_inputs: bool = True) -> None:
+    """Annotate the results that are new values of arguments, before shardings are decided.
 
-    The caller passed global inputs, so each rank needs the whole new value.
+    - A new entry of the state gets the kind "update": the caller overwrites the old one with it.
+    - The new value of an input that the program writes to is replicated, because the caller passed a global input, so
+      each rank needs the whole new value.
 
     Args:
         capture: the trace of the module. The leaves of its state come before its inputs.
+        whole_inputs: whether callers pass global inputs, not shards.
     """
     function, replicated = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
     kinds = [signature_kind(function, "arg_attrs", value.index) for value in function.args]
     input_indices = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]
     state_tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
+    state_names = {signature_name(function, "arg_attrs", index) for index in input_indices[:state_tensors]}
     input_names = {signature_name(function, "arg_attrs", index) for index in input_indices[state_tensors:]}
+    new_state = _new_state(function, len(capture.outputs), capture.state)
     attributes = []
     for index in range(len(function.function_type.outputs)):
         attributes_of_result = function_attrs(function, "res_attrs", index)
+        name = signature_name(function, "res_attrs", index)
         is_mutation = signature_kind(function, "res_attrs", index) == "mutation"
-        if is_mutation and signature_name(function, "res_attrs", index) in input_names:
+        if is_mutation and whole_inputs and name in input_names:
             attributes_of_result = {**attributes_of_result, "spmd.sharding": replicated}
             attributes_of_result.pop("spmd.like", None)
+        elif Result(index) in new_state and name in state_names:
+            attributes_of_result["spmd.kind"] = StringAttr("update")
         attributes.append(DictionaryAttr(attributes_of_result))
     function.res_attrs = ArrayAttr(attributes)
+
+
+def _new_state(function: FuncOp, returned: int, state_leaves: Sequence[Any]) -> list[Any]:
+    """Return the leaves of the new state of a step: results and numbers.
+
+    Args:
+        returned: the number of leaves of the output.
+        state_leaves: the leaves of the old state.
+    """
+    count = len(function.function_type.outputs.data)
+    results: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
+    return results[returned : returned + len(state_leaves)]

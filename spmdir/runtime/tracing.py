@@ -41,7 +41,7 @@ from spmdir.runtime.pipelined_parallel import StagePrograms
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_sizes, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp
-from spmdir.runtime.signature import Argument, Signature, read_signature, replicate_input_updates
+from spmdir.runtime.signature import Argument, Signature, annotate_updates, read_signature
 from spmdir.runtime.traces import Traced
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop import pytree
@@ -173,8 +173,7 @@ class Tracing:
                 module = import_fx(
                     capture.program, setup.mesh, plan, out_shardings=out_shardings, missing_rule=self.missing_rule
                 )
-            if not setup.local_inputs:
-                replicate_input_updates(module, capture)
+            annotate_updates(module, capture, whole_inputs=not setup.local_inputs)
             examples = open_sizes(module).hints
             if setup.local_inputs and examples:
                 setup = attrs.evolve(setup, pipeline=allow_different_sizes(setup.pipeline, module))

@@ -32,7 +32,7 @@ from spmdir.plans.activations import constrained_activations
 from spmdir.plans.module_names import modules_of, values_by_module
 from spmdir.plans.resolve import sharding_plan
 from spmdir.runtime.capture import Capture, capture_step
-from spmdir.runtime.signature import replicate_input_updates
+from spmdir.runtime.signature import annotate_updates
 from spmdir.runtime.training import TrainingStep, training_step
 from spmdir.sweep.candidate import RECIPE_AXES, MeshRecipe
 from spmdir.sweep.workload import Workload, layers_in
@@ -85,7 +85,7 @@ def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions)
     program = _with_activations(captured, plan, model)
     plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
     module = import_fx(program, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
-    replicate_input_updates(module, capture)
+    annotate_updates(module, capture)
     return module, captured
 
 

@@ -62,6 +62,15 @@ def is_mutable(target: Any) -> bool:
     return getattr(schema_or_none(target), "is_mutable", False)
 
 
+def declares_aliases(target: Any) -> bool:
+    """Return whether the schema of `target` declares that results share memory with arguments.
+
+    A target without a schema, such as an inner graph, counts as declared.
+    """
+    schema = schema_or_none(target)
+    return schema is None or any(returned.alias_info is not None for returned in schema.returns)
+
+
 @cache
 def reason_against(target: Any) -> str:
     """Return the reason why programs may not call an overload, in the words of the table of ops; "" if they may."""

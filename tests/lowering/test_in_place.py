@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 
-from spmdir.lowering.in_place import IN_PLACE, reduce_in_place
+from spmdir.lowering.in_place import COPY, REDUCE, reduce_in_place, write_updates
 from spmdir.lowering.site import WAIT, functional
 from spmdir.runtime.program_parts import extract_results
 
@@ -39,11 +39,51 @@ def program(kind: str) -> fx.GraphModule:
 def test_only_new_memory_that_nothing_else_reads_is_written_to(kind: str, in_place: int) -> None:
     found = program(kind)
     reduce_in_place(found)
-    assert len(found.graph.find_nodes(op="call_function", target=IN_PLACE)) == in_place
+    assert len(found.graph.find_nodes(op="call_function", target=REDUCE)) == in_place
 
 
 def test_a_part_of_a_program_leaves_out_sums_that_it_does_not_need() -> None:
     found = program("bucket")
     reduce_in_place(found)
-    assert not extract_results(found, {1}).graph.find_nodes(op="call_function", target=IN_PLACE)
-    assert extract_results(found, {0}).graph.find_nodes(op="call_function", target=IN_PLACE)
+    assert not extract_results(found, {1}).graph.find_nodes(op="call_function", target=REDUCE)
+    assert extract_results(found, {0}).graph.find_nodes(op="call_function", target=REDUCE)
+
+
+def updates(kind: str) -> fx.GraphModule:
+    """Return a program whose second result is the new value of its argument."""
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    view = graph.call_function(aten.t.default, (x,))
+    before = graph.call_function(aten.add.Tensor, (view if kind == "view read before" else x, y))
+    new = {
+        "view of another argument": lambda: graph.call_function(aten.t.default, (y,)),
+        "the argument": lambda: x,
+    }.get(kind, lambda: graph.call_function(aten.mul.Tensor, (x, y)))()
+    after = graph.call_function(aten.add.Tensor, (view, y) if kind == "view read after" else (before, new))
+    graph.output((after, new, *((x,) if kind == "returned" else (new,) if kind == "returned twice" else ())))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_place"),
+    [
+        ("read before", True),
+        ("view read before", True),
+        ("view read after", False),
+        ("returned", False),
+        ("returned twice", False),
+        ("view of another argument", False),
+        ("the argument", False),
+    ],
+)
+def test_a_new_value_overwrites_its_argument_if_nothing_reads_the_old_one_afterwards(kind: str, in_place: bool) -> None:
+    expected = updates(kind)(*(arguments := (torch.rand(3, 3), torch.rand(3, 3))))
+    program = updates(kind)
+    write_updates(program, {1: 0})
+    program.recompile()
+    assert len(program.graph.find_nodes(op="call_function", target=COPY)) == in_place
+    results = program(*arguments)
+    assert all(map(torch.equal, results, expected))
+    assert (results[1] is arguments[0]) == (in_place or kind == "the argument")
+    part = extract_results(program, {0}) if in_place else program
+    assert bool(part.graph.find_nodes(op="call_function", target=COPY)) == in_place  # result 0 reads the new value

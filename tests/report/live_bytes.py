@@ -11,7 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.dialects import ir
-from spmdir.dialects.values import sharding_of
+from spmdir.dialects.values import sharding_of, updated_arguments
+from spmdir.lowering.in_place import write_updates
 from spmdir.simulator.distribution import local_tensor
 from tests.models import cases
 
@@ -92,4 +93,6 @@ def _peak(module: ModuleOp, inputs: Sequence[Tensor], rank: int) -> int:
         local_tensor(tensor, sharding_of(value) or spmdir.Sharding(), ir.mesh(module), rank).clone()
         for value, tensor in zip(ir.main_function(module).args, inputs, strict=True)
     ]
-    return peak_of(spmdir.lower_to_fx(module, rank), arguments)
+    graph, updated = spmdir.lower_to_fx(module, rank), updated_arguments(ir.main_function(module))
+    write_updates(graph, {result: argument.index for result, argument in updated.items() if argument is not None})
+    return peak_of(graph, arguments)

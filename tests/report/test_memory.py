@@ -124,6 +124,32 @@ func.func @f(%x: tensor<64x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, {befo
     assert modelled == measured
 
 
+@pytest.mark.parametrize(
+    ("last_use", "peak"),
+    [
+        ("%n", 4 * 256),  # the three arguments, and one new value at a time
+        ("%w", 4 * 256 + 4),  # the old w is used after the new one, so both are held during the sum
+    ],
+)
+def test_a_new_value_of_the_state_is_written_over_the_old_one_that_nothing_uses_afterwards(
+    last_use: str, peak: int
+) -> None:
+    modelled, measured = of_text(
+        MESH
+        + f"""
+func.func @step(%w: tensor<8x8xf32> {REPLICATED}, %m: tensor<8x8xf32> {REPLICATED}, %x: tensor<8x8xf32> {REPLICATED})
+    -> (tensor<8x8xf32> {{spmd.name = "w", spmd.kind = "update", spmd.sharding = #spmd.sharding<@mesh>}},
+        tensor<8x8xf32> {{spmd.name = "m", spmd.kind = "update", spmd.sharding = #spmd.sharding<@mesh>}},
+        tensor<f32> {REPLICATED}) {{
+  %n = aten.add.Tensor(%m, %x) : tensor<8x8xf32> <>
+  %v = aten.sub.Tensor(%w, %n) : tensor<8x8xf32> <>
+  %s = aten.sum({last_use}) : tensor<f32> <>
+  return %v, %n, %s : tensor<8x8xf32>, tensor<8x8xf32>, tensor<f32>
+}}"""
+    )
+    assert modelled == measured == peak
+
+
 def test_results_are_classed_by_the_arguments_that_they_renew_or_are_gradients_of() -> None:
     found = report(
         """

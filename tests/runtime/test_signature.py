@@ -9,7 +9,7 @@ from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.pipeline.pipeline import run_passes
 from spmdir.runtime.capture import capture_step
-from spmdir.runtime.signature import read_signature, replicate_input_updates
+from spmdir.runtime.signature import annotate_updates, read_signature
 
 MESH = Mesh({"a": 2})
 X = torch.ones(4)
@@ -18,8 +18,7 @@ X = torch.ones(4)
 def signature_of(step, state, shardings, whole=False):
     capture = capture_step(step, state, (X,), torch.device("cpu"))
     module = import_fx(capture.program, MESH, shardings, out_shardings=capture.result_shardings(None))
-    if whole:
-        replicate_input_updates(module, capture)
+    annotate_updates(module, capture, whole_inputs=whole)
     function = ir.main_function(run_passes(module, "propagate"))
     return function, read_signature(function, len(capture.outputs), capture.state)
 

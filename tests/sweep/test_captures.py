@@ -11,7 +11,7 @@ from spmdir.importer.importer import import_fx
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import sharding_plan
 from spmdir.runtime.capture import capture_step
-from spmdir.runtime.signature import replicate_input_updates
+from spmdir.runtime.signature import annotate_updates
 from spmdir.runtime.training import training_step
 from spmdir.sweep.candidate import RECIPE_AXES, candidates
 from spmdir.sweep.captures import CaptureOptions, imported
@@ -34,5 +34,5 @@ def test_shared_trace_is_the_trace_under_a_plan(recipe: str, tmp_path: Path) -> 
         capture = capture_step(step.micro_step, state, case.batch, torch.device("cpu"))
     plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
     own = import_fx(capture.program, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
-    replicate_input_updates(own, capture)
+    annotate_updates(own, capture)
     assert shared.is_structurally_equivalent(own)

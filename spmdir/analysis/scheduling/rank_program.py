@@ -49,7 +49,7 @@ from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.shapes.views import VIEWS
 from spmdir.schedule.memory import memory_of_tasks
-from spmdir.schedule.program import KernelCost, Program, Task, Transfer
+from spmdir.schedule.program import KernelCost, MemoryStep, Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.roofline import Work
 
@@ -74,7 +74,7 @@ def rank_program(
     """Return the tasks of a localized function, and the ops of each task.
 
     A task with side effects, such as one that draws random numbers, needs the previous task with side effects. A
-    recomputed task needs the original task.
+    recomputed task needs the original task. A task that overwrites an argument needs all tasks that read the old value.
 
     Args:
         memory: the buffers of the function; computed if None.
@@ -100,6 +100,7 @@ def rank_program(
     original_of = originals(function)
     with_effects = [index for index, (_, ops) in enumerate(units) if not all(map(_has_no_effects, ops))]
     previous_with_effects = {later: earlier for earlier, later in itertools.pairwise(with_effects)}
+    readers = _readers(memory_steps, memory.overwritten)
     tasks = []
     for index, ((note, ops), task_memory) in enumerate(
         zip(units, memory_of_tasks(memory_steps, memory.buffers, memory.outputs), strict=True)
@@ -107,6 +108,10 @@ def rank_program(
         name, op_name = _name(note, ops)
         needs = {producer_unit[operand] for op in ops for operand in op.operands if operand in producer_unit}
         needs.update([producer_unit[original_of[op]] for op in ops if op in original_of])
+        needs.update([
+            reader for op in ops for buffer in memory.overwritten.get(op, ()) for reader in readers[buffer]
+            if reader < index
+        ])  # fmt: skip
         needs.discard(index)
         if index in previous_with_effects:
             needs.add(previous_with_effects[index])
@@ -122,6 +127,22 @@ def rank_program(
         )  # fmt: skip
         tasks.append(task)
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in units)
+
+
+def _readers(
+    memory_steps: Sequence[Sequence[MemoryStep]], overwritten: Mapping[Operation, tuple[int, ...]]
+) -> dict[int, list[int]]:
+    """Return overwritten buffer → the units that read it.
+
+    Args:
+        memory_steps: those of each unit.
+    """
+    readers: dict[int, list[int]] = {buffer: [] for buffers in overwritten.values() for buffer in buffers}
+    for index, steps in enumerate(memory_steps if readers else ()):
+        for buffer in dict.fromkeys(buffer for step in steps for buffer in step.reads):
+            if buffer in readers:
+                readers[buffer].append(index)
+    return readers
 
 
 def _has_no_effects(op: Operation) -> bool:
