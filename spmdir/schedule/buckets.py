@@ -30,7 +30,7 @@ import attrs
 import numpy as np
 
 from spmdir.core.progress import say
-from spmdir.schedule.mobility import advance_outputs, find_following, find_intervals, find_preparing, is_view
+from spmdir.schedule.mobility import advance_transfers, find_following, find_intervals, find_preparing, is_view
 from spmdir.schedule.program import Program
 
 LEAST_LATENCY_SHARE = 0.1
@@ -49,7 +49,7 @@ def merge_collectives(program: Program, keys: Mapping[int, Hashable], memory: fl
         keys: collective → key. Only collectives with equal keys are merged.
         memory: bytes that may be live. The peak of the given order is allowed even if it is larger.
     """
-    items: list[Item] = [(task,) for task in advance_outputs(program)]
+    items: list[Item] = [(task,) for task in advance_transfers(program)]
     memory = max(memory, float(_live_bytes(program, items)[0].max(initial=0.0)))
     latency_weight = _transfer_share(program)
     for key in dict.fromkeys(keys.values()):

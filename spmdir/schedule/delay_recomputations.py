@@ -1,7 +1,9 @@
-"""Delay recomputed tasks until their users can run.
+"""Delay tasks that could run much earlier than their users: recomputations, and tasks that compute from arguments.
 
 The operands of a recomputed task are held in memory, so the task is ready at any time. If it runs early, its result is
-held as long as the original was, and the task is no longer available to hide a later transfer.
+held as long as the original was, and the task is no longer available to hide a later transfer. The same is true of
+tasks that compute from arguments alone, such as the weight decay of AdamW. If they fill the gaps of the forward, a step
+holds a second copy of all parameters.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import attrs
 
 from spmdir.schedule.program import Program
 
+SMALL = 4096
+"""The largest number of bytes of a small value, such as a learning rate or a count of steps."""
+
 
 def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Program:
-    """Return the program in which a recomputed task also needs whatever else its first user needs.
+    """Return the program in which a delayed task also needs whatever else its first user needs.
 
-    If the first user needs a wait, the recomputed task needs the start instead. Then it can run during the transfer.
-    If the first user is recomputed too, the needs of its own first user count. A task without users is unchanged.
+    If the first user of a recomputed task needs a wait, the task needs the start instead. Then it can run during the
+    transfer. If the first user is delayed too, the needs of its own first user count. A need that follows the delayed
+    task is replaced by its own needs, so the given order stays legal. A task without users is unchanged.
 
     For example, h uses the recomputed f and the wait w of the start s. Then f needs s too, and runs while s transfers.
 
@@ -25,23 +31,55 @@ def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Progr
         is_repeated: for each task, whether it is recomputed. False for collectives: they may start early to be hidden.
     """
     tasks = program.tasks
+    is_ready = _ready_from_start(program)
+    is_delayed = [is_repeated[i] or (is_ready[i] and bool(task.allocates)) for i, task in enumerate(tasks)]
     first_user: dict[int, int] = {}
     for index, task in enumerate(tasks):
         for need in task.needs:
             first_user.setdefault(need, index)
-    # for each recomputed task, its additional needs; for each other task, its needs that are not recomputed
-    delaying_needs: list[set[int]] = [set() for _ in tasks]
-    for index in reversed(range(len(tasks))):
-        if not is_repeated[index]:
-            delaying_needs[index] = {_start_of(program, need) for need in tasks[index].needs if not is_repeated[need]}
-        elif index in first_user:
-            # A need that follows the recomputed task is left out, so the given order stays legal.
-            delaying_needs[index] = {need for need in delaying_needs[first_user[index]] if need < index}
-    delayed_tasks = [
-        attrs.evolve(task, needs=tuple(sorted({*task.needs, *delaying_needs[index]}))) if is_repeated[index] else task
+    # for each delayed task, its additional needs; for each other task, its needs that are not delayed
+    delaying_needs = [
+        set() if is_delayed[index] else {need for need in task.needs if not is_delayed[need]}
         for index, task in enumerate(tasks)
     ]
+    for index in reversed(range(len(tasks))):
+        if is_delayed[index] and index in first_user:
+            delaying_needs[index] = _earlier_needs(index, delaying_needs[first_user[index]], delaying_needs)
+    delayed_tasks = []
+    for index, task in enumerate(tasks):
+        if is_delayed[index]:
+            needs = {_start_of(program, need) if is_repeated[index] else need for need in delaying_needs[index]}
+            task = attrs.evolve(task, needs=tuple(sorted({*task.needs, *needs})))
+        delayed_tasks.append(task)
     return attrs.evolve(program, tasks=tuple(delayed_tasks))
+
+
+def _ready_from_start(program: Program) -> list[bool]:
+    """Return for each task whether it only reads arguments and small values computed from them, and is memory-bound.
+
+    A task that is bound by compute may run early, because it can hide a transfer.
+    """
+    arguments = {*program.inputs}
+    is_small = [buffer.bytes <= SMALL for buffer in program.buffers]
+    is_ready: list[bool] = []
+    for task in program.tasks:
+        is_cheap = task.transfer is None and task.waits_for is None and task.kernel_cost.bound != "compute"
+        reads_little = all(buffer in arguments or is_small[buffer] for buffer in task.reads)
+        is_ready.append(is_cheap and reads_little and all(is_ready[need] for need in task.needs))
+    return is_ready
+
+
+def _earlier_needs(task: int, needs: set[int], needs_of: Sequence[set[int]]) -> set[int]:
+    """Return `needs`, in which each that follows `task` is replaced by its own needs."""
+    earlier, pending, visited = set(), list(needs), set(needs)
+    while pending:
+        need = pending.pop()
+        if need < task:
+            earlier.add(need)
+        else:
+            pending += needs_of[need] - visited
+            visited |= needs_of[need]
+    return earlier
 
 
 def _start_of(program: Program, task: int) -> int:

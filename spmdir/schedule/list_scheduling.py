@@ -39,7 +39,7 @@ from spmdir.core.progress import say
 from spmdir.schedule.deadlines import LEAST_SECONDS, Deadlines
 from spmdir.schedule.memory import live_bytes
 from spmdir.schedule.memory_headroom import Headroom
-from spmdir.schedule.mobility import advance_outputs, find_conflicts
+from spmdir.schedule.mobility import advance_transfers, find_conflicts
 from spmdir.schedule.program import Program, Transfer, reorder_tasks
 from spmdir.schedule.simulate import Links, simulate
 
@@ -52,25 +52,28 @@ late and its result is held for the shortest time. With a large factor, it start
 
 
 def order_tasks(program: Program, memory_limit: float | None = None) -> tuple[int, ...]:
-    """Return an order of the tasks that takes no longer than the given order: the fastest that fits into memory.
+    """Return the fastest known order of the tasks that fits into memory; the given order if none fits.
+
+    If the given order fits, the result takes no longer.
 
     Args:
-        memory_limit: bytes. The peak of the given order is allowed even if it is above the limit. None: that peak.
+        memory_limit: bytes. If no order below the limit is known, the peak of the given order is allowed, or that of
+            `advance_transfers` if it is lower. None: the peak of the given order.
     """
     before = simulate(program)
-    limit = before.peak_bytes if memory_limit is None else max(memory_limit, before.peak_bytes)
-    initial, live = advance_outputs(program), before.live
+    initial, live = advance_transfers(program), before.live
     if initial != before.order:
         live = live_bytes(program, initial)
-        if max(live) > limit:
+        if max(live) > before.peak_bytes:
             initial, live = before.order, before.live
+    limit = before.peak_bytes if memory_limit is None else max(memory_limit, *live)
     renumbered, live = reorder_tasks(program, initial), [live[task] for task in initial]
-    runs = [before]
+    runs = [before, *([simulate(program, tuple(initial))] if initial != before.order else [])]
     for slack in SLACKS:
         positions = ListScheduler(renumbered, limit, live, slack).run()
         runs.append(simulate(program, tuple(initial[position] for position in positions)))
     runs.sort(key=lambda run: run.seconds)
-    return next(run.order for run in runs if run is before or run.peak_bytes <= limit)
+    return next((run.order for run in runs if run.peak_bytes <= limit), before.order)
 
 
 class ListScheduler:

@@ -121,19 +121,25 @@ def find_conflicts(program: Program, task: int, in_flight: Iterable[int]) -> lis
     ]
 
 
-def advance_outputs(program: Program) -> tuple[int, ...]:
-    """Return an order that runs the transfers of results as early as possible. Other tasks keep their order.
+def advance_transfers(program: Program) -> tuple[int, ...]:
+    """Return an order that runs transfers of results, and transfers that free memory, as early as possible.
 
-    A task moves if it is a transfer, a wait or a view, and all its users move too.
+    Other tasks keep their order. A task moves if it is a transfer, a wait or a view, and all its users move too. A
+    transfer whose result is smaller than its operand moves regardless of its users, such as a reduce-scatter of a
+    gradient, and so does the conversion of its operand. Otherwise, all gradients would be held until the end of the
+    backward.
     """
     tasks = program.tasks
     needs = [task.needs for task in tasks]
     users = find_users(needs)
+    shrinks = _shrinking(program)
     moves = [False] * len(tasks)
     for index in reversed(range(len(tasks))):
         task = tasks[index]
         may_move = task.transfer is not None or task.waits_for is not None or is_view(program, index)
-        moves[index] = may_move and all(moves[user] for user in users[index])
+        users_move = all(moves[user] for user in users[index])
+        converts = bool(users[index]) and len({*task.reads}) == 1 and task.kernel_cost.bound != "compute"
+        moves[index] = (may_move and shrinks[index]) or ((may_move or converts) and users_move)
     # A task that moves has the place of the last task that it needs, and follows it there.
     tasks_at: list[list[int]] = [[] for _ in tasks]
     place: list[int] = []
@@ -141,3 +147,26 @@ def advance_outputs(program: Program) -> tuple[int, ...]:
         place.append(max([place[need] for need in task.needs]) if moves[index] and task.needs else index)
         tasks_at[place[index]].append(index)
     return tuple([index for tasks_at_place in tasks_at for index in tasks_at_place])
+
+
+def _shrinking(program: Program) -> list[bool]:
+    """Return for each task whether it ends a transfer whose result is smaller than the operands that it frees.
+
+    An operand is freed if no other task reads it. A copy to the host has no result.
+    """
+    tasks, sizes = program.tasks, [buffer.bytes for buffer in program.buffers]
+    readers = [0] * len(sizes)
+    for buffer in (*program.inputs, *program.outputs, *(b for task in tasks for b in {*task.reads})):
+        readers[buffer] += 1
+    shrinks: list[bool] = []
+    for task in tasks:
+        is_wait = task.waits_for is not None
+        parts = [tasks[task.waits_for], task] if is_wait else [task]  # type: ignore[index]
+        is_start = task.transfer is not None and not task.is_blocking
+        allocated = {buffer for part in parts for buffer in part.allocates}
+        reads = [buffer for part in parts for buffer in {*part.reads} if buffer not in allocated]
+        freed = {buffer for buffer in reads if reads.count(buffer) == readers[buffer]}
+        held = sum(sizes[b] for b in allocated if readers[b] > sum(b in part.reads for part in parts))
+        ends_transfer = is_wait or (task.transfer is not None and not is_start)
+        shrinks.append(ends_transfer and 0 < held < sum(map(sizes.__getitem__, freed)))
+    return shrinks

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spmdir.schedule.list_scheduling import ListScheduler, order_tasks
 from spmdir.schedule.memory import peak_bytes
-from spmdir.schedule.mobility import advance_outputs
+from spmdir.schedule.mobility import advance_transfers
 from spmdir.schedule.program import Program, Task, Transfer, reorder_tasks
 from spmdir.schedule.simulate import simulate
 from tests.schedule.orders import check_order
@@ -41,7 +41,7 @@ def test_an_order_holds_no_more_than_its_limit_or_what_the_given_one_holds(progr
 @settings(max_examples=400)
 @given(programs(are_async=True), st.sampled_from([1.1, 20.0]))
 def test_no_list_that_sends_late_or_early_takes_less_time_than_the_order(program: Program, slack: float) -> None:
-    limit, first = 2 * sum(buffer.bytes for buffer in program.buffers), advance_outputs(program)
+    limit, first = 2 * sum(buffer.bytes for buffer in program.buffers), advance_transfers(program)
     listed = ListScheduler(reorder_tasks(program, first), limit, slack=slack).run()
     run = simulate(program, [first[at] for at in listed])
     assert simulate(program, order_tasks(program, limit)).seconds <= run.seconds
