@@ -26,7 +26,7 @@ from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.recorded_options import Memory
 from spmdir.schedule.block_decisions import task_seconds
 from spmdir.schedule.memory import find_peak
-from spmdir.schedule.memory_fitting import Fitted, fit
+from spmdir.schedule.memory_fitting import Fitted, fit, gather_again
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import insert_repeats
 from spmdir.transforms.insert_repeats import may_repeat, repeat
@@ -64,6 +64,10 @@ class FitMemoryPass(LocalPass, MachineOptions):
     offload: bool = True
     """Whether values may be copied to the host and back. This requires a host bandwidth in the topology."""
 
+    regather: bool = False
+    """Whether to gather all weights again for the backward, except the innermost, even if the memory limit allows to
+    hold them."""
+
     remarks: bool = False
     """Whether to print a remark with the repeated and copied values, the memory that this frees, and its time."""
 
@@ -80,18 +84,24 @@ class FitMemoryPass(LocalPass, MachineOptions):
     def decide(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> MemoryDecision | None:
         """Choose the units of `function` to repeat and the values to copy, without a change of `function`.
 
-        Returns: the decision; None if there is no memory limit.
+        Returns: the decision; None if there is no memory limit, except with `regather`.
 
         Raises:
             ShardingError: no choice fits the limit; located.
         """
         machine = self.machine(ctx, function, self.budget)
-        if machine.memory == math.inf:
+        if machine.memory == math.inf and not self.regather:
             return None
         memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules), machine.topology.imbalance)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology, memory)
         values, copies = copyable_values(memory, machine.topology) if self.offload else ({}, {})
-        fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)
+        repeatable = list(map(may_repeat, units))
+        if self.regather:
+            gathered = {i for i, buffer in enumerate(program.buffers) if buffer.kind == "gathered weights"}
+            fitted = gather_again(program, gathered, repeatable)
+            if fitted.peak <= machine.memory:
+                return MemoryDecision(fitted, program, units, values)
+        fitted = fit(program, machine.memory, repeatable, copies)
         if 0 < machine.memory < fitted.peak:  # a budget of 0 means `least`
             raise _over_budget(fitted, machine.memory, function)
         return MemoryDecision(fitted, program, units, values)

@@ -28,6 +28,7 @@ from spmdir.pipeline.pipeline import Step
 from spmdir.pipeline.recorded_options import Memory
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import peak_bytes
+from spmdir.schedule.mobility import advance_transfers
 from spmdir.schedule.simulate import simulate
 
 
@@ -46,6 +47,9 @@ class SchedulePass(LocalPass, MachineOptions):
     offload: bool = True
     """The option of fit-memory."""
 
+    regather: bool = False
+    """The option of fit-memory."""
+
     spare: Count = 0
     """By how many percent messages may raise the peak of a program without a limit, up to the topology's memory."""
 
@@ -55,7 +59,7 @@ class SchedulePass(LocalPass, MachineOptions):
         If fit-memory copies values to the host, a copy of the function is scheduled without such copies. If the copy
         fits the memory and is not slower, its body replaces that of `function`.
         """
-        fit = FitMemoryPass(self.topology, self.costs, self.memory, self.offload)
+        fit = FitMemoryPass(self.topology, self.costs, self.memory, self.offload, self.regather)
         fitted = fit.decide(ctx, function, mesh)
         if fitted is None or not fitted.fitted.copies:
             self._run(ctx, function, mesh, fit, fitted)
@@ -85,13 +89,15 @@ class SchedulePass(LocalPass, MachineOptions):
     def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Memory:
         """Return the memory limit for the passes after fit-memory: the option `memory`, except with `spare`.
 
-        Without a memory limit, `spare` sets one: the current peak plus `spare` percent. If that exceeds the memory of
-        the topology, the limit is the memory of the topology, or the current peak if that is larger.
+        Without a memory limit, `spare` sets one: the peak plus `spare` percent, if transfers that free memory run
+        early. If that exceeds the memory of the topology, the limit is the memory of the topology, or the peak if that
+        is larger.
         """
         machine = self.machine(ctx, function, self.memory)
         if not self.spare or machine.memory < math.inf:
             return self.memory
-        peak = peak_bytes(rank_program(function, mesh, ctx.rules, machine.topology)[0])
+        program, _ = rank_program(function, mesh, ctx.rules, machine.topology)
+        peak = min(peak_bytes(program), peak_bytes(program, advance_transfers(program)))
         return Bytes(max(peak, min(peak * (1 + self.spare / 100), machine.topology.memory)))
 
     def _seconds(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> float:

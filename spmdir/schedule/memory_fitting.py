@@ -14,7 +14,7 @@ bytes over the budget, A changes first (0.25 s per byte), then B (0.33): 10 byte
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -24,7 +24,7 @@ from spmdir.schedule.block_decisions import task_seconds
 from spmdir.schedule.choose_repeats import choose_repeats
 from spmdir.schedule.memory import live_bytes, peak_bytes
 from spmdir.schedule.program import Program, Task
-from spmdir.schedule.repeated_tasks import Repeat, insert_repeats, tasks_with_repeats
+from spmdir.schedule.repeated_tasks import Repeat, find_repeats, insert_repeats, tasks_with_repeats
 
 MAX_ROUNDS = 4
 """The largest number of rounds. Each round restores values across one cut."""
@@ -72,6 +72,40 @@ def fit(
     """
     fitted = _run_rounds(program, budget, repeatable, copies or {})
     return fitted if fitted.peak <= budget or not budget else _run_rounds(program, 0.0, repeatable, copies or {})
+
+
+def gather_again(program: Program, gathered: Collection[int], repeatable: Sequence[bool]) -> Fitted:
+    """Gather all weights again that are held across the cut, so that none is held, except the last one.
+
+    The cut is the task across which the most bytes of weights are held. The innermost weight, such as that of the head,
+    is used before and after the cut with no other weight in between, so it is held. FSDP calls this
+    `reshard_after_forward`.
+
+    Args:
+        gathered: the buffers of gathered weights.
+        repeatable: as for `fit`.
+    """
+    waiting = _unused_live_bytes(program, gathered)
+    cut = max(range(len(waiting)), key=waiting.__getitem__, default=-1)
+    last_use, next_use = dict[int, int](), dict[int, int]()
+    for index, task in enumerate(program.tasks):
+        for buffer in (*task.allocates, *task.reads):
+            if buffer in gathered and index <= cut:
+                last_use[buffer] = index
+            elif buffer in last_use:
+                next_use.setdefault(buffer, index)
+    latest = max((last_use[buffer] for buffer in next_use), default=-1)
+    earliest = min(next_use.values(), default=-1)
+    restored = {buffer for buffer in next_use if last_use[buffer] < latest or next_use[buffer] > earliest}
+    repeated = [
+        index
+        for index, task in enumerate(program.tasks[: cut + 1])
+        if repeatable[index] and restored.intersection(task.allocates)
+    ]
+    repeats = tuple(find_repeats(program, cut, repeated))
+    new_program = insert_repeats(program, repeats)
+    recomputed = tuple([repeat.task_in(program) for repeat in repeats])
+    return Fitted((repeats,) if repeats else (), new_program, peak_bytes(new_program), recomputed)
 
 
 def _run_rounds(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
@@ -127,13 +161,19 @@ def _find_cuts(program: Program, budget: float) -> list[int]:
     return list(dict.fromkeys([max(tasks_over, key=waiting.__getitem__), max(tasks_over, key=live.__getitem__)]))
 
 
-def _unused_live_bytes(program: Program) -> list[float]:
-    """Return for each task the bytes of the buffers that are used before and after it, but not by it."""
+def _unused_live_bytes(program: Program, buffers: Collection[int] | None = None) -> list[float]:
+    """Return for each task the bytes of the buffers that are used before and after it, but not by it.
+
+    Args:
+        buffers: the buffers that count; all if None.
+    """
     # A buffer is unused from the task after one use up to the next use. `change` has the bytes at both ends.
     change = [0.0] * (len(program.tasks) + 1)
     last_use: dict[int, int] = {}
     for index, task in enumerate(program.tasks):
         for buffer in (*task.reads, *task.allocates):
+            if buffers is not None and buffer not in buffers:
+                continue
             if last_use.get(buffer, index) != index:
                 change[last_use[buffer] + 1] += program.buffers[buffer].bytes
                 change[index] -= program.buffers[buffer].bytes

@@ -46,15 +46,21 @@ class StepOptions:
         samples: the samples of a batch of all ranks.
         micro_batches: the number of micro-batches that it is cut into.
         recomputes: whether the backward recomputes each layer from its input.
+        regathers: whether gathered weights are freed after the forward of a layer, and gathered again for its backward.
     """
 
     samples: int
     micro_batches: int = 1
     recomputes: bool = False
+    regathers: bool = False
 
     def at_depth(self, depth: int | None) -> CaptureOptions:
         """Return the options of the capture of a micro-batch, for a number of layers."""
         return CaptureOptions(self.samples // self.micro_batches, self.micro_batches > 1, self.recomputes, depth)
+
+    def scheduled_by(self, pipeline: Pipeline) -> Pipeline:
+        """Return the pipeline that runs a step in this way."""
+        return pipeline.with_option("schedule", "regather", "true") if self.regathers else pipeline
 
 
 @attrs.frozen(eq=False)
@@ -92,7 +98,7 @@ def estimate(workload: Workload, candidate: MeshRecipe, options: StepOptions, pi
     layers = workload.layers
     depth = layers.traced if layers else 0
     module, captured = imported(workload, candidate, options.at_depth(depth or None))
-    step = rank_step(module, None, pipeline)
+    step = rank_step(module, None, options.scheduled_by(pipeline))
     costs = _step_costs(step, captured.accumulated, options.micro_batches, depth)
     whole = costs
     if layers and depth < layers.count:
@@ -122,7 +128,7 @@ def refine(
     else:
         module, results = program.module, enumerate(program.origins)
         accumulated = frozenset(index for index, origin in results if origin in estimate.captured.accumulated)
-    step = rank_step(module, None, pipeline)
+    step = rank_step(module, None, options.scheduled_by(pipeline))
     deep = _step_costs(step, accumulated, options.micro_batches, depth)
     return at_depth({layers.traced: estimate.traced, depth: deep}, layers.count)
 

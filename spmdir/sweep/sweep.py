@@ -6,10 +6,13 @@ For each candidate, an estimate of the memory decides which settings are priced.
     2 micro-batches, no recomputation      55 GB   the first that is predicted to fit: 20 + 70 / 2
     1 micro-batch, recompute all layers    30 GB   so 10 of 32 layers suffice: 90 - 10 / 32 * (90 - 30) = 71 GB
 
+If gathered weights are a large part of the memory, all these settings gather them again for the backward.
+
 More micro-batches do the same work in smaller pieces, so the sweep stops at the first number that fits.
 
 A setting is skipped if a priced setting dominates it: it takes no longer than the lower bound on the time of the other,
 and needs no more memory. A step takes at least as long as the kernels of a rank, and as the transfers on its links.
+Settings that reduce the memory to the limit are skipped if any setting that fits takes no longer than their bound.
 """
 
 from __future__ import annotations
@@ -52,6 +55,9 @@ DOMINATED = "another setting takes no longer than the lower bound of this one, a
 
 _SCALED = ("activations", "communication buffers")
 """The kinds of memory that shrink with the micro-batch."""
+
+LEAST_GATHERED = 0.1
+"""The fraction of the memory limit that gathered weights must exceed to be gathered again."""
 
 ACCURACY = 0.02
 """The fraction by which extended costs may be above those of the whole model."""
@@ -124,6 +130,7 @@ class Setting:
         candidate: the mesh and the recipe.
         micro_batches: the number of micro-batches of a step.
         recomputed: the number of layers that the backward recomputes.
+        regathers: as in `StepOptions`.
         costs: the costs of a step.
         fits: whether the peak is within the limit.
         bound: the values for which a setting that dominates them makes this one superfluous.
@@ -133,6 +140,7 @@ class Setting:
     candidate: MeshRecipe
     micro_batches: int
     recomputed: int
+    regathers: bool
     costs: StepCosts
     fits: bool
     bound: Bound
@@ -256,7 +264,7 @@ def certified(sweep: Sweep, rows: int) -> Sweep:
         if not setting.fits:
             break
         say("certifying {}", setting.candidate)
-        options = StepOptions(request.samples, setting.micro_batches, setting.recomputed > 0)
+        options = StepOptions(request.samples, setting.micro_batches, setting.recomputed > 0, setting.regathers)
         with contextlib.suppress(SpmdirError, SpmdirErrors):
             gap = certified_gap(request.workload, setting.candidate, options, request.pipeline)
             settings[index] = attrs.evolve(setting, gap=gap)
@@ -281,7 +289,7 @@ def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list
     skipped: list[Skipped] = []
     for setting in settings:
         others = (other.values for other in fitting if other.candidate != setting.candidate)
-        if setting.fits and any(other.dominates(setting.bound) for other in others):
+        if any(other.dominates(setting.bound) for other in others):
             skipped.append(Skipped(setting.candidate, DOMINATED))
         else:
             kept.append(setting)
@@ -365,25 +373,33 @@ class _Pricing:
         self.skipped: list[Skipped] = []
 
     def run(self) -> None:
-        request, limit, least_count = self.request, self.request.memory, 1
+        request, limit, least_count, regathers = self.request, self.request.memory, 1, False
         for count in micro_batch_counts(request.samples, self.candidate.data_ranks):
             if count < least_count:
                 continue
-            options = StepOptions(request.samples, count)
+            options = StepOptions(request.samples, count, regathers=regathers)
             plain = self._estimate(options)
-            if plain.costs.peak_bytes <= limit:
-                bound = bound_of(plain.costs)
-                if self._is_dominated(bound):
+            gathered = plain.costs.memory.get("gathered weights", 0.0)
+            if plain.costs.peak_bytes > limit and gathered > LEAST_GATHERED * limit and not regathers:
+                if self._is_dominated(limited_bound(plain.costs, limit)):
                     return
+                regathers = True
+                options = attrs.evolve(options, regathers=True)
+                plain = self._estimate(options)
+            fits = plain.costs.peak_bytes <= limit
+            bound = bound_of(plain.costs) if fits else limited_bound(plain.costs, limit)
+            if self._is_dominated(bound):
+                return
+            if fits:
                 costs = self._refine(options, plain)
-                self._add(count, 0, costs, bound)
+                self._add(options, 0, costs, bound)
                 if costs.peak_bytes <= limit:
                     return
                 plain = attrs.evolve(plain, costs=costs)
             if request.layers:
                 self._recompute(options, plain.costs)
             else:
-                self._add(count, 0, plain.costs, bound_of(plain.costs))
+                self._add(options, 0, plain.costs, bound)
             scaled = sum(plain.costs.memory.get(kind, 0.0) for kind in _SCALED)
             fixed = plain.costs.peak_bytes - scaled
             if fixed >= limit:
@@ -405,7 +421,7 @@ class _Pricing:
         saved = (plain.peak_bytes - everything.peak_bytes) / layers
         recomputed = min(math.ceil((plain.peak_bytes - limit) / saved), layers) if saved > 0 else layers
         mixed = plain.toward(everything, recomputed / layers)
-        self._add(options.micro_batches, recomputed, mixed, bound_of(mixed))
+        self._add(options, recomputed, mixed, limited_bound(plain, limit))
 
     def _is_dominated(self, bound: Bound) -> bool:
         is_dominated = any(setting.dominates(bound) for setting in self.priced)
@@ -413,9 +429,10 @@ class _Pricing:
             self.skipped.append(Skipped(self.candidate, DOMINATED))
         return is_dominated
 
-    def _add(self, count: int, recomputed: int, costs: StepCosts, bound: Bound) -> None:
+    def _add(self, options: StepOptions, recomputed: int, costs: StepCosts, bound: Bound) -> None:
         fits = costs.peak_bytes <= self.request.memory
-        self.settings.append(Setting(self.candidate, count, recomputed, costs, fits, bound))
+        setting = Setting(self.candidate, options.micro_batches, recomputed, options.regathers, costs, fits, bound)
+        self.settings.append(setting)
 
     def _estimate(self, options: StepOptions) -> Estimate:
         return estimate(self.request.workload, self.candidate, options, self.request.pipeline)
@@ -430,3 +447,13 @@ def bound_of(costs: StepCosts) -> Bound:
     Costs of a few layers, extended to all layers, may be up to ACCURACY above those of the whole model.
     """
     return Bound((1 - ACCURACY) * costs.least_seconds, costs.peak_bytes)
+
+
+def limited_bound(costs: StepCosts, limit: float) -> Bound:
+    """Return a lower bound on the time of the settings that reduce the memory of a setting to the limit.
+
+    Args:
+        costs: the costs of a setting that does not fit. The settings that fit do at least the same work.
+        limit: the memory limit, for which they are made. So no setting that fits needs more memory than they may use.
+    """
+    return Bound(bound_of(costs).seconds, limit)

@@ -29,8 +29,8 @@ _MEMORY = {
 """Kind of memory → its column; `other` has the rest."""
 
 _HEADER = (
-    "mesh", "recipe", "micro-batches", "recompute", "step s", "exposed s", "tokens/s/rank", "MFU", "peak GB",
-    *_MEMORY.values(), "other", "certificate",
+    "mesh", "recipe", "micro-batches", "recompute", "regather", "step s", "exposed s", "tokens/s/rank", "MFU",
+    "peak GB", *_MEMORY.values(), "other", "certificate",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def sweep_text(sweep: Sweep, most: int = MAX_ROWS) -> str:
     fitting = [setting for setting in sweep.settings if setting.fits]
     shown = fitting[:most]
     if shown:
-        lines += table([_HEADER, *(_cells(sweep, setting) for setting in shown)], range(4, len(_HEADER)))
+        lines += table([_HEADER, *(_cells(sweep, setting) for setting in shown)], range(5, len(_HEADER)))
     if len(fitting) > len(shown):
         lines.append(f"… {len(fitting) - len(shown)} more that fit")
     lines += _chart(sweep) if len(sweep.pareto) > 1 else []
@@ -52,7 +52,7 @@ def sweep_text(sweep: Sweep, most: int = MAX_ROWS) -> str:
         lines += ["nothing fits; the settings with the least memory:"]
         least = sorted(sweep.settings, key=lambda setting: setting.costs.peak_bytes)[:3]
         lines += (
-            table([_HEADER, *(_cells(sweep, setting) for setting in least)], range(4, len(_HEADER))) if least else []
+            table([_HEADER, *(_cells(sweep, setting) for setting in least)], range(5, len(_HEADER))) if least else []
         )
     too_large = len(sweep.settings) - len(fitting)
     lines += [f"{too_large} settings do not fit"] if fitting and too_large else []
@@ -95,6 +95,7 @@ def record(sweep: Sweep, setting: Setting) -> dict[str, Any]:
         setting.candidate.recipe,
         str(setting.micro_batches),
         f"{setting.recomputed} of {layers}" if setting.recomputed else "none",
+        "yes" if setting.regathers else "no",
         costs.seconds,
         costs.exposed_seconds,
         sweep.tokens_per_second(setting),
@@ -185,7 +186,7 @@ def _html_cells(cells: tuple[str, ...]) -> str:
 
 _STYLE = (
     "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right}"
-    "td:nth-child(-n+4),th:nth-child(-n+4){text-align:left}.large{color:#999}.point{fill:#9ab}.front{fill:#c40}"
+    "td:nth-child(-n+5),th:nth-child(-n+5){text-align:left}.large{color:#999}.point{fill:#9ab}.front{fill:#c40}"
     "svg{max-width:760px;border:1px solid #ddd}"
 )
 
@@ -196,7 +197,8 @@ def plan_file(sweep: Sweep, setting: Setting) -> str:
     lines = [
         f"# {sweep.request.workload.name}: {setting.candidate.recipe} on {sweep.request.ranks} ranks",
         f"# mesh: {setting.candidate.shape}; axes inside a node: {', '.join(mesh.intra_node or ()) or 'none'}",
-        f"# micro-batches: {setting.micro_batches}; recompute {setting.recomputed} of {sweep.request.layers} layers",
+        f"# micro-batches: {setting.micro_batches}; recompute {setting.recomputed} of {sweep.request.layers} layers; "
+        f"{'gather weights again for the backward' if setting.regathers else 'hold gathered weights'}",
         f"# modelled: {setting.costs.seconds:.4g} s a step, {size_text(setting.costs.peak_bytes)} a rank",
         "",
     ]

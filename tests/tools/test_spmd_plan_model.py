@@ -28,7 +28,7 @@ def test_fastest_row_comes_first_and_its_plan_is_written(config: str, tmp_path: 
     assert spmd.main([*command, "--save-plan", str(plan)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny: ")
-    assert lines[1].split()[:5] == ["mesh", "recipe", "micro-batches", "recompute", "step"]
+    assert lines[1].split()[:6] == ["mesh", "recipe", "micro-batches", "recompute", "regather", "step"]
     assert {line.split()[1] for line in lines[2:4]} == {"fsdp", "ddp"}
     assert "[shardings]" in plan.read_text()
 
