@@ -175,7 +175,7 @@ class _Forest:
             factors = {}
             for kind, index, parent in reversed(sequence):
                 if kind == "value":
-                    factor = factors[index] = _ValueFactor(self, index, parent)
+                    factor = factors[index] = _LinkingValue(self, index, parent)
                     self.message[parent] = self.message[parent] + factor.cost_for_parent()
             for kind, index, parent in sequence:
                 if kind == "value":
@@ -208,7 +208,9 @@ def _operand_cost(
 ) -> Numbers:
     """Return [state], the cost of the reshards for the operands of one part that are the same value.
 
-    Each operand is resharded from the value, or from the copy that is made for another of these operands.
+    Each operand is resharded from the value, or from the copy that is made for one of these operands. For example, two
+    operands need X and Y. The reshards from the produced placement to X and Y cost 5 and 6, and X → Y costs 1. With the
+    copy in X, the cost is 5 + min(6, 1) = 6; if Y → X costs 3, the copy in Y costs 6 + min(5, 3) = 9. The result is 6.
 
     Args:
         price: [before, after], of resharding the value.
@@ -245,7 +247,7 @@ def operand_costs(price: Numbers, needs: Sequence[Numbers], produced: Numbers | 
     return _operand_cost(price, partial(price[produced].take, axis=-1), needs)
 
 
-class _ValueFactor:
+class _LinkingValue:
     """A value that links a free part, its *parent* in the tree, with the free parts below it.
 
     The parent is the producer or a user of the value. All other free parts of the value are below.

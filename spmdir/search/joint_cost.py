@@ -144,6 +144,9 @@ def communicating_groups(
     An expansion reduces a value once over all axes that shard it, and rows are dispatched once over all axes with the
     strategy. Other axes communicate separately.
 
+    For example, the axes a and b shard the rows of a batch norm, and c shards nothing. The mean is reduced once over
+    (a, b). So there is one group, with the axes (a, b).
+
     Returns: for each group, its axes, the strategy of its first axis, and the shards of factors along all other axes.
     """
     positions_by_key: dict[object, list[int]] = {}
@@ -156,18 +159,12 @@ def communicating_groups(
         elif any(sent.op in EXCHANGES for sent in strategy.sent):
             key = strategy.text
         positions_by_key.setdefault(key, []).append(position)
-    return [
-        (
-            tuple([axes[position] for position in positions]),
-            joint[positions[0]],
-            shard_counts(
-                (strategy, mesh.sizes[axis])
-                for position, (axis, strategy) in enumerate(zip(axes, joint, strict=True))
-                if position != positions[0]
-            ),
-        )
-        for positions in positions_by_key.values()
-    ]
+    groups = []
+    for positions in positions_by_key.values():
+        first = positions[0]
+        others = [(joint[position], mesh.sizes[axis]) for position, axis in enumerate(axes) if position != first]
+        groups.append((tuple([axes[position] for position in positions]), joint[first], shard_counts(others)))
+    return groups
 
 
 def value_seconds(

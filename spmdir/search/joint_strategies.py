@@ -91,19 +91,15 @@ def idle_strategies(
         by_node: [node], its strategies.
         producers: [node], pairs of an operand index and the (node, result index) that produces the operand.
     """
-    produced: set[tuple[int, int, Placement]] = set()  # (node, result index, partial placement) that may be produced
+    partial_results: set[tuple[int, int, Placement]] = set()  # (node, result index, partial placement) that may occur
     candidates: dict[int, list[Strategy]] = {}  # node → its strategies that may be idle
-    # list of strategies → those that pass on a partial value, and the partial results of the others
+    # list of strategies → the two results of `_split_partial`, because many nodes share one list
     known: dict[int, tuple[list[Strategy], list[tuple[int, Placement]]]] = {}
     for node, strategies in enumerate(by_node):
         if id(strategies) not in known:
-            passing = _strategies_passing_partial(strategies)
-            # All other strategies with partial values may create partial results.
-            creating = [s for s in strategies if s.kinds and (s.factors or s not in passing)]
-            distinct_results = dict.fromkeys(result for strategy in creating for result in _partial_results(strategy))
-            known[id(strategies)] = passing, list(distinct_results)
-        passing, partial_results = known[id(strategies)]
-        produced.update([(node, result_index, placement) for result_index, placement in partial_results])
+            known[id(strategies)] = _split_partial(strategies)
+        passing, created = known[id(strategies)]
+        partial_results.update([(node, result_index, placement) for result_index, placement in created])
         if passing:
             candidates[node] = passing
     # A candidate is not idle if a producer may leave its operand partial. Then the results of the candidate may be
@@ -113,18 +109,27 @@ def idle_strategies(
         changed = False
         for node, strategies in list(candidates.items()):
             node_producers = list(producers[node])
-            idle = [
-                strategy
-                for strategy in strategies
-                if not any((*producer, strategy.operands[operand]) in produced for operand, producer in node_producers)
-            ]
-            if len(idle) < len(strategies):
-                changed, candidates[node] = True, idle
-                for strategy in strategies:
-                    if strategy not in idle:
-                        results = _partial_results(strategy)
-                        produced.update([(node, result_index, placement) for result_index, placement in results])
+            idle: list[Strategy] = []
+            for strategy in strategies:
+                operands = [(*producer, strategy.operands[index]) for index, producer in node_producers]
+                if partial_results.isdisjoint(operands):
+                    idle.append(strategy)
+                    continue
+                changed = True
+                results = _partial_results(strategy)
+                partial_results.update([(node, result_index, placement) for result_index, placement in results])
+            candidates[node] = idle
     return [frozenset(candidates.get(node, ())) for node in range(len(by_node))]
+
+
+def _split_partial(strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[tuple[int, Placement]]]:
+    """Return the strategies that pass on a partial value, and the (result index, placement) pairs that others create.
+
+    All other strategies with partial values may create partial results.
+    """
+    passing = _strategies_passing_partial(strategies)
+    creating = [strategy for strategy in strategies if strategy.kinds and (strategy.factors or strategy not in passing)]
+    return passing, list(dict.fromkeys(itertools.chain.from_iterable(map(_partial_results, creating))))
 
 
 def _strategies_passing_partial(strategies: Sequence[Strategy]) -> list[Strategy]:
@@ -167,23 +172,22 @@ def _legal(
     rows: list[tuple[int, ...]] = [()]
     for (axis, count), strategies, idle_on_axis in zip(axes, by_axis, idle, strict=True):
         index_of = {strategy: index for index, strategy in enumerate(strategies) if strategy not in idle_on_axis}
-        # factors that the axes before shard → (index, strategy) of the strategies that are legal with these
-        compatible: dict[object, list[tuple[int, Strategy]]] = {}
+        # the factors that the earlier axes shard → the strategies on this axis that are legal with these
+        legal_by_factors: dict[object, list[Strategy]] = {}
         longer_rows: list[tuple[int, ...]] = []
         for row in rows:
+            # The row has an index for each of the earlier axes, so `zip` ends at this axis.
             joint = [strategies_on_axis[index] for strategies_on_axis, index in zip(by_axis, row, strict=False)]
             key = None if is_ordered else tuple([strategy.factors for strategy in joint])
-            if key not in compatible:
-                legal = index_of
+            if key not in legal_by_factors:
+                legal: Iterable[Strategy] = index_of
                 if not is_ordered:
                     legal = source.strategies(axis, count, shard_counts(zip(joint, counts, strict=False)))
-                compatible[key] = [(index_of[strategy], strategy) for strategy in legal if strategy in index_of]
+                legal_by_factors[key] = [strategy for strategy in legal if strategy in index_of]
             kinds = [strategy.kinds for strategy in joint if strategy.kinds]
-            longer_rows += [
-                (*row, index)
-                for index, strategy in compatible[key]
-                if not kinds or not strategy.kinds or not _mixes([strategy.kinds, *kinds])
-            ]
+            for strategy in legal_by_factors[key]:
+                if not kinds or not strategy.kinds or not _mixes([strategy.kinds, *kinds]):
+                    longer_rows.append((*row, index_of[strategy]))
         rows = longer_rows
     if not is_ordered:
         return rows

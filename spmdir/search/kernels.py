@@ -80,29 +80,26 @@ class _Kernels:
         self.source = list(range(len(metas)))
         self.kernel = list(range(len(steps)))
         self.inside: set[int] = set()
-        # The level of a step counts the ops on the longest path to it that are neither elementwise nor views. There may
-        # be such an op between elementwise steps of different levels, so these are never one kernel.
-        producer, value_level, step_levels = [-1] * len(metas), [0] * len(metas), []
-        users: list[list[int]] = [[] for _ in metas]
+        producer = [-1] * len(metas)
+        users: list[list[int]] = [[] for _ in metas]  # value → the users of the value and of its views
         for index, step in enumerate(steps):
-            level = max([value_level[value] for value in step.operands], default=0)
-            level += not (step.is_elementwise or step.is_view)
-            step_levels.append(level)
             for value in step.results:
-                producer[value], value_level[value] = index, level
+                producer[value] = index
                 if step.is_view:
                     assert step.rule is not None and step.rule.viewed is not None
                     self.source[value] = self.source[step.operands[step.rule.viewed]]
             if not step.is_view:
                 for value in step.operands:
                     users[self.source[value]].append(index)
+        levels = _levels(steps, len(metas))
         for value, value_users in enumerate(users):
-            if value_users and self.source[value] == value and steps[producer[value]].is_elementwise:
-                user_level = step_levels[value_users[0]]
-                if all(steps[user].is_elementwise and step_levels[user] == user_level for user in value_users):
-                    self.inside.add(value)
-                    for user in value_users:
-                        self._join(producer[value], user)
+            if not value_users or self.source[value] != value or not steps[producer[value]].is_elementwise:
+                continue
+            user_level = levels[value_users[0]]
+            if all(steps[user].is_elementwise and levels[user] == user_level for user in value_users):
+                self.inside.add(value)
+                for user in value_users:
+                    self._join(producer[value], user)
 
     def _find(self, step: int) -> int:
         """Return the first step of the kernel of a step."""
@@ -163,3 +160,20 @@ class _Kernels:
             )
         elements = max((metas[value].numel for value in (*step.operands, *step.results)), default=0)
         return Work(elements, VECTOR, operands, results, launches, is_contraction)
+
+
+def _levels(steps: Sequence[Step], value_count: int) -> list[int]:
+    """Return [step], its level: the number of ops on the longest path to it that are neither elementwise nor views.
+
+    There may be such an op between elementwise steps of different levels, so these are never one kernel. For example,
+    in `y = exp(x); z = y @ y; w = z + y` the levels are 0, 1 and 1, so the exponential and the sum are two kernels.
+    """
+    value_level, levels = [0] * value_count, []
+    for step in steps:
+        level = max([value_level[value] for value in step.operands], default=0)
+        if not (step.is_elementwise or step.is_view):
+            level += 1
+        levels.append(level)
+        for value in step.results:
+            value_level[value] = level
+    return levels

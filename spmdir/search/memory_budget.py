@@ -67,9 +67,22 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
     """
     if unpriced.memory.peak_bytes <= budget:
         return unpriced
+    smallest, latest_prices = _raise_prices(unpriced, budget, values, decide)
+    if smallest.memory.peak_bytes > budget:
+        return smallest
+    return _lower_prices(smallest, latest_prices, budget, decide)
+
+
+def _raise_prices(unpriced: Decision, budget: float, values: int, decide: Decide) -> tuple[Decision, ValuePrices]:
+    """Raise the prices of the buffers at the peak until a decision fits, or until raises have no effect.
+
+    The arguments are those of `cheapest_within`.
+
+    Returns: the decision with the smallest peak, and the last prices.
+    """
     prices, copy_prices = [0.0] * values, [0.0] * values
     latest = smallest = unpriced
-    worth = unpriced.solution.worth
+    latest_prices = unpriced.solution.worth
     raise_by = unpriced.solution.cost / unpriced.memory.peak_bytes / RAISED  # seconds per byte
     tries_in_vain = 0
     for _ in range(RAISED):
@@ -79,22 +92,31 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
             else:
                 prices[value] += raise_by
         raise_by *= STEEPER
-        latest = decide(attrs.evolve(worth, holding=tuple(prices), copy_holding=tuple(copy_prices)))
+        latest_prices = attrs.evolve(latest_prices, holding=tuple(prices), copy_holding=tuple(copy_prices))
+        latest = decide(latest_prices)
         if latest.memory.peak_bytes < smallest.memory.peak_bytes:
             smallest, tries_in_vain = latest, 0
         else:
             tries_in_vain += 1
         if smallest.memory.peak_bytes <= budget or tries_in_vain == PATIENCE:
             break
-    if smallest.memory.peak_bytes > budget:
-        return smallest
-    # Bisect the factor on all prices, on a logarithmic scale.
-    best, too_low, high_enough = smallest, STEEPER**-2, 1.0
+    return smallest, latest_prices
+
+
+def _lower_prices(fitting: Decision, prices: ValuePrices, budget: float, decide: Decide) -> Decision:
+    """Return the cheapest decision that fits, for the lowest factor on all prices. The factor is bisected.
+
+    For example, the factors 1/4, 1/2, 0.35 and 0.30 are tried if decisions fit from 0.29 on.
+
+    Args:
+        fitting: the decision for `prices`, which fits.
+    """
+    best, too_low, high_enough = fitting, STEEPER**-2, 1.0
     for _ in range(LOWERED):
-        scale = math.sqrt(too_low * high_enough)
-        scaled_prices = [scale * price for price in prices]
-        scaled_copy_prices = [scale * price for price in copy_prices]
-        latest = decide(attrs.evolve(worth, holding=scaled_prices, copy_holding=scaled_copy_prices))
+        scale = math.sqrt(too_low * high_enough)  # the middle on a logarithmic scale
+        scaled_prices = [scale * price for price in prices.holding]
+        scaled_copy_prices = [scale * price for price in prices.copy_holding]
+        latest = decide(attrs.evolve(prices, holding=scaled_prices, copy_holding=scaled_copy_prices))
         if latest.memory.peak_bytes <= budget:
             high_enough, best = scale, min(best, latest, key=lambda decision: decision.solution.cost)
         else:

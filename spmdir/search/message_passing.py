@@ -65,10 +65,12 @@ class _Part:
         """Return the number of placements of all ends."""
         return sum(end.size for _, end in self.ends)
 
-    def join(self, messages: Numbers) -> None:
-        """Make the messages of all ends views of one array, and index the states by placement. A leaf sends its cost.
+    def use_messages(self, messages: Numbers) -> None:
+        """Keep the messages of all ends in one array, and index the states by placement. A leaf sends its cost.
 
-        Call it once, when all ends are known.
+        Call it once, when all ends are known. For example, the states of a part with one end have the placements 1, 0
+        and 1. Then `_states_by_placement` is 1, 0, 2: state 1 has placement 0, and the states 0 and 2 have placement 1.
+        `_placement_starts` is 0, 1.
 
         Args:
             messages: [placement], zeros.
@@ -85,13 +87,13 @@ class _Part:
         ).reshape(len(ends), state_count)
         # For each end, the states in the order of their placements, and where the states of each placement begin.
         # With these, `reduceat` computes the least cost of the states with each placement.
-        sorted_states = [np.argsort(end.placement_of_state, kind="stable") for end in ends]
-        self._states_by_placement = np.concatenate(sorted_states) if ends else np.zeros(0, dtype=np.intp)
-        starts = [
-            index * state_count + np.searchsorted(end.placement_of_state[states], np.arange(end.size))
-            for index, (end, states) in enumerate(zip(ends, sorted_states, strict=True))
-        ]
-        self._placement_starts = np.concatenate(starts) if ends else np.zeros(0, dtype=np.intp)
+        sorted_states, starts = [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
+        for index, end in enumerate(ends):
+            states = np.argsort(end.placement_of_state, kind="stable")
+            starts_of_end = np.searchsorted(end.placement_of_state[states], np.arange(end.size))
+            sorted_states.append(states)
+            starts.append(index * state_count + starts_of_end)
+        self._states_by_placement, self._placement_starts = np.concatenate(sorted_states), np.concatenate(starts)
         # For each direction [placement], the fraction of the excess to send: equal for all ends with a later part.
         self._shares = []
         for direction in (0, 1):
@@ -174,7 +176,7 @@ class MessagePassing:
         self._messages = np.zeros(sum(part.size for part in self._parts))
         offset = 0
         for part in self._parts:
-            part.join(self._messages[offset : offset + part.size])
+            part.use_messages(self._messages[offset : offset + part.size])
             offset += part.size
         self._previous = self._messages.copy()
 

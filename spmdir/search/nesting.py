@@ -187,7 +187,7 @@ def _find_free_dimensions(orders: Orders) -> _FreeDimensions:
             free_keys = [key for key in keys if orders.is_free(key) and len(orders.chosen[key]) <= MOST_AXES]
             for key in free_keys:
                 values_by_key.setdefault(key, {})[value] = None
-            if orders.meeting(produced, needed).is_ambiguous:
+            if orders.difference(produced, needed).is_ambiguous:
                 ambiguous_keys.update(free_keys)
     ambiguous_keys.update(key for key in values_by_key if not orders.is_satisfied(key))
     return _FreeDimensions(

@@ -75,7 +75,7 @@ class Form:
 
 
 @attrs.frozen(eq=False)
-class Meeting:
+class PlacementDifference:
     """The difference between the produced and the needed placements of a value.
 
     Attributes:
@@ -115,7 +115,9 @@ class Orders:
     ):
         self.problem, self._mesh = problem, problem.mesh
         self._placed_of_placements: dict[tuple[Placement, ...], Placed] = {}
-        self._meetings: dict[tuple[Placed, Placed], Meeting] = {}  # (produced, needed) → their difference
+        self._differences: dict[
+            tuple[Placed, Placed], PlacementDifference
+        ] = {}  # (produced, needed) → their difference
         self._parent: dict[Key, Key] = {}  # a union-find forest of the dimensions that share one order
         self._fixed: dict[Key, Order] = {}  # the orders that annotations or major factors fix
         self._requests: dict[Key, dict[Order, float]] = {}  # key → requested (outer, inner) axes → weight in bytes
@@ -125,7 +127,7 @@ class Orders:
         self.placed: list[Placed] = [Placed({}, {}, {})] * len(problem.values)
         self.uses: list[list[tuple[int, Placed]]] = [[] for _ in problem.values]
         for index, (node, form) in enumerate(zip(problem.nodes, self.forms, strict=True)):
-            for factor, order in _fixed(form, annotations[index], rules[index]).items():
+            for factor, order in _fixed_orders(form, annotations[index], rules[index]).items():
                 self._fixed[index, factor] = order
             for value, placed in zip(node.results, form.results, strict=True):
                 self.placed[value] = placed
@@ -133,7 +135,7 @@ class Orders:
                     self._join((~value, dim), form.key(index, axes), 0.0)
             for value, needed in zip(node.operands, form.operands, strict=True):
                 self.uses[value].append((index, needed))
-                self._meet(index, form, value, needed)
+                self._add_requests(index, form, value, needed)
 
     def is_free(self, key: Key) -> bool:
         """Return whether any order of the axes of a dimension is legal; False if it is not in `chosen`."""
@@ -144,11 +146,11 @@ class Orders:
         requests = self._requests.get(key, {})
         return _satisfied(self.chosen[key], requests) == sum(requests.values())
 
-    def meeting(self, produced: Placed, needed: Placed) -> Meeting:
+    def difference(self, produced: Placed, needed: Placed) -> PlacementDifference:
         """Return the difference between produced and needed placements of a value."""
-        if (produced, needed) not in self._meetings:
-            self._meetings[produced, needed] = _meeting(produced, needed)
-        return self._meetings[produced, needed]
+        if (produced, needed) not in self._differences:
+            self._differences[produced, needed] = _difference(produced, needed)
+        return self._differences[produced, needed]
 
     def produced_sharding(self, value: int) -> Sharding:
         """Return the produced sharding of a value."""
@@ -210,20 +212,20 @@ class Orders:
             self._placed_of_placements[placements] = Placed(by_axis, shards, nested)
         return self._placed_of_placements[placements]
 
-    def _meet(self, index: int, form: Form, value: int, needed: Placed) -> None:
+    def _add_requests(self, index: int, form: Form, value: int, needed: Placed) -> None:
         """Join the dimensions of a value with equal axes at the node `index`; request orders for the others.
 
         The weight of a join or a request is the bytes of the local shard.
         """
         produced = self.placed[value]
-        meeting = self.meeting(produced, needed)
-        if not meeting.alike and not meeting.requests:
+        difference = self.difference(produced, needed)
+        if not difference.alike and not difference.requests:
             return
         ranks = self._mesh.group_size(axis for axes in produced.shards.values() for axis in axes)
         weight = self.problem.values[value].bytes / ranks
-        for dim, axes in meeting.alike:
+        for dim, axes in difference.alike:
             self._join((~value, dim), form.key(index, axes), weight)
-        for dim, is_node, axes, orders in meeting.requests:
+        for dim, is_node, axes, orders in difference.requests:
             for order in orders:
                 self._request(form.key(index, axes) if is_node else (~value, dim), order, weight)
 
@@ -295,7 +297,7 @@ class Orders:
         return False
 
 
-def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
+def _fixed_orders(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
     """Return the nesting orders of a node that placements, annotations or the majors of its rule fix.
 
     For example, a view combines a major and a minor factor to one dimension, which a and b shard. If a shards the minor
@@ -335,12 +337,12 @@ def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> 
     return order_of_factor
 
 
-def _meeting(produced: Placed, needed: Placed) -> Meeting:
+def _difference(produced: Placed, needed: Placed) -> PlacementDifference:
     """Return the difference between two placements of a value, as orders that a reshard between them requests.
 
     Axes that shard a dimension on both sides should be outside those that shard it on one side only. For example,
     `a: S(0), b: S(0)` to `a: S(0)` requests the order (a, b): then the reshard is one all-gather over b. With more than
-    one axis of either kind, requests leave a choice between their orders, so the meeting is ambiguous.
+    one axis of either kind, requests leave a choice between their orders, so the difference is ambiguous.
     """
     alike: list[tuple[int, Order]] = []
     requests: list[tuple[int, bool, Order, tuple[Order, ...]]] = []
@@ -358,7 +360,7 @@ def _meeting(produced: Placed, needed: Placed) -> Meeting:
                 requests.append((dim, is_node, axes, tuple(itertools.product(common_axes, moved))))
             if len(axes) > 1 and (len(common_axes), len(moved)) != (1, 1):
                 is_ambiguous = True
-    return Meeting(tuple(alike), tuple(requests), is_ambiguous)
+    return PlacementDifference(tuple(alike), tuple(requests), is_ambiguous)
 
 
 def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:

@@ -119,13 +119,7 @@ class Search:
         for block in _blocks(len(axes), block_size):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
-                # Axes that are decided for the first time have the strategies of the start, or none.
-                first_missing, end = len(joints[0]), len(decided)
-                defaults = starts or [(None,) * len(axes)] * len(joints)
-                joints = [
-                    (*joint, *default[first_missing:end]) for joint, default in zip(joints, defaults, strict=True)
-                ]
-                orders = ()
+                joints, orders = _extended(joints, starts, len(decided)), ()
             search = BlockSearch(problem, repeated, decided, block, joints, orders)
             joints, orders = search.run(self.effort, starts is not None), search.orders
             ends.append(search.end)
@@ -147,6 +141,20 @@ class Search:
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
     """Return the best decision that the search finds. Arguments are those of `Search`, errors of `Search.solution`."""
     return Search(problem, effort, depth).solution()
+
+
+def _extended(
+    joints: Sequence[tuple[Strategy | None, ...]], starts: Sequence[tuple[Strategy, ...]] | None, count: int
+) -> list[tuple[Strategy | None, ...]]:
+    """Return [part], strategies on the first `count` axes: the decided ones, then those of the start, or else None.
+
+    Args:
+        joints: [part], the strategies on the axes decided so far.
+        starts: [part], the strategies of the start on all axes; None if there is no start.
+    """
+    if starts is None:
+        return [(*joint, *[None] * (count - len(joint))) for joint in joints]
+    return [(*joint, *start[len(joint) : count]) for joint, start in zip(joints, starts, strict=True)]
 
 
 def _blocks(count: int, block_size: int) -> Sequence[tuple[int, ...]]:

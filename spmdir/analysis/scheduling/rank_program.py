@@ -8,7 +8,6 @@ kernel.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -49,7 +48,7 @@ from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.shapes.views import VIEWS
 from spmdir.schedule.memory import memory_of_tasks
-from spmdir.schedule.program import KernelCost, MemoryStep, Program, Task, Transfer
+from spmdir.schedule.program import KernelCost, Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.roofline import Work
 
@@ -85,36 +84,21 @@ def rank_program(
         UnsupportedError: the function copies to the host, but the topology has no bandwidth to the host; located.
     """
     units = list(units_of(function.body.block))
+    unit_ops = tuple(ops for _, ops in units)
     memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules), topology.imbalance)
     sent_messages = SentMessages(mesh, topology)
     messages = {op: message for op in memory.memory_steps if (message := sent_messages.of(op)) is not None}
     streams = _Streams(messages, mesh)
-    kernels = _Kernels(function, mesh, rules, topology, messages).of(units)
+    kernels = _Kernels(function, mesh, rules, topology, messages).of_units(units)
     producer_unit: dict[SSAValue, int] = {
-        result: index for index, (_, ops) in enumerate(units) for op in ops for result in op.results
+        result: index for index, ops in enumerate(unit_ops) for op in ops for result in op.results
     }
-    memory_steps = [
-        memory.memory_steps[ops[0]] if len(ops) == 1 else [step for op in ops for step in memory.memory_steps[op]]
-        for _, ops in units
-    ]
-    original_of = originals(function)
-    with_effects = [index for index, (_, ops) in enumerate(units) if not all(map(_has_no_effects, ops))]
-    previous_with_effects = {later: earlier for earlier, later in itertools.pairwise(with_effects)}
-    readers = _readers(memory_steps, memory.overwritten)
+    needs = _needs(function, unit_ops, producer_unit, memory)
+    memory_steps = [[step for op in ops for step in memory.memory_steps[op]] for ops in unit_ops]
+    memories = memory_of_tasks(memory_steps, memory.buffers, memory.outputs)
     tasks = []
-    for index, ((note, ops), task_memory) in enumerate(
-        zip(units, memory_of_tasks(memory_steps, memory.buffers, memory.outputs), strict=True)
-    ):
+    for index, ((note, ops), task_memory) in enumerate(zip(units, memories, strict=True)):
         name, op_name = _name(note, ops)
-        needs = {producer_unit[operand] for op in ops for operand in op.operands if operand in producer_unit}
-        needs.update([producer_unit[original_of[op]] for op in ops if op in original_of])
-        needs.update([
-            reader for op in ops for buffer in memory.overwritten.get(op, ()) for reader in readers[buffer]
-            if reader < index
-        ])  # fmt: skip
-        needs.discard(index)
-        if index in previous_with_effects:
-            needs.add(previous_with_effects[index])
         path = paths[ops[0]] if paths else ""
         if isinstance(ops[0], HostCopyOp):
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
@@ -122,27 +106,45 @@ def rank_program(
         else:
             timing = _timing(ops, kernels[index], producer_unit, messages, streams)
         task = Task(
-            name, op_name, path, needs=tuple(sorted(needs)), kernel_cost=kernels[index].cost,
+            name, op_name, path, needs=needs[index], kernel_cost=kernels[index].cost,
             **attrs.asdict(timing, recurse=False), **attrs.asdict(task_memory, recurse=False),
         )  # fmt: skip
         tasks.append(task)
-    return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in units)
+    return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), unit_ops
 
 
-def _readers(
-    memory_steps: Sequence[Sequence[MemoryStep]], overwritten: Mapping[Operation, tuple[int, ...]]
-) -> dict[int, list[int]]:
-    """Return overwritten buffer → the units that read it.
+def _needs(
+    function: FuncOp, unit_ops: Sequence[Unit], producer_unit: Mapping[SSAValue, int], memory: LiveMemory
+) -> list[tuple[int, ...]]:
+    """Return, for each unit, the units that must run before it, in ascending order.
+
+    These are the producers of its operands and the originals of its recomputed ops. If it has side effects, the
+    previous unit with side effects is another. If it overwrites a buffer, so are the units that read the old value.
 
     Args:
-        memory_steps: those of each unit.
+        producer_unit: value → the number of the unit that computes it.
+        memory: the buffers of the function.
     """
-    readers: dict[int, list[int]] = {buffer: [] for buffers in overwritten.values() for buffer in buffers}
-    for index, steps in enumerate(memory_steps if readers else ()):
-        for buffer in dict.fromkeys(buffer for step in steps for buffer in step.reads):
-            if buffer in readers:
-                readers[buffer].append(index)
-    return readers
+    original_of = originals(function)
+    needs_of_units = []
+    last_with_effects: int | None = None
+    # overwritten buffer → the units that have read it so far
+    readers: dict[int, list[int]] = {buffer: [] for buffers in memory.overwritten.values() for buffer in buffers}
+    for index, ops in enumerate(unit_ops):
+        needs = {producer_unit[operand] for op in ops for operand in op.operands if operand in producer_unit}
+        needs.update([producer_unit[original_of[op]] for op in ops if op in original_of])
+        for buffer in [buffer for op in ops for buffer in memory.overwritten.get(op, ())]:
+            needs.update(readers[buffer])
+        needs.discard(index)
+        if not all(map(_has_no_effects, ops)):
+            if last_with_effects is not None:
+                needs.add(last_with_effects)
+            last_with_effects = index
+        needs_of_units.append(tuple(sorted(needs)))
+        steps = [step for op in ops for step in memory.memory_steps[op]] if readers else []
+        for buffer in {buffer for step in steps for buffer in step.reads}.intersection(readers):
+            readers[buffer].append(index)
+    return needs_of_units
 
 
 def _has_no_effects(op: Operation) -> bool:
@@ -274,7 +276,11 @@ def _timing(
 
 
 class _Kernels:
-    """The kernels of a localized function, with the prices of the search. `of` may be called once.
+    """The kernels of a localized function, with the prices of the search. `of_units` may be called once.
+
+    Kernels are computed from *steps* (`search.kernels.Step`): first one for each argument of the function, then those
+    of each unit, then one for each result of the function. The steps of arguments and results have no name, so they
+    take no time. They only keep values that cross the border of the function out of fused kernels.
 
     Args:
         messages: the ops that send messages, whose kernels pack and unpack them.
@@ -294,52 +300,70 @@ class _Kernels:
         self._metas: list[TensorMeta] = []
         self._numbers: dict[SSAValue, int] = {}
         self._rules: dict[Call, OpRule | None] = {}
+        self._prices: dict[Work, tuple[float, KernelCost]] = {}
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
         self._first = mesh.coordinate(0)
 
-    def of(self, units: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
+    def of_units(self, units: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
         """Return the kernels of each unit.
 
         A local form is priced as the op that it replaces. The other ops are steps of kernels, which `works` fuses. The
         launch of a fused kernel counts for the unit of its first step, bytes for the unit that reads or writes them.
+        For example, if the units 0 and 1 are the two ops of the kernel `exp(x) + y`, the launch and the read of x count
+        for unit 0, the read of y and the write of the sum for unit 1.
 
         Args:
             units: each with its note if it is a local form.
         """
-        argument_count = len(self._steps)
-        kernels = [_UnitKernels() for _ in units]
-        unit_of_step: list[int] = []  # without the steps of arguments
-        for index, (note, ops) in enumerate(units):
+        kernels: list[_UnitKernels] = []
+        steps_of_unit: list[range] = []  # positions in `_steps`
+        for note, ops in units:
+            first_step = len(self._steps)
             if note is not None and note.op.startswith(PRICED) and SPLIT not in note.attributes:
-                # The form is priced with its torch ops, which all are in one of its parts.
-                if any(isinstance(op, AtenOp) for op in ops):
-                    work = self._form_work(note)
-                    kernels[index].seconds, kernels[index].cost = self._price(work)
-                results = {result for op in ops for result in op.results}
-                operands = [value for op in ops for value in op.operands if value not in results]
-                # A step without a name takes no time. It keeps operands and results out of the kernels of other ops.
-                self._steps.append(Step(None, "", self._tensors(operands), self._tensors(list(results))))
+                kernels.append(self._form_kernels(note, ops))
+                self._add_boundary_step(ops)
             else:
-                kernels[index].seconds = sum([self._add_steps(op) for op in ops if isinstance(op, ValueOp)])
-            unit_of_step += [index] * (len(self._steps) - argument_count - len(unit_of_step))
+                local_seconds = sum([self._add_steps(op) for op in ops if isinstance(op, ValueOp)])
+                kernels.append(_UnitKernels(local_seconds))
+            steps_of_unit.append(range(first_step, len(self._steps)))
         for value in ir.terminator(self.function).operands:  # results of the function are written to memory
             self._steps.append(Step(None, "", self._tensors([value]), ()))
-        prices: dict[Work, tuple[float, KernelCost]] = {}
-        work_of_step = works(self._steps, self._metas, self.topology.costs is not None)[argument_count:]
-        split_products = [note.op if note is not None and SPLIT in note.attributes else None for note, _ in units]
-        for step, index, work in zip(self._steps[argument_count:], unit_of_step, work_of_step, strict=False):
-            if work not in prices:
-                prices[work] = self._price(work)
-            seconds, cost = prices[work]
-            if not seconds:
-                continue
-            unit_kernels = kernels[index]
-            unit_kernels.seconds += seconds
-            unit_kernels.block_seconds += seconds if step.name == split_products[index] else 0.0
-            unit_kernels.cost = cost if unit_kernels.cost == _NO_COST else unit_kernels.cost.plus(cost)
+        work_of_step = works(self._steps, self._metas, self.topology.costs is not None)
+        for (note, _), unit_kernels, unit_steps in zip(units, kernels, steps_of_unit, strict=True):
+            split_product = note.op if note is not None and SPLIT in note.attributes else None
+            for position in unit_steps:
+                seconds, cost = self._price(work_of_step[position])
+                if not seconds:
+                    continue
+                unit_kernels.seconds += seconds
+                if self._steps[position].name == split_product:
+                    unit_kernels.block_seconds += seconds
+                unit_kernels.cost = cost if unit_kernels.cost == _NO_COST else unit_kernels.cost.plus(cost)
         return kernels
 
+    def _form_kernels(self, note: Note, ops: Unit) -> _UnitKernels:
+        """Return the kernels of one part of a local form: those of the whole op that it replaces, or none.
+
+        All torch ops of a form are in one of its parts, and the form is priced with this part.
+        """
+        if not any(isinstance(op, AtenOp) for op in ops):
+            return _UnitKernels()
+        seconds, cost = self._price(self._form_work(note))
+        return _UnitKernels(seconds, cost=cost)
+
+    def _add_boundary_step(self, ops: Unit) -> None:
+        """Add a step that takes no time, and keeps operands and results of `ops` out of the kernels of other ops."""
+        results = {result for op in ops for result in op.results}
+        operands = [value for op in ops for value in op.operands if value not in results]
+        self._steps.append(Step(None, "", self._tensors(operands), self._tensors(list(results))))
+
     def _price(self, work: Work) -> tuple[float, KernelCost]:
+        """Return the seconds and the cost of a kernel; computed once for equal works."""
+        if work not in self._prices:
+            self._prices[work] = self._compute_price(work)
+        return self._prices[work]
+
+    def _compute_price(self, work: Work) -> tuple[float, KernelCost]:
         """Return the seconds and the cost of a kernel."""
         time, (_, arithmetic_seconds, traffic_seconds) = work.time(self.topology), work.terms(self.topology)
         bound = work.bound(self.topology) if time.place == self.topology.name else "measured"
