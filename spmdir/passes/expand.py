@@ -114,38 +114,21 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
     Returns: the new ops, and for each result of `op` the value that replaces it; None if the expansion leaves the
         result out. If `op` needs no expansion, these are `op` itself and its results.
     """
-    mesh = choice.mesh
-    expansion_with_layouts = expansion_of(op, mesh, choice.rules)
+    expansion_with_layouts = expansion_of(op, choice.mesh, choice.rules)
     if expansion_with_layouts is None:
         return [op], list(op.results)
     expansion, layouts = expansion_with_layouts
-    values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
-    new_ops: list[tuple[AtenOp, bool]] = []  # (op, whether it must be expanded too)
-    for number, expanded in enumerate(expansion.ops):
-        strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
-        results = _shardings({axis: strategy.results for axis, strategy in strategies.items()}, mesh)
-        needs = _shardings({axis: strategy.operands for axis, strategy in strategies.items()}, mesh)
-        operands = [values[value] for value in expanded.operands]
-        call = expanded.call
-        new: AtenOp = op_class(call.name).build_op(  # type: ignore
-            operands, call.results, call.arguments, results, call.structure, op.location
-        )
-        _set_needs(new, needs)
-        Rewriter.insert_op(new, InsertPoint.before(op))
-        for index, result in enumerate(new.results):
-            values[Value("op", number, index)] = result
-            names.assign_name(result, op.results[0], call.name.split(".")[1])
-        must_expand = any(strategy.rewrite == "expand" for strategy in strategies.values())
-        new_ops.append((new, must_expand))
-    for result, value in zip(op.results, expansion.results, strict=True):
-        if value is not None:
-            copy_name(values[value], result)
-            result.replace_all_uses_with(values[value])
+    new_ops, values = _insert_ops(op, expansion, layouts, choice.mesh, names)
+    new_results = [None if value is None else values[value] for value in expansion.results]
+    for result, new_result in zip(op.results, new_results, strict=True):
+        if new_result is not None:
+            copy_name(new_result, result)
+            result.replace_all_uses_with(new_result)
     Rewriter.erase_op(op)
     ops: list[AtenOp] = []
     replacements: dict[SSAValue, SSAValue | None] = {}  # result of a new op that is expanded too → its replacement
-    for new, must_expand in new_ops:
-        if not must_expand:
+    for number, new in enumerate(new_ops):
+        if not any(layout.strategies[number].rewrite == "expand" for layout in layouts.values()):
             ops.append(new)
             continue
         if new.needs is None:
@@ -154,11 +137,33 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
         inner_ops, inner_results = _expand(new, choice, names)
         ops += inner_ops
         replacements.update(zip(replaced_results, inner_results, strict=True))
-    replaced_by: list[SSAValue | None] = []
-    for value in expansion.results:
-        new_result = values[value] if value is not None else None
-        replaced_by.append(replacements.get(new_result, new_result) if new_result is not None else None)
-    return ops, replaced_by
+    return ops, [None if result is None else replacements.get(result, result) for result in new_results]
+
+
+def _insert_ops(
+    op: AtenOp, expansion: Expansion, layouts: Layouts, mesh: Mesh, names: Names
+) -> tuple[list[AtenOp], dict[Value, SSAValue]]:
+    """Insert the ops of an expansion before `op`, with their shardings and `needs`.
+
+    Returns: the new ops, and the value of the program for each value of the expansion.
+    """
+    values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
+    new_ops: list[AtenOp] = []
+    for number, expanded in enumerate(expansion.ops):
+        strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
+        results = _shardings({axis: strategy.results for axis, strategy in strategies.items()}, mesh)
+        needs = _shardings({axis: strategy.operands for axis, strategy in strategies.items()}, mesh)
+        operands, call = [values[value] for value in expanded.operands], expanded.call
+        new: AtenOp = op_class(call.name).build_op(  # type: ignore
+            operands, call.results, call.arguments, results, call.structure, op.location
+        )
+        _set_needs(new, needs)
+        Rewriter.insert_op(new, InsertPoint.before(op))
+        for index, result in enumerate(new.results):
+            values[Value("op", number, index)] = result
+            names.assign_name(result, op.results[0], call.name.split(".")[1])
+        new_ops.append(new)
+    return new_ops, values
 
 
 def _shardings(placements: Mapping[str, Sequence[Placement]], mesh: Mesh) -> list[Sharding]:

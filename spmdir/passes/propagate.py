@@ -21,7 +21,7 @@ from spmdir.analysis.routes import check_routed_annotations
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, user_shardings, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, print_remark, warn
+from spmdir.core.errors import Location, RuleError, ShardingError, SpmdirError, UnsupportedError, print_remark, warn
 from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -46,7 +46,7 @@ from spmdir.pipeline.options import Count, Factor
 from spmdir.pipeline.recorded_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.measured_times import Costs
-from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
+from spmdir.reshard.topology import DEFAULT, Topology, find_topology, with_costs
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.joint_states import Unsolvable
@@ -152,42 +152,11 @@ class PropagatePass(FunctionPass):
     def _decide(
         self, function: FuncOp, mesh: Mesh, ctx: IRContext, machine: Machine
     ) -> tuple[MeshSearch, Solution, float]:
-        """Annotate `function` with the cheaper of two searches.
+        """Annotate `function` with the cheapest decision of its searches within the memory limit.
 
-        The first splits mesh axes as the user annotations do. The second also splits them where views need it.
+        Returns: the search with this decision, its solution, and the modelled seconds of a step.
         """
-        makers, problem = build_problem(function, mesh, ctx.rules, machine.topology, self.apart)
-        annotated = _annotated_mesh(function, problem)
-        problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
-        make_search = partial(
-            MeshSearch,
-            function,
-            makers,
-            effort=self.effort,
-            context=ctx,
-            shares_messages=self.overlap == "messages",
-        )
-        searches: list[MeshSearch] = []
-        unsolvable = None
-        try:
-            searches.append(make_search(problem))
-        except Unsolvable as error:
-            unsolvable = _unsolvable_error(makers[error.node], error, problem)
-        split_mesh = annotated
-        if self.sub_axes == "auto":
-            free = searches[0].free if searches and not searches[0].contradicted else None
-            split_mesh = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
-        if split_mesh != annotated:
-            limit = searches[0].free.cost if searches and not searches[0].contradicted else math.inf
-            # Some plug-in placements cannot be used on sub-axes.
-            with contextlib.suppress(Unsolvable, ShardingError):
-                split_search = make_search(problem.on(split_mesh), is_even=True, limit=limit)
-                if split_search.is_legal(split_search.free):
-                    searches.append(split_search)
-        if not searches:
-            assert unsolvable is not None
-            raise unsolvable
-        searches = [candidate for candidate in searches if not candidate.contradicted] or searches
+        searches = self._search(function, mesh, ctx, machine.topology)
         best = min(searches, key=lambda candidate: candidate.free.cost)
         _reject_refused_keeps(best)
         solution, seconds = best.free, best.write(best.free)
@@ -207,6 +176,48 @@ class PropagatePass(FunctionPass):
             text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
             print_remark(text, location_of(function))
         return best, solution, seconds
+
+    def _search(self, function: FuncOp, mesh: Mesh, ctx: IRContext, topology: Topology) -> list[MeshSearch]:
+        """Return one or two searches: with axes split as the user annotates, and also where views need it.
+
+        If the annotations exclude all legal strategies of a node in one search, only the other is returned.
+
+        Raises:
+            SpmdirError: no search has a solution.
+        """
+        makers, problem = build_problem(function, mesh, ctx.rules, topology, self.apart)
+        annotated_mesh = _annotated_mesh(function, problem)
+        problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated_mesh)
+        make_search = partial(
+            MeshSearch,
+            function,
+            makers,
+            effort=self.effort,
+            context=ctx,
+            shares_messages=self.overlap == "messages",
+        )
+        search: MeshSearch | None = None
+        unsolvable: SpmdirError | None = None
+        try:
+            search = make_search(problem)
+        except Unsolvable as error:
+            unsolvable = _unsolvable_error(makers[error.node], error, problem)
+        solution = search.free if search is not None and not search.contradicted else None
+        searches = [search] if search is not None else []
+        split_mesh = annotated_mesh
+        if self.sub_axes == "auto":
+            split_mesh = wanted_splits(split_weights(problem, rules_of(problem), solution), annotated_mesh)
+        if split_mesh != annotated_mesh:
+            limit = math.inf if solution is None else solution.cost
+            # Some plug-in placements cannot be used on sub-axes.
+            with contextlib.suppress(Unsolvable, ShardingError):
+                split_search = make_search(problem.on(split_mesh), is_even=True, limit=limit)
+                if split_search.is_legal(split_search.free):
+                    searches.append(split_search)
+        if not searches:
+            assert unsolvable is not None
+            raise unsolvable
+        return [candidate for candidate in searches if not candidate.contradicted] or searches
 
     def _decide_within(
         self, function: FuncOp, best: MeshSearch, searches: Sequence[MeshSearch], budget: float

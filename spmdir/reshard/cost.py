@@ -248,21 +248,33 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
         return Terms(copies=copies, launches=launches)
     wire = traffic.wire(sizes)
     latency, intra, inter = min(_transfers(traffic, sizes, wire, nodes, topology), key=_transfer_seconds)
-    if topology.costs is not None:
-        fixed, per_byte = latency + launches, (max(intra, inter) + copies) / wire if wire else 0.0
-        measured = topology.costs.collective(
-            traffic.name, sizes.group, nodes, wire, lambda sent: fixed + per_byte * sent
-        )
-        if measured is not None:
-            # Divide the measured time into latency and busy time, in the proportion of the model.
-            modelled = fixed + per_byte * wire
-            measured_latency = measured.seconds * latency / modelled if modelled else 0.0
-            busy = measured.seconds - measured_latency
-            measured_intra, measured_inter = (0.0, busy) if inter > intra else (busy, 0.0)
-            return Terms(wire, measured_latency, measured_intra, measured_inter, measured=measured.place)
     packed_bytes = traffic.packed(sizes)
     packing = 2 * packed_bytes / topology.memory_bandwidth + topology.launch_latency if packed_bytes else 0.0
-    return Terms(wire, latency, intra, inter, copies, launches, packing)
+    modelled = Terms(wire, latency, intra, inter, copies, launches, packing)
+    return _measured_terms(modelled, traffic, sizes.group, nodes, topology) or modelled
+
+
+def _measured_terms(modelled: Terms, traffic: Traffic, ranks: int, nodes: int, topology: Topology) -> Terms | None:
+    """Return the measured time of a collective as terms; None if the topology has no measured time for it.
+
+    The time is divided into latency and busy links in the proportion of the modelled terms. For example, a collective
+    takes 10 µs by the model, 4 µs of them latency, and 20 µs by measurement. Then 8 µs are latency, and links are busy
+    for 12 µs.
+    """
+    if topology.costs is None:
+        return None
+    wire = modelled.wire_bytes
+    # The model as a line in the bytes, by which the table extrapolates beyond the measured sizes.
+    fixed = modelled.latency + modelled.launches
+    per_byte = (max(modelled.intra, modelled.inter) + modelled.copies) / wire if wire else 0.0
+    measured = topology.costs.collective(traffic.name, ranks, nodes, wire, lambda sent: fixed + per_byte * sent)
+    if measured is None:
+        return None
+    modelled_seconds = fixed + per_byte * wire
+    latency = measured.seconds * modelled.latency / modelled_seconds if modelled_seconds else 0.0
+    busy = measured.seconds - latency
+    intra, inter = (0.0, busy) if modelled.inter > modelled.intra else (busy, 0.0)
+    return Terms(wire, latency, intra, inter, measured=measured.place)
 
 
 def inner_terms(op: str, size: float, ranks: int, nodes: int, topology: Topology) -> Terms:
@@ -309,16 +321,19 @@ def _transfers(traffic: Traffic, sizes: Sizes, wire: float, nodes: int, topology
     assert traffic.crossing is not None  # the collective is not local
     group, inter_fraction = sizes.group, traffic.crossing(sizes.group, nodes)
     inter_bytes = wire * inter_fraction if sizes.crossing is None else sizes.crossing
+    # All hops of a message from rank to rank, and those of them that lead to another node.
     hops, inter_hops = 1.0, inter_fraction
     if traffic.passes:
         hops = traffic.passes * (group - 1)
-        inter_hops = float(nodes > 1) if traffic.sends_at_once else math.floor((group - 1) * inter_fraction + 1e-9)
-        inter_hops *= traffic.passes
+        inter_hops_of_pass = math.floor((group - 1) * inter_fraction + 1e-9)
+        if traffic.sends_at_once:
+            inter_hops_of_pass = int(nodes > 1)  # the hops to other nodes run at the same time
+        inter_hops = float(traffic.passes * inter_hops_of_pass)
     for protocol in topology.all_protocols:
         limit = protocol.intra_limit if nodes == 1 else protocol.inter_limit
         intra_rate = min(protocol.efficiency * topology.intra_bandwidth, limit)
         inter_rate = protocol.efficiency * topology.inter_bandwidth
-        hop, inter_hop = protocol.intra_latency, protocol.inter_latency
+        hop, inter_hop = protocol.intra_latency, protocol.inter_latency  # seconds of one hop
         latency = protocol.base_latency + (hops - inter_hops) * hop + inter_hops * inter_hop
         yield latency * traffic.rounds, wire / intra_rate, inter_bytes / inter_rate
         if nodes > 1 and traffic.may_use_tree and topology.tree_efficiency:
