@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from spmdir.analysis.propagation.kept_values import KeptValues
-from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.analysis.propagation.plugin_candidates import (
-    Candidates,
-    candidates_of_node,
-    find_candidates,
-    offered_placements,
-)
+from spmdir.analysis.propagation.op_strategies import OpStrategies
+from spmdir.analysis.propagation.plugin_candidates import with_candidates
 from spmdir.analysis.propagation.uneven_batch import Batch
 from spmdir.analysis.propagation.wide_sums import find_unreduced
 from spmdir.analysis.routes import mixing_ops
@@ -24,9 +18,7 @@ from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import UnsupportedError, warn
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
-from spmdir.core.placement.standard import plugins
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
@@ -38,9 +30,9 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, layout_sources, sharding_of
 from spmdir.reshard.topology import Topology
-from spmdir.rules import OpRule, RuleSet
+from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
-from spmdir.search.problem import Annotation, AxisPlacements, Node, Problem, StrategySource, tied
+from spmdir.search.problem import Annotation, Node, Problem, StrategySource, tied
 from spmdir.search.roofline import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
@@ -66,161 +58,143 @@ def build_problem(
     Raises:
         SpmdirError: propagation does not support an op; located.
     """
-    values: dict[SSAValue, int] = {}  # value → its number
-    metas: list[TensorMeta] = []
-    # for each node, its kernel step, its source of strategies without work, and its maker
-    steps: list[Step] = []
-    source_of_node: list[StrategySource] = []
-    makers: list[Maker] = []
-    shared_sources: dict[tuple[StrategySource, Work], StrategySource] = {}
-    strategies_of_key: dict[object, OpStrategies] = {}
-    kept_shardings = KeptValues(function, mesh, rules).shardings
-    double_values: set[SSAValue] = set()
-    batch, mixing = Batch.of(function, apart), mixing_ops(function.body.block)
+    builder = _ProblemBuilder(function, mesh, rules, apart)
+    for argument in function.args:
+        builder.add_argument(argument)
+    for op in function.body.block.ops:
+        builder.add_op(op)
+    tied_nodes: list[tuple[int, int]] = []  # (argument, result) with the same placement
+    argument_like_result = layout_sources(function)
+    for index, value in enumerate(ir.terminator(function).operands):
+        argument_index = argument_like_result.get(index)
+        if argument_index is not None:
+            tied_nodes.append((argument_index, len(builder.makers)))
+        builder.add_result(index, value)
+    problem = builder.problem(topology)
+    return builder.makers, with_candidates(tied(problem, tied_nodes))
 
-    def op_strategies(op: AtenOp) -> OpStrategies:
+
+class _ProblemBuilder:
+    """Collects the nodes of a function, in program order.
+
+    Args:
+        apart: as for `build_problem`.
+
+    Attributes:
+        makers: [node], its argument, op or index of a result.
+        sources: [node], its strategies, without work.
+        steps: [node], its kernel step, from which its work is computed.
+        numbers: value of the function → value of the problem.
+        metas: [value of the problem], its type.
+        double_values: the values that depend on tensor arguments in double precision.
+    """
+
+    def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, apart: tuple[str, ...]):
+        self.function, self.mesh, self.rules, self.apart = function, mesh, rules, apart
+        self.makers: list[Maker] = []
+        self.sources: list[StrategySource] = []
+        self.steps: list[Step] = []
+        self.numbers: dict[SSAValue, int] = {}
+        self.metas: list[TensorMeta] = []
+        self.double_values: set[SSAValue] = set()
+        self._kept_shardings = KeptValues(function, mesh, rules).shardings
+        self._batch, self._mixing = Batch.of(function, apart), mixing_ops(function.body.block)
+        self._strategies_by_key: dict[object, OpStrategies] = {}
+        self._shared_sources: dict[tuple[StrategySource, Work], StrategySource] = {}
+
+    def add_argument(self, argument: SSAValue) -> None:
+        """Add the node of an argument of the function."""
+        meta = _meta(argument)
+        self._add(argument, Annotation(meta, sharding_of(argument), "input", input_work(meta)), (), (argument,))
+        if meta.dtype in DOUBLE and meta.rank:
+            self.double_values.add(argument)
+
+    def add_op(self, op: Operation) -> None:
+        """Add the node of an op; none for an op on sizes or a return.
+
+        Raises:
+            UnsupportedError: the op is the result of a later pass; located.
+        """
+        if isinstance(op, AtenOp):
+            self._add(op, self._strategies_of(op), op.tensors, op.results)
+        elif isinstance(op, ConstantOp):
+            self._add(op, Annotation(_meta(op.results[0]), Sharding((), self.mesh.name), "input"), (), op.results)
+        elif isinstance(op, (ConstraintOp, ReshardOp)):
+            self._add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
+        elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
+            raise UnsupportedError(
+                f"'{op.name}' is the result of a later pass; run propagate before that pass", location_of(op)
+            )
+        if not self.double_values.isdisjoint(op.operands):
+            self.double_values.update(op.results)
+
+    def add_result(self, index: int, value: SSAValue) -> None:
+        """Add the node of a result of the function, whose user annotation is an attribute of the function."""
+        annotation = function_attrs(self.function, "res_attrs", index).get("spmd.sharding")
+        self._add(index, Annotation(_meta(value), annotation.data if annotation else None, "output"), (value,), ())
+
+    def problem(self, topology: Topology) -> Problem:
+        """Return the problem of all added nodes, with the work of each."""
+        work_of_node = works(self.steps, self.metas, topology.costs is not None)
+        nodes = tuple(map(self._node, self.sources, self.steps, work_of_node))
+        strategies_of_op: dict[AtenOp, OpStrategies] = {}
+        for maker, source in zip(self.makers, self.sources, strict=True):
+            if isinstance(maker, AtenOp) and isinstance(source, OpStrategies):
+                strategies_of_op[maker] = source
+        unreduced = find_unreduced(self.function, strategies_of_op, self.mesh)
+        ties = frozenset([self.numbers[value] for value in unreduced])
+        problem = Problem(self.mesh, tuple(self.metas), nodes, topology=topology, ties=ties)
+        if not self.apart:
+            return problem
+        unsent = frozenset([number for value, number in self.numbers.items() if is_sized(value.type)])
+        unsliced = frozenset([self.numbers[value] for value in self._batch.values if value in self.numbers])
+        return attrs.evolve(problem, apart=self.apart, unsent=unsent, unsliced=unsliced)
+
+    def _add(
+        self, maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]
+    ) -> None:
+        """Add a node, and number its results."""
+        result_numbers = []
+        for result in results:
+            result_numbers.append(self.numbers.setdefault(result, len(self.metas)))
+            self.metas.append(meta_of(result.type) or TensorMeta((), I1))
+        operand_numbers = tuple([self.numbers[value] for value in operands])
+        rule = source.rule if isinstance(source, OpStrategies) else None
+        name = maker.name if isinstance(maker, AtenOp) else ""
+        self.steps.append(Step(rule, name, operand_numbers, tuple(result_numbers)))
+        self.sources.append(source)
+        self.makers.append(maker)
+
+    def _strategies_of(self, op: AtenOp) -> OpStrategies:
         """Return the strategies of an op. Equal calls share them."""
-        kept_operands = tuple([kept_shardings.get(value) for value in op.tensors])
+        kept_operands = tuple([self._kept_shardings.get(value) for value in op.tensors])
         if not any(kept_operands):
             kept_operands = ()
         kept_operands = op.required_shardings[0] or kept_operands
-        of_double = not double_values.isdisjoint(op.tensors)
-        rows = batch.rows(op)
-        mixes_routes = op in mixing
+        of_double = not self.double_values.isdisjoint(op.tensors)
+        rows, mixes_routes = self._batch.rows(op), op in self._mixing
         key = op.call(), op.shardings, kept_operands, of_double, rows, mixes_routes
-        if key not in strategies_of_key:
-            strategies = attrs.evolve(
-                _op_strategies(op, mesh, rules, of_double, kept_operands),
-                apart=apart,
-                rows=rows,
-                mixes_routes=mixes_routes,
-            )
-            if strategies.rule is None:
-                return strategies  # not cached: each such op causes a warning
-            strategies_of_key[key] = strategies
-        return strategies_of_key[key]
+        if key in self._strategies_by_key:
+            return self._strategies_by_key[key]
+        strategies = _op_strategies(op, self.mesh, self.rules, of_double, kept_operands)
+        strategies = attrs.evolve(strategies, apart=self.apart, rows=rows, mixes_routes=mixes_routes)
+        if strategies.rule is not None:  # each op without a rule causes a warning, so these are not shared
+            self._strategies_by_key[key] = strategies
+        return strategies
 
-    def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
-        """Add a node, and number its results."""
-        numbers = []
-        for result in results:
-            numbers.append(values.setdefault(result, len(metas)))
-            metas.append(meta_of(result.type) or TensorMeta((), I1))
-        source_of_node.append(source)
-        rule = source.rule if isinstance(source, OpStrategies) else None
-        name = maker.name if isinstance(maker, AtenOp) else ""
-        steps.append(Step(rule, name, tuple([values[value] for value in operands]), tuple(numbers)))
-        makers.append(maker)
-
-    def make_node(source: StrategySource, step: Step, work: Work) -> Node:
+    def _node(self, source: StrategySource, step: Step, work: Work) -> Node:
         """Return a node with its work.
 
         Nodes with equal sources and work share one source object. Sources that differ in work alone share their lists
         of strategies, so these are computed once.
         """
         key = source, work
-        if key not in shared_sources:
-            equal_source = shared_sources.setdefault((source, NO_WORK), source)
-            shared_sources[key] = equal_source.doing(work) if isinstance(equal_source, OpStrategies) else equal_source
-        return Node(shared_sources[key], step.operands, step.results)
-
-    for argument in function.args:
-        meta = _meta(argument)
-        source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
-        add(argument, source, (), (argument,))
-        if meta.dtype in DOUBLE and meta.rank:
-            double_values.add(argument)
-    for op in function.body.block.ops:
-        if isinstance(op, AtenOp):
-            add(op, op_strategies(op), op.tensors, op.results)
-        elif isinstance(op, ConstantOp):
-            add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
-        elif isinstance(op, (ConstraintOp, ReshardOp)):
-            add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
-        elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
-            raise UnsupportedError(
-                f"'{op.name}' is the result of a later pass; run propagate before that pass", location_of(op)
-            )
-        if not double_values.isdisjoint(op.operands):
-            double_values.update(op.results)
-    tied_nodes: list[tuple[int, int]] = []
-    likes = layout_sources(function)
-    for index, value in enumerate(ir.terminator(function).operands):
-        like = likes.get(index)
-        if like is not None:
-            tied_nodes.append((like, len(makers)))
-        annotation = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        add(index, Annotation(_meta(value), annotation.data if annotation else None, "output"), (value,), ())
-    nodes = tuple(map(make_node, source_of_node, steps, works(steps, metas, topology.costs is not None)))
-    strategies_of_op = {
-        maker: source
-        for maker, source in zip(makers, source_of_node, strict=True)
-        if isinstance(maker, AtenOp) and isinstance(source, OpStrategies)
-    }
-    unreduced = frozenset([values[value] for value in find_unreduced(function, strategies_of_op, mesh)])
-    problem = Problem(mesh, tuple(metas), nodes, topology=topology, ties=unreduced)
-    if apart:
-        unsent = frozenset([number for value, number in values.items() if is_sized(value.type)])
-        unsliced = frozenset([values[value] for value in batch.values if value in values])
-        problem = attrs.evolve(problem, apart=apart, unsent=unsent, unsliced=unsliced)
-    return makers, _with_candidates(tied(problem, tied_nodes))
-
-
-_AxisEntries = tuple[tuple[str, Placement], ...]
-"""Root axes, each with a placement."""
-
-
-def _with_candidates(problem: Problem) -> Problem:
-    """Return the problem with the candidate plug-in placements of its values on each axis; unchanged without any."""
-    rules = rules_of(problem)
-    annotations_by_node = [_annotated_placements(node.source, problem.mesh) for node in problem.nodes]
-    axis_candidates: dict[str, Candidates] = {}
-    for axis in _axes_with_candidates(problem, rules, annotations_by_node):
-        annotated = [
-            [placement for entry_axis, placement in entries if entry_axis == axis] for entries in annotations_by_node
-        ]
-        axis_candidates[axis] = find_candidates(problem, rules, annotated)
-    if not axis_candidates:
-        return problem
-    nodes = tuple([_with_node_candidates(node, axis_candidates) for node in problem.nodes])
-    placements = [placement for entries in annotations_by_node for _, placement in entries]
-    for value_candidates in axis_candidates.values():
-        placements += itertools.chain.from_iterable(value_candidates)
-    return attrs.evolve(problem, nodes=nodes, plugin_placements=plugins(placements))
-
-
-def _axes_with_candidates(
-    problem: Problem, rules: Sequence[OpRule | None], annotations_by_node: Sequence[_AxisEntries]
-) -> list[str]:
-    """Return the root axes on which values may have plug-in placements.
-
-    These are the axes with such an annotation, or all axes if a rule offers plug-in placements.
-    """
-    mesh = problem.mesh
-    if any(any(offered_placements(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
-        return list(dict.fromkeys(map(mesh.root_axis, mesh.axis_names)))
-    return list(
-        dict.fromkeys(axis for entries in annotations_by_node for axis, placement in entries if plugins([placement]))
-    )
-
-
-def _with_node_candidates(node: Node, axis_candidates: Mapping[str, Candidates]) -> Node:
-    """Return the node with the candidates of its operands and results.
-
-    Args:
-        axis_candidates: axis → [value], the candidate plug-in placements.
-    """
-    placements_by_axis = [(axis, candidates_of_node(node, by_value)) for axis, by_value in axis_candidates.items()]
-    plugin_placements = AxisPlacements(
-        tuple((axis, placements) for axis, placements in placements_by_axis if placements)
-    )
-    return attrs.evolve(node, source=attrs.evolve(node.source, plugin_placements=plugin_placements))  # type: ignore
-
-
-def _annotated_placements(source: StrategySource, mesh: Mesh) -> _AxisEntries:
-    """Return (root axis, placement) for each entry of the user annotations of an op, input, constraint or output."""
-    shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # an Annotation
-    return tuple((mesh.root_axis(axis), p) for sharding in shardings if sharding for axis, p in sharding.entries)
+        if key not in self._shared_sources:
+            equal_source = self._shared_sources.setdefault((source, NO_WORK), source)
+            if isinstance(equal_source, OpStrategies):
+                equal_source = equal_source.doing(work)
+            self._shared_sources[key] = equal_source
+        return Node(self._shared_sources[key], step.operands, step.results)
 
 
 def _meta(value: SSAValue) -> TensorMeta:

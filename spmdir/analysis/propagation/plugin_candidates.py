@@ -7,13 +7,17 @@ of the number of joint placements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import attrs
+
+from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import plugins
 from spmdir.rules import OpRule
-from spmdir.search.problem import Annotation, Node, Problem
+from spmdir.search.problem import Annotation, AxisPlacements, Node, Problem, StrategySource
 
 MAX_CANDIDATES = 8
 """The largest number of candidates of a value on one axis that ops derive."""
@@ -22,7 +26,64 @@ Candidates = list[dict[Placement, None]]
 """[value], its candidates on one axis, in the order in which they were found."""
 
 
-def find_candidates(
+_AxisEntries = tuple[tuple[str, Placement], ...]
+"""Root axes, each with a placement."""
+
+
+def with_candidates(problem: Problem) -> Problem:
+    """Return the problem with the candidate plug-in placements of its values on each axis; unchanged without any."""
+    rules = rules_of(problem)
+    annotations_by_node = [_annotated_placements(node.source, problem.mesh) for node in problem.nodes]
+    axis_candidates: dict[str, Candidates] = {}
+    for axis in _axes_with_candidates(problem, rules, annotations_by_node):
+        annotated = [
+            [placement for entry_axis, placement in entries if entry_axis == axis] for entries in annotations_by_node
+        ]
+        axis_candidates[axis] = _find_candidates(problem, rules, annotated)
+    if not axis_candidates:
+        return problem
+    nodes = tuple([_with_node_candidates(node, axis_candidates) for node in problem.nodes])
+    placements = [placement for entries in annotations_by_node for _, placement in entries]
+    for value_candidates in axis_candidates.values():
+        placements += itertools.chain.from_iterable(value_candidates)
+    return attrs.evolve(problem, nodes=nodes, plugin_placements=plugins(placements))
+
+
+def _axes_with_candidates(
+    problem: Problem, rules: Sequence[OpRule | None], annotations_by_node: Sequence[_AxisEntries]
+) -> list[str]:
+    """Return the root axes on which values may have plug-in placements.
+
+    These are the axes with such an annotation, or all axes if a rule offers plug-in placements.
+    """
+    mesh = problem.mesh
+    if any(any(_offered_placements(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
+        return list(dict.fromkeys(map(mesh.root_axis, mesh.axis_names)))
+    return list(
+        dict.fromkeys(axis for entries in annotations_by_node for axis, placement in entries if plugins([placement]))
+    )
+
+
+def _with_node_candidates(node: Node, axis_candidates: Mapping[str, Candidates]) -> Node:
+    """Return the node with the candidates of its operands and results.
+
+    Args:
+        axis_candidates: axis → [value], the candidate plug-in placements.
+    """
+    placements_by_axis = [(axis, _candidates_of_node(node, by_value)) for axis, by_value in axis_candidates.items()]
+    plugin_placements = AxisPlacements(
+        tuple((axis, placements) for axis, placements in placements_by_axis if placements)
+    )
+    return attrs.evolve(node, source=attrs.evolve(node.source, plugin_placements=plugin_placements))  # type: ignore
+
+
+def _annotated_placements(source: StrategySource, mesh: Mesh) -> _AxisEntries:
+    """Return (root axis, placement) for each entry of the user annotations of an op, input, constraint or output."""
+    shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # an Annotation
+    return tuple((mesh.root_axis(axis), p) for sharding in shardings if sharding for axis, p in sharding.entries)
+
+
+def _find_candidates(
     problem: Problem, rules: Sequence[OpRule | None], annotated: Sequence[Iterable[Placement]]
 ) -> Candidates:
     """Return for each value of `problem` its candidates on one axis, at most `MAX_CANDIDATES` derived ones.
@@ -47,7 +108,7 @@ def find_candidates(
             candidates[value] |= dict.fromkeys(exact)
             queue |= nodes_of_value[value]
     for node, rule in zip(problem.nodes, rules, strict=True):
-        for value, placement in offered_placements(node, rule, problem.mesh):
+        for value, placement in _offered_placements(node, rule, problem.mesh):
             candidates[value].setdefault(placement)
             queue |= nodes_of_value[value]
     while queue:
@@ -60,7 +121,7 @@ def find_candidates(
     return candidates
 
 
-def offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[tuple[int, Placement]]:
+def _offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[tuple[int, Placement]]:
     """Yield (value, placement) for each offered placement in the strategies of an op on any axis of the mesh.
 
     Only strategies in text are searched. A pair may occur several times.
@@ -80,7 +141,7 @@ def offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[
                     yield value, placement
 
 
-def candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, ...]:
+def _candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, ...]:
     """Return the candidates of all values of `node`, each once."""
     return tuple(dict.fromkeys(p for value in (*node.operands, *node.results) for p in candidates[value]))
 
@@ -92,7 +153,7 @@ def _derived_candidates(
 
     An input, constraint or output passes each candidate on to all its values.
     """
-    values, node_candidates = (*node.operands, *node.results), candidates_of_node(node, candidates)
+    values, node_candidates = (*node.operands, *node.results), _candidates_of_node(node, candidates)
     if isinstance(node.source, Annotation):
         yield from ((value, placement) for value in values for placement in node_candidates)
     if rule is None or not node_candidates:
