@@ -198,7 +198,7 @@ class Router:
 
 def routers(function: FuncOp, mesh: Mesh) -> list[Router]:
     """Return the routes of a localized function, in program order."""
-    found: list[Router] = []
+    routers_in_order: list[Router] = []
     for op in function.body.block.ops:
         if not isinstance(op, AtenOp) or op.name != ROUTE:
             continue
@@ -209,5 +209,5 @@ def routers(function: FuncOp, mesh: Mesh) -> list[Router]:
         token_axes = sharding.dim_axes(0) if sharding is not None else ()
         groups = mesh.group_size([axis for axis in token_axes if axis not in axes])
         experts: Any = op.argument["experts"]
-        found.append(Router(text_name(op.results[0]), axes, ids.shape[0] // groups, experts, ids.shape[1]))
-    return found
+        routers_in_order.append(Router(text_name(op.results[0]), axes, ids.shape[0] // groups, experts, ids.shape[1]))
+    return routers_in_order

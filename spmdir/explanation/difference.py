@@ -41,6 +41,7 @@ from spmdir.reshard.topology import Topology
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.dialects.func import FuncOp
 
 _NO_COSTS = (0.0, 0.0, 0.0)
 
@@ -247,18 +248,11 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
     if not report.decided:
         raise UnsupportedError("the program has values without a sharding; run propagate on it first")
     step = cost_table(module, "layer", topology=topology, fold=False, pipeline=pipeline)
-    ops = [op for op in ir.main_function(module).body.block.ops if isinstance(op, ValueOp)]
-    sources = {text_name(value): names[unresharded(value)] for op in ops for value in op.results}
-    sent = (op for op in report.ops if op.axes)
-    shardings = {name: sharding_of(value) for value, name in names.items()}
     function = ir.main_function(module)
-    for index in range(len(function.function_type.outputs)):
-        attributes = function_attrs(function, "res_attrs", index)
-        annotation, label = attributes.get("spmd.sharding"), attributes.get("spmd.name")
-        name = f"result {label.data}" if isinstance(label, StringAttr) else ""
-        if not name or name in shardings:
-            name = f"result {index}"
-        shardings[name] = annotation.data if isinstance(annotation, ShardingAttr) else None
+    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
+    # text name of a value, such as a resharded copy → the name of the value that it is a copy of
+    names_of_sources = {text_name(value): names[unresharded(value)] for op in ops for value in op.results}
+    collectives = (op for op in report.ops if op.axes)
     objective = report.seconds + sum(cost.seconds for cost in report.compute.values())
     return Figures(
         objective=None if is_local(function) else objective,
@@ -267,11 +261,28 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
         count=report.count,
         peak_bytes=step.total.total("held_bytes"),
         layers={row.labels[0]: (row.seconds, row.share.wire_bytes, row.total("held_bytes")) for row in step.rows},
-        collectives=shares_by(sent, lambda op: (sources[op.name], op.kind, f"[{', '.join(op.axes)}]")),
-        shardings={name: sharding for name, sharding in shardings.items() if sharding is not None},
+        collectives=shares_by(collectives, lambda op: (names_of_sources[op.name], op.kind, f"[{', '.join(op.axes)}]")),
+        shardings=_shardings(function, names),
         modules={name: _module_of(value) for value, name in names.items()},
         mesh=ir.mesh(module),
     )
+
+
+def _shardings(function: FuncOp, names: Mapping[SSAValue, str]) -> dict[str, Sharding]:
+    """Return name → sharding of the values of a function, and of its annotated results.
+
+    Args:
+        names: value → its name in the comparison. Results of the function are named as in `Figures`.
+    """
+    shardings = {name: sharding_of(value) for value, name in names.items()}
+    for index in range(len(function.function_type.outputs)):
+        attributes = function_attrs(function, "res_attrs", index)
+        annotation, label = attributes.get("spmd.sharding"), attributes.get("spmd.name")
+        name = f"result {label.data}" if isinstance(label, StringAttr) else ""
+        if not name or name in shardings:
+            name = f"result {index}"
+        shardings[name] = annotation.data if isinstance(annotation, ShardingAttr) else None
+    return {name: sharding for name, sharding in shardings.items() if sharding is not None}
 
 
 def _module_of(value: SSAValue) -> str:

@@ -105,14 +105,7 @@ def what_if(
     all_names = {text_name(value) for value, _ in _values(function)}
     names = resolve_names(original, [*drop_annotations, *(shardings or {}), *(forbid or {})], all_names)
     for selector in drop_annotations:
-        selected = _select_values(function, names[selector])
-        annotated = [value for value in selected if _is_annotated(value, mesh.axis_names)]
-        if not annotated:
-            raise SpmdirError(
-                f"{shown(selector)} has no annotation to drop; expected an annotated argument, op or constraint"
-            )
-        for value in annotated:
-            _annotate(value, None, mesh.axis_names)
+        _drop_annotations(function, selector, names[selector], mesh)
     for selector, sharding in (shardings or {}).items():
         placements = _placements(sharding, mesh)
         for value in _last_values(function, names[selector], pipeline):
@@ -129,6 +122,26 @@ def what_if(
         pipeline = pipeline.with_steps((*pipeline.through("propagate").steps, *parse_steps(PARTITIONING)))
     constraints = tuple(changed_constraints(before, after))
     return attrs.evolve(diff(before.module, after.module, pipeline), constraints=constraints)
+
+
+def _drop_annotations(function: FuncOp, selector: str, resolved_selector: str, mesh: Mesh) -> None:
+    """Drop the annotations of all values that a selector matches.
+
+    Args:
+        selector: as the user wrote it, for errors.
+        resolved_selector: a selector of names in `function`.
+
+    Raises:
+        SpmdirError: the selector matches no annotated value.
+    """
+    selected = _select_values(function, resolved_selector)
+    annotated = [value for value in selected if _is_annotated(value, mesh.axis_names)]
+    if not annotated:
+        raise SpmdirError(
+            f"{shown(selector)} has no annotation to drop; expected an annotated argument, op or constraint"
+        )
+    for value in annotated:
+        _annotate(value, None, mesh.axis_names)
 
 
 def _select_values(function: FuncOp, selector: str) -> list[SSAValue]:

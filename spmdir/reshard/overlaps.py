@@ -176,6 +176,10 @@ def _count(
     A point is one run for each axis of `points`. The number of elements in a shard is a product over dimensions, and
     each factor depends only on the axes of its dimension.
 
+    For example, `a` of 4 ranks cuts 10 elements into shards of 3, 3, 3 and 1 before, and no axis does after. There are
+    two runs along `a`: ranks 0 to 2, and rank 3. So there are two points, with 3 and 1 elements before, 10 and 10
+    after, and 3 and 1 in common. The total is 3 · 3 + 1 · 1 = 10 elements, and rank 3 lacks most: 10 − 1 = 9.
+
     Args:
         uncut_numel: the product of the sizes of all other dimensions.
         agreeing_digits: None if shards are compared one by one.
@@ -189,11 +193,13 @@ def _count(
     starts_of = dict(points)
     for dim in dims:
         dim_points = tuple((axis, starts_of[axis]) for axis in dim.axes if axis in starts_of)
-        by_point = _count_dim(dim, dim_points, agreeing_digits is not None)
-        projected = _project(counts, tuple(axis for axis, _ in dim_points))
-        common_numels = [numel * by_point[number][0] for numel, number in zip(common_numels, projected, strict=True)]
-        source_numels = [numel * by_point[number][1] for numel, number in zip(source_numels, projected, strict=True)]
-        target_numels = [numel * by_point[number][2] for numel, number in zip(target_numels, projected, strict=True)]
+        lengths_by_dim_point = _count_dim(dim, dim_points, agreeing_digits is not None)
+        dim_point_of_point = _project(counts, tuple(axis for axis, _ in dim_points))
+        lengths = [lengths_by_dim_point[dim_point] for dim_point in dim_point_of_point]
+        common_lengths, source_lengths, target_lengths = zip(*lengths, strict=True)
+        common_numels = list(map(int.__mul__, common_numels, common_lengths))
+        source_numels = list(map(int.__mul__, source_numels, source_lengths))
+        target_numels = list(map(int.__mul__, target_numels, target_lengths))
 
     def most_lacking(own_axes: Sequence[str], numels: Sequence[int]) -> int:
         """Return the most elements of a shard that are in no overlap with it.

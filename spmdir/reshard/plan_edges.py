@@ -75,6 +75,9 @@ def find_moves(
 ) -> tuple[Step, ...]:
     """Return the steps from `source` that move `free` axes, except exchanges.
 
+    For example, if `a` may move, and values may be sharded on dimension 0, `<a: P(sum)>` has the steps all_reduce to
+    `<>` and reduce_scatter to `<a: S(0)>`.
+
     The steps do not depend on the shape, so they are found once for all tensors. A permute is included if even division
     allows it; `is_legal` checks the shape. A step that a placement declares replaces the step of its trait. No step
     leads to partial values of several kinds, because reductions of different kinds do not commute.
@@ -100,15 +103,11 @@ def find_moves(
     by_traits = functools.partial(collectives_between, collectives=collectives)
     # slice and reduce_scatter
     for shard, before in itertools.product(shard_placements, ("replicated", "partial")):
-        for spec in by_traits(before, "shard"):
-            for axes in _ordered_subsets(movable_axes(before, shard)):
-                add(spec, axes, shard, dim=shard.dim)
+        for spec, axes in itertools.product(by_traits(before, "shard"), _ordered_subsets(movable_axes(before, shard))):
+            add(spec, axes, shard, dim=shard.dim)
     # all_gather and all_to_all, of the innermost axes of a dimension
-    for dim in dict.fromkeys(place.dim for place in shard_placements):
-        innermost_first = itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim)))
-        free_inner_axes = tuple(innermost_first)[::-1]
-        for start in range(len(free_inner_axes)):
-            axes = free_inner_axes[start:]
+    for dim in dict.fromkeys(placement.dim for placement in shard_placements):
+        for axes in _free_inner_axes(source, dim, free):
             if set(axes) <= {*movable_axes("shard", R)}:
                 for spec in by_traits("shard", "replicated"):
                     add(spec, axes, dim=dim)
@@ -119,14 +118,13 @@ def find_moves(
     for spec in by_traits("partial", "replicated"):
         for axes in _subsets(movable_axes("partial", R)):
             add(spec, axes)
-    # partition
+    # partition, to a partial placement of the target
     for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
-        if not source.kinds <= {placement.kind}:
-            continue
-        replicated_axes = movable_axes("replicated", placement)
-        axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated_axes)
-        for spec, subset in itertools.product(by_traits("replicated", "partial"), _subsets(axes)):
-            add(spec, subset, placement, reduction=placement.op)
+        if source.kinds <= {placement.kind}:
+            replicated_axes = movable_axes("replicated", placement)
+            wanted_axes = [axis for axis, wanted in partial if wanted == placement and axis in replicated_axes]
+            for spec, axes in itertools.product(by_traits("replicated", "partial"), _subsets(wanted_axes)):
+                add(spec, axes, placement, reduction=placement.op)
     for spec in collectives:
         if spec.moves == "edge":
             steps += _declared_steps(spec, source, partial, free, shard_placements, mesh)
@@ -135,6 +133,17 @@ def find_moves(
             targets = _permuted_targets(source, free, shard_placements, mesh)
             steps += [Step(spec.name, spec.group_axes(source, to, mesh), source, to) for to in targets]
     return tuple(steps)
+
+
+def _free_inner_axes(source: Sharding, dim: int, free: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the innermost axes of a dimension that may move together, the longest choice first.
+
+    For example, if `a`, `b` and `c` shard the dimension in this order, and `a` may not move: (b, c) and (c).
+    """
+    axes = source.dim_axes(dim)
+    count = len(list(itertools.takewhile(lambda axis: axis in free, reversed(axes))))
+    for start in range(len(axes) - count, len(axes)):
+        yield tuple(axes[start:])
 
 
 @functools.lru_cache(maxsize=65536)

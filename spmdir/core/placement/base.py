@@ -109,7 +109,10 @@ class Placement:
 
     @property
     def kind(self) -> str | None:
-        """Return a key that is equal for placements that commute; None if the placement commutes with all."""
+        """Return the kind of reduction: equal for placements whose reductions commute; None without a reduction.
+
+        For example, that of P(sum) is equal for all sums, so several axes may have P(sum) at once.
+        """
         return derived_kind(self) if self.trait == "other" else None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -260,6 +263,9 @@ class ShardPlacement(Placement):
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
         """Return the runs of neighbouring ranks with shards of equal length, in the order of ranks.
 
+        A run is (first rank, number of ranks, length). For example, 10 elements in chunks of 3 on 4 ranks have the runs
+        (0, 3, 3) and (3, 1, 1).
+
         The default evaluates `ranges` rank by rank. Override it to support large meshes; `spmd check-placement`
         compares it with `ranges`.
 
@@ -270,11 +276,14 @@ class ShardPlacement(Placement):
         return summed_runs([(1, [(index, 1, local_length) for index, local_length in enumerate(lengths)])], count)
 
     def stretches(self, size: int, count: int) -> int:
-        """Return an upper bound of the total number of ranges on all ranks; by default one range per rank."""
+        """Return an upper bound of the total number of `ranges` of all ranks; by default one for each rank."""
         return count
 
     def scaled(self, inner: int) -> Placement | None:
-        """Return the placement after every position was replaced by `inner` positions; None if there is none."""
+        """Return the placement after every position was replaced by `inner` positions; None if there is none.
+
+        For example, `Cyclic(0, 2).scaled(3)` is `Cyclic(0, 6)`: blocks of 2 positions become blocks of 6.
+        """
         return self if inner == 1 else None
 
     def unscaled(self, inner: int) -> Placement | None:
@@ -373,12 +382,12 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
                 f"`ranges` of {placement} gives {shown(ranges)}; expected a tuple of (start, end) pairs of integers",
                 place(placement.ranges),
             )
-    position, is_partition = 0, True
+    covered_to, is_partition = 0, True  # sorted ranges must follow each other without gaps and overlaps
     for start, end in sorted(pair for ranges in ranges_of_ranks for pair in ranges):
         if start != end:  # not empty
-            is_partition = is_partition and position == start < end
-            position = end
-    if not is_partition or position != size:
+            is_partition = is_partition and covered_to == start < end
+            covered_to = end
+    if not is_partition or covered_to != size:
         raise ShardingError(
             f"{placement} over {count} ranks is not a partition of {size} positions; expected each of them in one "
             "range of one rank"
@@ -387,7 +396,11 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
 
 @lru_cache(maxsize=65536)
 def shard_lengths(placements: tuple[tuple[Any, int], ...], size: int) -> frozenset[int]:
-    """Return the lengths of the shards of `size` elements, sharded by each (shard placement, ranks) in turn."""
+    """Return the lengths of the shards of `size` elements, sharded by each (shard placement, ranks) in turn.
+
+    For example, S over 4 ranks cuts 10 elements into shards of 3 and 1, and S over 2 ranks cuts these further into
+    shards of 2, 1 and 0.
+    """
     extents = frozenset([size])
     for placement, count in placements:
         extents = frozenset(
@@ -583,7 +596,9 @@ def edge_between(source: Placement, target: Placement) -> Edge | None:
 def derived_kind(placement: Placement) -> str:
     """Return the kind of the `P(op)` to or from which `placement` declares an edge that changes nothing.
 
-    Returns the text of `placement` if there is no such edge: then it commutes only with itself.
+    For example, `Masked` declares an edge to `P(sum)` that returns its operand: a masked value is a partial sum. So its
+    kind is that of `P(sum)`. Without such an edge, the kind is the text of the placement, and it commutes only with
+    itself.
     """
     for edge in placement.edges():
         end = edge.target or edge.source or ""
