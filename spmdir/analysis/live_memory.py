@@ -226,9 +226,10 @@ class _Tracer:
             operands = [self.buffer[value] for value in op.operands]
             progress = _CollectiveProgress(self._allocations(op), operands, [])
             self.in_progress[op] = progress
-            # The operands and results after the pairs are edge states.
-            new_states = tuple(map(self._add_buffer, op.results[len(op.pairs) :]))
-            steps = [MemoryStep(new_states, tuple(operands[len(op.pairs) :]))] if new_states else []
+            # A collective has one operand and result for each tensor (`pairs`), and then one for each edge state.
+            old_states, new_state_values = operands[len(op.pairs) :], op.results[len(op.pairs) :]
+            new_states = tuple(map(self._add_buffer, new_state_values))
+            steps = [MemoryStep(new_states, tuple(old_states))] if new_states else []
             if isinstance(op, Collective) and not progress.allocations.buffers:
                 steps.append(MemoryStep((), tuple(operands)))  # its result is a view
             return [*steps, *self._allocate_next(progress, op)]
@@ -236,8 +237,8 @@ class _Tracer:
             return [self._copy(op)]
         if isinstance(op, WaitOp):
             progress = self.in_progress[op.start]
-            in_flight = *progress.buffers_of(progress.allocations.sent), *progress.allocated[-1:]
-            return [MemoryStep((), in_flight), *self._allocate_next(progress, op)]
+            sent, received = progress.buffers_of(progress.allocations.sent), progress.allocated[-1:]
+            return [MemoryStep((), (*sent, *received)), *self._allocate_next(progress, op)]
         return [self._torch_op(op)]
 
     def _copy(self, op: HostCopyOp | WaitOp) -> MemoryStep:

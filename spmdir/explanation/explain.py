@@ -140,10 +140,11 @@ def explain_equal_values(program: DecidedProgram, values: Sequence[int]) -> Expl
     sharding, equal_nodes = program.nested.produced[value], program.equal_nodes(node)
     root = program.mesh.root or program.mesh
     coordinate = dict.fromkeys(root.axis_names, 0)
-    # First node of the nodes that are decided together → the name of the first value among them.
-    name_of_decision = {
-        program.equal_nodes(program.producer[equal])[0]: program.names[equal] for equal in reversed(values)
-    }
+    # first of the nodes that are decided together → the name of the first of their values
+    name_by_decision: dict[int, str] = {}
+    for equal_value in values:
+        first_node = program.equal_nodes(program.producer[equal_value])[0]
+        name_by_decision.setdefault(first_node, program.names[equal_value])
     return Explanation(
         name=program.names[value],
         op=program.op(node),
@@ -155,7 +156,7 @@ def explain_equal_values(program: DecidedProgram, values: Sequence[int]) -> Expl
         axes=tuple([_explain_axis(program, value, axis) for axis in program.mesh.axis_names]),
         deliveries=_explain_deliveries(program, value),
         seconds=program.seconds,
-        equal_values=tuple([name for first, name in reversed(name_of_decision.items()) if first != equal_nodes[0]]),
+        equal_values=tuple([name for first_node, name in name_by_decision.items() if first_node != equal_nodes[0]]),
     )
 
 

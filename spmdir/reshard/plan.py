@@ -154,7 +154,11 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
 
 
 def _plan_steps(reshard: Reshard) -> tuple[Step, ...]:
-    """Plan over the common sub-axes of both sides. If there are none, replicate the split axes in between."""
+    """Plan over the common sub-axes of both sides. If there are none, replicate the split axes in between.
+
+    For example, 12 ranks of `a` are sub-axes of 3 and 4 ranks on one side, and of 4 and 3 on the other. These have no
+    common sub-axes, so the first part of the plan replicates `a`, and the second part shards it again.
+    """
     source, target, mesh = reshard.source, reshard.target, reshard.mesh
     fine = _common_mesh(reshard.shape, source, target, mesh)
     if fine is mesh:

@@ -80,7 +80,7 @@ class _RepeatFinder:
 
     def __init__(self, program: Program, cut: int, repeated: Collection[int], copied: Mapping[int, float]):
         self.program, self.copied = program, copied
-        recreated = {*copied, *(buffer for task in repeated for buffer in program.tasks[task].allocates)}
+        restored_buffers = {*copied, *(buffer for task in repeated for buffer in program.tasks[task].allocates)}
         self.missing = set(repeated)
         self.reloads_of: dict[int, list[int]] = {}
         self.last_use: dict[int, int] = {}
@@ -90,11 +90,11 @@ class _RepeatFinder:
                 self.reloads_of[index] = copied_buffers
                 self.missing.add(index)
             is_view = not (task.allocates or task.transfer or task.waits_for is not None)
-            if is_view and not recreated.isdisjoint(task.reads):
-                self.missing.add(index)
-            for buffer in (*task.allocates, *task.reads) if copied else ():
-                if buffer in copied:
-                    self.last_use[buffer] = index
+            if is_view and not restored_buffers.isdisjoint(task.reads):
+                self.missing.add(index)  # the view must be of the restored buffer
+            if copied:
+                used_buffers = (*task.allocates, *task.reads)
+                self.last_use.update({buffer: index for buffer in used_buffers if buffer in copied})
         self.reloaded: set[int] = set()
 
     def offloads(self) -> list[Repeat]:
@@ -158,44 +158,48 @@ def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
 
 
 def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
-    """Return the peak in bytes of the result of `insert_repeats`, without building it."""
+    """Return the peak in bytes of the result of `insert_repeats`, without building it.
+
+    For example, f allocates a of 4 bytes, g uses a, c allocates 8 bytes, f runs again, and h uses a. Then a is freed
+    after g and after h, and the peak is 4 + 8 bytes, when f runs again.
+    """
     size = [buffer.bytes for buffer in program.buffers]
-    outputs = {*program.outputs}
     tasks = [
         repeat.task_in(program) if repeat else program.tasks[index]
         for index, repeat in tasks_with_repeats(program, added)
     ]
-    freed_bytes = [0.0] * len(tasks)
-    freed_buffers: dict[int, list[int]] = {}  # task with memory steps → the buffers whose last use it is
+    freed_buffers = _freed_buffers(tasks, {*program.outputs})
+    live = peak = sum([size[buffer] for buffer in program.inputs])
+    for task, freed in zip(tasks, freed_buffers, strict=True):
+        allocated_bytes = sum([size[buffer] for buffer in task.allocates])
+        if task.memory_steps:
+            task_peak = _peak_of_steps(task, freed, size)
+        else:
+            task_peak = allocated_bytes + task.transient
+        peak = max(peak, live + task_peak)
+        live += allocated_bytes - sum([size[buffer] for buffer in freed])
+    return peak
+
+
+def _freed_buffers(tasks: Sequence[Task], outputs: Collection[int]) -> list[list[int]]:
+    """Return, for each task, the buffers that are freed after it. A buffer may be allocated and freed several times.
+
+    Args:
+        outputs: the buffers that are not freed.
+    """
+    freed_buffers: list[list[int]] = [[] for _ in tasks]
     last_use: dict[int, int] = {}
-
-    def free(buffer: int) -> None:
-        """Record that a buffer is freed after its last use so far."""
-        position = last_use[buffer]
-        freed_bytes[position] += size[buffer]
-        if tasks[position].memory_steps:
-            freed_buffers.setdefault(position, []).append(buffer)
-
     for position, task in enumerate(tasks):
         for buffer in task.allocates:
             if buffer in last_use and buffer not in outputs:
-                free(buffer)  # a repeat allocates it again
+                freed_buffers[last_use[buffer]].append(buffer)  # a repeat allocates it again
             last_use[buffer] = position
         for buffer in task.reads:
             if buffer in last_use:
                 last_use[buffer] = position
     for buffer in last_use.keys() - outputs:
-        free(buffer)
-    live = peak = sum([size[buffer] for buffer in program.inputs])
-    for position, task in enumerate(tasks):
-        allocated_bytes = sum([size[buffer] for buffer in task.allocates])
-        if task.memory_steps:
-            task_peak = _peak_of_steps(task, freed_buffers.get(position, ()), size)
-        else:
-            task_peak = allocated_bytes + task.transient
-        peak = max(peak, live + task_peak)
-        live += allocated_bytes - freed_bytes[position]
-    return peak
+        freed_buffers[last_use[buffer]].append(buffer)
+    return freed_buffers
 
 
 def _peak_of_steps(task: Task, freed: Collection[int], size: Sequence[float]) -> float:

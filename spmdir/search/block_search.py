@@ -133,28 +133,7 @@ class BlockSearch:
         """
         if self.start:
             self._consider(self.start, START_FORESTS)
-        self.end = attrs.evolve(self.end, turns=max(effort, 1))
-        last_progress, bound, least_compute = 0, 0.0, sum(map(min, self.assignment.cost_rows))
-        near_fraction = GOOD_ENOUGH if len(self.assignment.choice) > FEW_NODES else LEAST_SAVING
-        first_deciding_turn = min(FIRST_DECISION, max(effort, 1) - 1)
-        for turn in range(max(effort, 1)):
-            is_deciding, is_stuck = turn >= first_deciding_turn, turn - last_progress > 1
-            looked_better = False
-            for is_back in self.messages.improve():
-                # A decision after the reverse pass has a random order, which rarely helps before the search is stuck.
-                if is_deciding and (is_stuck or not is_back):
-                    order = self._random_order() if is_back else None
-                    looked_better |= self._consider(self.messages.decide(order), 1)
-            gap = self.least_cost - self.messages.bound
-            if not is_deciding or looked_better or self.messages.bound > bound * (1 + LEAST_RISE):
-                last_progress, bound = turn, self.messages.bound
-            may_end = bool(self.best) and (is_deciding or not has_start)
-            if may_end and gap <= near_fraction * (self.least_cost - least_compute):
-                self.end = attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
-                break
-            if turn + 1 < effort and (turn - last_progress) * PATIENCE >= effort:
-                self.end = attrs.evolve(self.end, turns=turn + 1, reason="no progress")
-                break
+        self.end = self._pass_messages(effort, has_start)
         assignment = self.assignment
         if len(assignment.choice) <= FEW_NODES:
             self._try_all(STATES_PER_TURN * effort)
@@ -165,6 +144,42 @@ class BlockSearch:
             states.order[choice] for states, choice in zip(assignment.states, assignment.choice, strict=True)
         ]
         return [states.strategies(choice) for states, choice in zip(assignment.states, assignment.choice, strict=True)]
+
+    def _pass_messages(self, effort: int, has_start: bool) -> BlockEnd:
+        """Run turns of message passing, and consider their decisions. Return how this ended.
+
+        Progress is a decision that looks better than the best one, or a bound that rises by `LEAST_RISE`. The first
+        turns only raise the bound: they make no decision, and count as progress. The arguments are those of `run`.
+        """
+        turns = max(effort, 1)
+        first_deciding_turn = min(FIRST_DECISION, turns - 1)
+        least_compute = sum(map(min, self.assignment.cost_rows))
+        near_fraction = GOOD_ENOUGH if len(self.assignment.choice) > FEW_NODES else LEAST_SAVING
+        last_progress, bound_at_progress = 0, 0.0
+        for turn in range(turns):
+            is_deciding = turn >= first_deciding_turn
+            looked_better = self._run_turn(is_deciding, is_stuck=turn - last_progress > 1)
+            bound = self.messages.bound
+            if not is_deciding or looked_better or bound > bound_at_progress * (1 + LEAST_RISE):
+                last_progress, bound_at_progress = turn, bound
+            may_end = bool(self.best) and (is_deciding or not has_start)
+            if may_end and self.least_cost - bound <= near_fraction * (self.least_cost - least_compute):
+                return attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
+            if turn + 1 < effort and (turn - last_progress) * PATIENCE >= effort:
+                return attrs.evolve(self.end, turns=turn + 1, reason="no progress")
+        return attrs.evolve(self.end, turns=turns)
+
+    def _run_turn(self, is_deciding: bool, is_stuck: bool) -> bool:
+        """Run a turn of message passing, and return whether a decision that it makes looks better than the best one.
+
+        A decision after the reverse pass has a random order, which rarely helps before the search is stuck.
+        """
+        looked_better = False
+        for is_back in self.messages.improve():
+            if is_deciding and (is_stuck or not is_back):
+                order = self._random_order() if is_back else None
+                looked_better |= self._consider(self.messages.decide(order), 1)
+        return looked_better
 
     def _dive(self, max_turns: int) -> None:
         """Look for decisions far from the best one, in at most `max_turns` turns.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
 from spmdir.search.placement_catalogue import Catalogue
 
 Numbers = np.ndarray
@@ -67,6 +68,11 @@ class JointPlacements:
         known_numbers, rows = self._number, zip(*placed.reshape(-1, len(self.axes)).T.tolist(), strict=True)
         numbers = [known_numbers[row] if row in known_numbers else self.number(row) for row in rows]
         return np.array(numbers, dtype=np.intp).reshape(placed.shape[:-1])
+
+    def placed(self, number: int) -> tuple[tuple[str, Placement], ...]:
+        """Return (axis, placement) of each axis of a joint placement, in nesting order."""
+        numbers, placements = self.all[number], self.catalogue.placements
+        return tuple([(self.axes[position], placements[numbers[position]]) for position in self.order[number]])
 
     def shares_dimension(self, placed: tuple[int, ...]) -> bool:
         """Return whether two axes of a joint placement shard one dimension.

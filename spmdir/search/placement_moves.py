@@ -52,8 +52,9 @@ class PlacementMoves:
         self.has_own_type = np.array([p.has_own_type for p in catalogue.placements])[self.rows]
         self.traits = np.array([p.trait for p in catalogue.placements])[self.rows]
         self.shares = np.prod(np.where(self.is_shard, 1 / self.counts, 1.0), axis=1)
-        chunks = [np.prod(np.where(self.dims == dim, self.counts, 1), axis=1) for dim in range(int(dims.max()) + 1)]
-        self.chunks = np.stack(chunks, axis=1).astype(int) if chunks else np.zeros((len(self.rows), 0), dtype=int)
+        self.chunks = np.ones((len(self.rows), int(dims.max()) + 1), dtype=int)
+        for dim in range(self.chunks.shape[1]):
+            self.chunks[:, dim] = np.prod(np.where(self.dims == dim, self.counts, 1), axis=1)
         nesting_position = np.argsort(np.array(placements.order), axis=1)
         self.nested: Numbers = (
             (self.dims[:, :, None] == self.dims[:, None, :])

@@ -73,21 +73,13 @@ class Prices:
         Args:
             before, after: numbers of joint placements.
         """
-        meta, shared, placements = self.shared.values[value], self.shared, self.placements
+        meta, shared = self.shared.values[value], self.shared
         if value in shared.ties:
             return shared.value_weight[value] * IMPOSSIBLE * (before != after)
-        produced, needed = (
-            tuple(
-                [
-                    (placements.axes[position], placements.catalogue.placements[placements.all[number][position]])
-                    for position in placements.order[number]
-                ]
-            )
-            for number in (before, after)
-        )
         # Plans that are not quick also move axes that neither side has. Undecided axes may not be moved.
-        is_prefix = len(placements.axes) < len(self.mesh.axes)
-        seconds = value_seconds(meta, produced, (needed,), self.mesh, shared, is_quick=is_prefix)
+        has_undecided_axes = len(self.placements.axes) < len(self.mesh.axes)
+        produced, needed = self.placements.placed(before), self.placements.placed(after)
+        seconds = value_seconds(meta, produced, (needed,), self.mesh, shared, is_quick=has_undecided_axes)
         seconds *= self._exposed_fraction(value)
         if self._apart:
             seconds += AVOIDED * float(self._is_avoided(np.array([before, after]), value)[0, 1])

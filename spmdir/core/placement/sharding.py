@@ -335,7 +335,14 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
 
 @lru_cache(maxsize=65536)
 def shard_ranges(placements: tuple[tuple[Any, int], ...], size: int, indices: tuple[int, ...]) -> Ranges:
-    """Return the ranges of `size` elements that the rank at `indices` along the axes of `placements` has."""
+    """Return the ranges of `size` elements that a rank has.
+
+    For example, two axes of 2 ranks shard 8 elements by S. The rank at (1, 0) has the elements 4 and 5: ((4, 6),).
+
+    Args:
+        placements: the (shard placement, number of ranks) of each axis, outermost first.
+        indices: the coordinate of the rank on each of these axes.
+    """
     ranges: Ranges = ((0, size),)
     for (placement, count), index in zip(placements, indices, strict=True):
         ranges = select(ranges, placement.ranges(length(ranges), count, index))

@@ -278,7 +278,7 @@ def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
 
 
 def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | None:
-    """Return term / monomial; None if it is not a monomial."""
+    """Return term / monomial; None if it is not a monomial. For example, a · a · b / a is a · b."""
     factors = list(term)
     for atom in monomial:
         if atom not in factors:
