@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 ORDER = (
     "core", "pipelined", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis",
     "transforms", "rewrites", "pipeline", "passes", "shardy", "torch_interop", "lowering", "simulator", "importer",
-    "read_back", "plans", "runtime", "report", "sweep", "explanation", "pictures", "language_server", "checking",
-    "errors", "placement", "checkpoint", "testing", "__init__", "tools", "universe",
+    "read_back", "plans", "runtime", "serving", "report", "sweep", "explanation", "pictures", "language_server",
+    "checking", "errors", "placement", "checkpoint", "testing", "__init__", "tools", "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its
 names, as those before it are names of a task; stubs beside them say where these are."""

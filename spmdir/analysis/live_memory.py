@@ -428,5 +428,5 @@ class _CollectiveProgress:
         return tuple(dict.fromkeys(self.allocated[index] if index >= 0 else self.operands[~index] for index in sources))
 
 
-_SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint"))
+_SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint", "cache.write"))
 """Ops whose results are operands, or views of them. They count as views of the first operand."""

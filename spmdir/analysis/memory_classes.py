@@ -16,13 +16,14 @@ from xdsl.ir import OpResult, SSAValue
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.caches import KIND as CACHE
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.reshard_ops import FORMS, unresharded
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.rules import RuleSet
 
-_BY_KIND = {"parameter": "parameters", "buffer": "parameters", "state": "communication buffers"}
+_BY_KIND = {"parameter": "parameters", "buffer": "parameters", CACHE: "caches", "state": "communication buffers"}
 """`spmd.kind` of an argument → its class of memory."""
 
 
@@ -46,7 +47,8 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
     update_ops: set[object] = set()
     for index, value in enumerate(ir.terminator(function).operands):
         argument = argument_named.get(signature_name(function, "res_attrs", index))
-        if argument is None or not _shape(value):
+        is_cache = argument is not None and signature_kind(function, "arg_attrs", argument.index) == CACHE
+        if argument is None or is_cache or not _shape(value):
             continue
         inputs = dict.fromkeys(_elementwise_inputs(value, is_source))
         if argument in inputs:

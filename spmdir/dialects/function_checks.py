@@ -53,7 +53,18 @@ GIVEN = "spmd.given"
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
-    "spmd.kind": ("parameter", "buffer", "input", "tangent", "late_buffer", "output", "mutation", "update", "state"),
+    "spmd.kind": (
+        "parameter",
+        "buffer",
+        "cache",
+        "input",
+        "tangent",
+        "late_buffer",
+        "output",
+        "mutation",
+        "update",
+        "state",
+    ),
     "spmd.state": INITIAL_VALUES,
     "spmd.keep": (),
     "spmd.like": (),

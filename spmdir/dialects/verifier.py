@@ -13,6 +13,7 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.dialects.caches import check_caches, check_shared_arguments
 from spmdir.dialects.cast_first import check_first_cast
 from spmdir.dialects.deadlock_check import check_in_flight
 from spmdir.dialects.function_checks import check_function, check_layer_call
@@ -95,6 +96,10 @@ def mistakes(
             yield function, _located(error, function)
         except SpmdirError as error:
             yield function, error
+    try:
+        check_shared_arguments(functions)
+    except SpmdirError as error:
+        yield module, error
     step = pipeline_op(module) if not invalid_ops and kinds == (Operation,) else None
     if step is not None:
         yield from ((step, error) for error in check_step(step))
@@ -133,7 +138,7 @@ OP_CHECKS: tuple[tuple[type[Operation], Callable[[Any], None]], ...] = (
 )
 """Kind of op → a check that raises VerifyException, ValueError or SpmdirError unless the op is well formed."""
 
-FUNCTION_CHECKS = (check_stage, check_in_flight, check_recomputations)
+FUNCTION_CHECKS = (check_stage, check_in_flight, check_recomputations, check_caches)
 """The checks of a function whose ops are well formed."""
 
 

@@ -21,6 +21,8 @@ from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
+from spmdir.dialects.caches import KIND as CACHE
+from spmdir.dialects.caches import WRITE
 from spmdir.dialects.cast_first import note_first_casts
 from spmdir.dialects.ir import context, verify
 from spmdir.dialects.mesh_op import MeshOp
@@ -207,7 +209,12 @@ def _build_module(
             arg_attrs=ArrayAttr(
                 [
                     signature_attrs(
-                        entry.names[0], entry.kind, sharding, value, plan.kept_axes(value_names), buffer=entry.buffer
+                        entry.names[0],
+                        _kind(entry, value),
+                        sharding,
+                        value,
+                        plan.kept_axes(value_names),
+                        buffer=entry.buffer,
                     )
                     for value, entry, sharding, value_names in zip(block.args, arguments, shardings, names, strict=True)
                 ]
@@ -272,6 +279,12 @@ def _build_outputs(program: Program, builder: GraphBuilder, values: dict[fx.Node
             output = Output(entry.node, entry.names, "mutation", entry.names[0])
             pairs.append((output, builder.mutations[entry.node]))
     return sorted(pairs, key=lambda pair: pair[0].kind == "mutation")
+
+
+def _kind(entry: Input, argument: SSAValue) -> str:
+    """Return the `spmd.kind` of an argument. A buffer that `cache.write` writes is a cache."""
+    is_cache = any(use.operation.name == WRITE and use.index == 0 for use in argument.uses)
+    return CACHE if entry.kind == "buffer" and is_cache else entry.kind
 
 
 def _plan_names(entry: Input) -> tuple[str, ...]:

@@ -11,6 +11,11 @@ operand is new memory without other users, such as the packed buffer of a bucket
 
     bucket = cat(gradients); all_reduce(bucket)   →   bucket = cat(gradients); all_reduce_(bucket)
 
+**Caches.** The functional `cache.write` copies the whole cache. A cache is written once, and no op reads it later as it
+was, see `spmdir.dialects.caches`. So it is always written in place:
+
+    new = write(cache, rows); attend(…, new)   →   write_(cache, rows); attend(…, cache)
+
 The simulator needs the functional program, and Inductor the functional all-reduces.
 """
 
@@ -18,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import fx
 
+import spmdir.torch_interop.cache_ops  # noqa: F401  # registers torch.ops.cache
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import WAIT, functional
 from spmdir.torch_interop.schemas import declares_aliases
@@ -82,6 +89,13 @@ def reduce_in_place(program: fx.GraphModule) -> None:
     for node in program.graph.find_nodes(op="call_function", target=functional.all_reduce.default):
         if _is_unshared(node.args[0]):
             node.target = REDUCE
+
+
+def write_caches_in_place(program: fx.GraphModule) -> None:
+    """Let each write of a cache change the cache. The graph changes in place; the caller generates the code."""
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.cache.write.default):
+        node.replace_all_uses_with(node.args[0])
+        node.target = torch.ops.cache.write_.default
 
 
 def _is_unshared(value: object) -> bool:

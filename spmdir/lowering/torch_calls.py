@@ -12,6 +12,7 @@ import attrs
 import torch
 from torch import fx
 
+import spmdir.torch_interop.cache_ops  # registers torch.ops.cache
 import spmdir.torch_interop.expert_ops  # noqa: F401  # registers torch.ops.experts
 from spmdir.core.admitted_ops import draws
 from spmdir.core.errors import UnsupportedError

@@ -54,6 +54,7 @@ from spmdir.search.memory_budget import PeakMemory
 from spmdir.search.problem import Problem
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Solution
+from spmdir.transforms.shared_arguments import copy_shared_shardings
 from spmdir.transforms.user_annotations import note_given
 
 LISTED = 8
@@ -107,6 +108,7 @@ class PropagatePass(FunctionPass):
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Decide the function, certify the decision if requested, and write the new axes into the types of sizes."""
+        copy_shared_shardings(module, function)
         search, solution, objective = self.decide(ctx, module, function)
         if self.certify:
             counted = counted_fractions(search.problem) if self.overlap == "messages" else ()

@@ -17,6 +17,7 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Shard, plugins
 from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.caches import is_version
 from spmdir.dialects.collectives import Collective as CollectiveOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.collective_spec import CollectiveSpec
@@ -197,13 +198,14 @@ class Builder:
                 strategies = [strategy for strategy in strategies if strategy.results[0] == placement]
             strategies_by_axis.append(strategies)
         old_operands, has_candidate = tuple(function.operands), False
-        options = [
-            self._operand_options(form, value, old)
-            for value, old in zip(self.match.operands, old_operands, strict=True)
+        # No collective may have a version of a cache as its operand, so f keeps these operands.
+        matched = [
+            None if is_version(old) else value for value, old in zip(self.match.operands, old_operands, strict=True)
         ]
+        options = [self._operand_options(form, value, old) for value, old in zip(matched, old_operands, strict=True)]
         for combination in itertools.product(*strategies_by_axis):
             first_choices: list[Node | None] = []
-            for index, value in enumerate(self.match.operands):
+            for index, value in enumerate(matched):
                 required = [strategy.operands[index] for strategy in combination]
                 first_choices.append(next(self._choose_operands(options[index], form, value, required, target), None))
             operands = tuple([operand for operand in first_choices if operand is not None])

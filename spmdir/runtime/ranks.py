@@ -11,7 +11,7 @@ from torch import fx
 
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.compile_program import attach_compiled
-from spmdir.lowering.in_place import reduce_in_place
+from spmdir.lowering.in_place import reduce_in_place, write_caches_in_place
 from spmdir.lowering.process_groups import name_groups
 from spmdir.runtime.agreement import RankGroup
 
@@ -62,8 +62,10 @@ class Ranks:
     def connect(self, graph: fx.GraphModule) -> None:
         """Prepare a program of this rank to run, in place; all ranks must call this, because it creates process groups.
 
-        Groups get the names of this process. Without Inductor, all-reduces write in place where they can.
+        Groups get the names of this process. Caches are written in place. Without Inductor, all-reduces also write in
+        place where they can.
         """
+        write_caches_in_place(graph)
         if self.compile is None:
             reduce_in_place(graph)
         name_groups(graph, self.mesh, self.device_mesh, self.timeout)

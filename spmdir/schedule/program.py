@@ -13,6 +13,7 @@ import attrs
 
 MEMORY_CLASSES = (
     "parameters",
+    "caches",
     "gradients",
     "optimizer state",
     "inputs",

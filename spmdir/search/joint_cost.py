@@ -72,8 +72,8 @@ def joint_cost(
             return math.inf
         value, produced, needed = reshards[index]
         seconds = value_seconds(shared.values[value], produced, needed, mesh, shared)
-        if seconds and value in shared.ties:
-            return math.inf
+        if value in shared.ties and (seconds or any(dict(placed) != dict(produced) for placed in needed)):
+            return math.inf  # also for a slice, which takes no time
         if shared.apart and _is_avoided(value, produced, needed, shared, mesh):
             seconds += AVOIDED
         costs[index] = shared.value_weight[value] * seconds

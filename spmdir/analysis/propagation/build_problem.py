@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import attrs
@@ -23,6 +24,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import is_sized, meta_of
+from spmdir.dialects.caches import cache_versions
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.size_ops import SizeOp
@@ -142,7 +144,8 @@ class _ProblemBuilder:
             if isinstance(maker, AtenOp) and isinstance(source, OpStrategies):
                 strategies_of_op[maker] = source
         unreduced = find_unreduced(self.function, strategies_of_op, self.mesh)
-        ties = frozenset([self.numbers[value] for value in unreduced])
+        versions = itertools.chain.from_iterable(versions for _, versions in cache_versions(self.function))
+        ties = frozenset([self.numbers[value] for value in (*unreduced, *versions)])
         problem = Problem(self.mesh, tuple(self.metas), nodes, topology=topology, ties=ties)
         if not self.apart:
             return problem

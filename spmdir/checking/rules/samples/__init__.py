@@ -6,6 +6,7 @@ import torch
 
 from spmdir.checking.rules.samples import (
     attention,
+    cache,
     contraction,
     convolution,
     experts,
@@ -45,6 +46,7 @@ FAMILIES = (
     loss,
     optimizer,
     experts,
+    cache,
     libraries,
 )
 

@@ -1,0 +1,143 @@
+"""The versions of caches, and their verification.
+
+An argument of kind `cache` is a linear value: `cache.write` returns its next version, and no op reads a version after
+it was written. So ranks write caches in place, although all values of the program are immutable:
+
+    %k.1 = cache.write(%k, %rows, %positions) : tensor<4x64x8x128xbf16>
+    %a = cache.attend(%q, %k.1, %v.1, %positions) : tensor<4x1x32x128xbf16>
+
+The last version is the result of kind `mutation` with the name of the cache. Only ops of the dialect `cache` use
+versions, so no collective sends a cache, and no view of an old version exists.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from spmdir.core.errors import ShardingError
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.names import text_name
+from spmdir.dialects.values import sharding_of, signature_kind, signature_name
+
+KIND = "cache"
+"""The `spmd.kind` of arguments that are caches."""
+
+WRITE = "cache.write"
+"""The op that writes its first operand and returns the next version of the cache."""
+
+
+def is_version(value: SSAValue) -> bool:
+    """Return whether a value is a version of a cache."""
+    if isinstance(value, BlockArgument):
+        return signature_kind(value.owner.parent_op(), "arg_attrs", value.index) == KIND
+    return isinstance(value, OpResult) and value.op.name == WRITE
+
+
+def cache_versions(function: FuncOp) -> Iterator[tuple[str, list[SSAValue]]]:
+    """Yield (name, versions from first to last) of each cache of a function; up to a version that is written twice."""
+    for argument in function.args:
+        if signature_kind(function, "arg_attrs", argument.index) == KIND:
+            versions: list[SSAValue] = [argument]
+            while len(writes := _writes(versions[-1])) == 1:
+                versions.append(writes[0].results[0])
+            yield signature_name(function, "arg_attrs", argument.index), versions
+
+
+def shared_arguments(function: FuncOp, other: FuncOp) -> dict[str, tuple[int, int]]:
+    """Return name → (index in `function`, index in `other`) of the parameters, buffers and caches that both have.
+
+    Functions share these arguments if they have a cache of one name. Otherwise the result is empty.
+    """
+    named, named_in_other = _state_arguments(function), _state_arguments(other)
+    names = [name for name in named if name in named_in_other]
+    if not any(named[name][1] == named_in_other[name][1] == KIND for name in names):
+        return {}
+    return {name: (named[name][0], named_in_other[name][0]) for name in names}
+
+
+def _state_arguments(function: FuncOp) -> dict[str, tuple[int, str]]:
+    """Return name → (index, kind) of the parameters, buffers and caches of a function."""
+    kinds = [signature_kind(function, "arg_attrs", index) for index in range(len(function.args))]
+    return {
+        signature_name(function, "arg_attrs", index): (index, kind)
+        for index, kind in enumerate(kinds)
+        if kind in ("parameter", "buffer", KIND)
+    }
+
+
+def check_shared_arguments(functions: Sequence[FuncOp]) -> None:
+    """Raise a located ShardingError unless arguments that functions share have one type and one sharding."""
+    for other, function in itertools.combinations(functions, 2):
+        for name, (index, other_index) in shared_arguments(function, other).items():
+            argument, first = function.args[index], other.args[other_index]
+            sharding, first_sharding = sharding_of(argument), sharding_of(first)
+            if argument.type != first.type or (sharding and first_sharding and sharding != first_sharding):
+                raise ShardingError(
+                    f"'{name}' is {argument.type} <{sharding or ''}> in @{function.sym_name.data}, but {first.type} "
+                    f"<{first_sharding or ''}> in @{other.sym_name.data}; expected one type and sharding of each "
+                    "argument that functions with common caches share",
+                    location_of(function),
+                )
+
+
+def check_caches(function: FuncOp) -> None:
+    """Raise a located ShardingError unless the versions of each cache are used linearly."""
+    results = {
+        signature_name(function, "res_attrs", index): value
+        for index, value in enumerate(_terminator_operands(function))
+        if signature_kind(function, "res_attrs", index) == "mutation"
+    }
+    order: dict[Operation, int] = {}
+    for name, versions in cache_versions(function):
+        order = order or {op: index for index, op in enumerate(function.body.block.ops)}
+        for version in versions:
+            _check_version(version, name, order)
+        if versions[-1] is not results.get(name):
+            raise ShardingError(
+                f"the last version of cache '{name}' is {text_name(versions[-1])}; expected it as the result with "
+                f'spmd.kind = "mutation" and spmd.name = "{name}"',
+                location_of(function),
+            )
+
+
+def _check_version(version: SSAValue, name: str, order: dict[Operation, int]) -> None:
+    """Raise a located ShardingError unless only cache ops use a version, and none after the only write.
+
+    Args:
+        order: the position of each op of the function.
+    """
+    writes = sorted(_writes(version), key=order.__getitem__)
+    if len(writes) > 1:
+        raise ShardingError(
+            f"{text_name(version)} of cache '{name}' is written again; expected one write of each version: write "
+            f"{text_name(writes[0].results[0])}, the version that the first write returns",
+            location_of(writes[1]),
+        )
+    for use in version.uses:
+        reader = use.operation
+        if not reader.name.startswith("cache.") and not isinstance(reader, ReturnOp):
+            raise ShardingError(
+                f"'{reader.name}' uses {text_name(version)} of cache '{name}'; expected an op of the dialect `cache`: "
+                "caches are written in place, and never sent or viewed",
+                location_of(reader),
+            )
+        if writes and reader is not writes[0] and order[reader] > order[writes[0]]:
+            raise ShardingError(
+                f"'{reader.name}' reads {text_name(version)} of cache '{name}' after its write; expected "
+                f"{text_name(writes[0].results[0])}, the version that the write returns",
+                location_of(reader),
+            )
+
+
+def _writes(version: SSAValue) -> list[Operation]:
+    """Return the ops that write a version."""
+    return [use.operation for use in version.uses if use.operation.name == WRITE and use.index == 0]
+
+
+def _terminator_operands(function: FuncOp) -> tuple[SSAValue, ...]:
+    last_op = function.body.block.last_op
+    return tuple(last_op.operands) if isinstance(last_op, ReturnOp) else ()

@@ -1,0 +1,229 @@
+"""Capture a causal language model as programs that share parameters and caches: `@decode`, and a prefill per length.
+
+Hugging Face models call a registered attention function. That of this module writes the new keys and values into
+caches and attends to them, so models need no change. Each function takes `ids` and `positions` [sequences, tokens] and
+returns the next token of each sequence; see `spmdir.torch_interop.cache_ops` for positions. Prompts are padded on the
+left with position -1, so the last token of each row is the last one of its prompt. A prefill also takes `rows`, the row
+of the caches of each sequence; in `@decode`, sequence i has row i.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+import spmdir.torch_interop.cache_ops  # noqa: F401  # registers torch.ops.cache
+from spmdir.core.arguments import INTEGER, accepts, instance
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.mesh import MESH, Mesh, as_mesh
+from spmdir.core.placement.sharding import Sharding, ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan
+from spmdir.core.progress import say
+from spmdir.dialects import ir
+from spmdir.importer.importer import import_fx
+from spmdir.importer.torch_errors import torch_errors
+from spmdir.torch_interop.grouped_products import TracedGroupedProducts
+
+DECODE = "decode"
+"""The name of the function that computes one token of each sequence."""
+
+PREFILL = "prefill_"
+"""The names of functions for prompts start with this, followed by the number of tokens."""
+
+_ATTENTION = "spmdir_cache"
+_STEP = "spmdir_step"
+
+
+@accepts(
+    model=instance(nn.Module, expected="a causal language model of Hugging Face transformers"),
+    mesh=MESH,
+    batch=INTEGER,
+    max_length=INTEGER,
+)
+def capture(
+    model: nn.Module,
+    mesh: Mesh,
+    plan: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
+    *,
+    batch: int,
+    max_length: int,
+    prompt_lengths: Sequence[int] = (32, 256),
+) -> ModuleOp:
+    """Return the programs of a causal language model, with caches as written arguments.
+
+    Args:
+        model: the model, in eval mode. It does not change.
+        mesh: the mesh to partition the programs for.
+        plan: as for `import_fx`, by the parameter names of the model; caches are `caches.0.keys`, `caches.0.values`, …
+        batch: the number of sequences that the caches hold.
+        max_length: the largest number of tokens of a sequence, with its prompt.
+        prompt_lengths: the lengths to which prompts are padded. A function `@prefill_L` is captured for each length;
+            longer prompts are prefilled in parts.
+
+    Returns:
+        A module with the functions `decode` and `prefill_L`. Arguments with equal names are shared.
+
+    Raises:
+        SpmdirError: a size is not positive, the model does not use registered attention functions, or it cannot be
+            exported or imported.
+
+    Example:
+        >>> module = spmdir.serving.capture(model, spmdir.Mesh({"tp": 4}), batch=8, max_length=2048)
+    """
+    mesh = as_mesh(mesh)
+    lengths = _check_sizes(batch, max_length, prompt_lengths)
+    serving = _with_caches(model, batch, max_length)
+    modules = {}
+    with torch.no_grad(), _attention(serving, _attend):
+        for name, count, length in [(DECODE, batch, 1), *((f"{PREFILL}{length}", 1, length) for length in lengths)]:
+            say("capturing {}", name)
+            inputs = {key: torch.zeros(count, length, dtype=torch.int64) for key in ("ids", "positions")}
+            if name != DECODE:
+                inputs["rows"] = torch.zeros(count, dtype=torch.int64)
+            with torch_errors(f"{name} of the model cannot be exported"), TracedGroupedProducts():
+                program = torch.export.export(serving, (), inputs, strict=False)
+            modules[name] = import_fx(program, mesh, plan, out_shardings=[Sharding((), mesh.name)])
+    return _join(modules)
+
+
+def _check_sizes(batch: int, max_length: int, prompt_lengths: Sequence[int]) -> list[int]:
+    """Return the prompt lengths in ascending order, at most `max_length`; raise SpmdirError if a size is invalid."""
+    for name, sizes in (("batch", [batch]), ("max_length", [max_length]), ("prompt_lengths", prompt_lengths)):
+        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+            raise SpmdirError(f"{name} is {sizes[0] if len(sizes) == 1 else sizes}; expected positive integers")
+    return sorted({min(length, max_length) for length in prompt_lengths})
+
+
+@attrs.frozen(eq=False)
+class _Step:
+    """What the attention function of one call needs: the caches, and the places of the new tokens."""
+
+    caches: nn.ModuleList
+    positions: Tensor
+    table: Tensor | None
+
+
+class _Caches(nn.Module):
+    """The caches of one layer."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, batch: int, max_length: int, keys: Tensor, values: Tensor):
+        super().__init__()
+        for name, rows in (("keys", keys), ("values", values)):  # [sequences, heads, tokens, size of a head]
+            shape = (batch, max_length, rows.shape[1], rows.shape[3])
+            self.register_buffer(name, torch.zeros(shape, dtype=rows.dtype, device=rows.device))
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Write the new keys and values [sequences, heads, tokens, size] into the caches, and attend to the caches."""
+    step: _Step = kwargs[_STEP]
+    caches: Any = step.caches[module.layer_idx]  # type: ignore[index]
+    versions = []
+    for name, rows in (("keys", key), ("values", value)):
+        cache = getattr(caches, name)
+        version = torch.ops.cache.write(cache, rows.transpose(1, 2), step.positions, step.table)
+        cache.copy_(version)
+        versions.append(version)
+    window = sliding_window or 0
+    return torch.ops.cache.attend(query.transpose(1, 2), *versions, step.positions, step.table, scaling, window), None
+
+
+class _Serving:
+    """The first base class of a model with caches; the second is the class of the model."""
+
+    def forward(self: Any, ids: Tensor, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the next token of each sequence: the first with the largest logit; the vocabulary size if all are NaN.
+
+        Logits may be sharded over the vocabulary: only the largest logit and its token are reduced over ranks.
+        """
+        step = _Step(self.caches, positions, None if rows is None else rows.unsqueeze(1))
+        outputs = super().forward(  # type: ignore[misc]  # of the model
+            input_ids=ids, position_ids=positions.clamp(0), use_cache=False, logits_to_keep=1, **{_STEP: step}
+        )
+        logits = outputs.logits[:, -1].float()
+        tokens = torch.arange(logits.shape[-1], device=logits.device)
+        is_largest = logits == logits.amax(-1, keepdim=True)
+        return torch.where(is_largest, tokens, logits.shape[-1]).amin(-1)
+
+
+def _with_caches(model: nn.Module, batch: int, max_length: int) -> nn.Module:
+    """Return a copy of the model with caches, which shares the parameters and modules of the model."""
+    shapes = _find_rows(model)
+    serving = copy.copy(model)
+    serving._modules = dict(model._modules)
+    serving.caches = nn.ModuleList(_Caches(batch, max_length, *shapes[layer]) for layer in sorted(shapes))
+    serving.__class__ = type(type(model).__name__, (_Serving, type(model)), {})
+    return serving
+
+
+def _find_rows(model: nn.Module) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return layer → keys and values that its attention gets for one token: [1, heads, 1, size of a head]."""
+    rows: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def record(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        rows[module.layer_idx] = key, value
+        return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[3]), None
+
+    token = torch.zeros(1, 1, dtype=torch.int64, device=next(model.parameters()).device)
+    with torch.no_grad(), _attention(model, record), TracedGroupedProducts():
+        model(input_ids=token, position_ids=token, use_cache=False)
+    if not rows or sorted(rows) != list(range(len(rows))):
+        raise UnsupportedError(
+            f"{type(model).__name__} calls no attention function of transformers in each layer; expected a causal "
+            "language model whose layers all call ALL_ATTENTION_FUNCTIONS"
+        )
+    return rows
+
+
+@contextmanager
+def _attention(model: nn.Module, function: Any) -> Iterator[None]:
+    """Let the layers of a model call an attention function."""
+    try:
+        from transformers import AttentionInterface
+    except ImportError as error:
+        raise UnsupportedError("serving requires transformers; install it: pip install transformers") from error
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(config, "_attn_implementation"):
+        raise UnsupportedError(
+            f"{type(model).__name__} has no configuration of transformers; expected a model such as LlamaForCausalLM"
+        )
+    if model.training:
+        raise SpmdirError("the model is in training mode; call model.eval() before capture")
+    implementation = config._attn_implementation
+    AttentionInterface.register(_ATTENTION, function)
+    config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = implementation
+
+
+def _join(modules: Mapping[str, ModuleOp]) -> ModuleOp:
+    """Return one module with the functions of all modules, by name. The mesh is that of the first one."""
+    first = next(iter(modules.values()))
+    for name, module in modules.items():
+        function = ir.main_function(module)
+        function.properties["sym_name"] = StringAttr(name)
+        if module is not first:
+            function.detach()
+            first.body.block.add_op(function)
+    ir.verify(first)
+    return first

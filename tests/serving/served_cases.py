@@ -1,0 +1,33 @@
+"""What ranks of the tests of served models do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import spmdir
+import spmdir.serving
+from spmdir.serving.capture_model import DECODE
+from tests.serving.models import make_model
+
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [8]]
+COUNTS = [6, 9, 3, 7]
+"""The number of new tokens of each prompt. The longest prompt is prefilled in two parts, and two prompts wait."""
+
+
+def generate(rank: int, name: str, dtype: torch.dtype, axes: dict[str, int], plan: dict[str, str]) -> dict[str, Any]:
+    """Return the tokens of a served model, the error of a request that is too long, and the program of `decode`."""
+    mesh = spmdir.Mesh(axes)
+    served = spmdir.serving.serve(
+        make_model(name, dtype), mesh, plan, batch=2, max_length=24, prompt_lengths=[4, 8], pipeline=None
+    )
+    prompts = PROMPTS if rank == 0 else [[0]]  # those of the first rank are used
+    tokens = served.generate(prompts, COUNTS if rank == 0 else 1)
+    try:
+        served.generate([[1] * 20], 9)
+        error = ""
+    except spmdir.SpmdirError as failure:
+        error = str(failure)
+    again = served.generate(PROMPTS[:1], COUNTS[0], stop=tokens[0][1:2])
+    return {"tokens": tokens, "error": error, "again": again, "text": spmdir.print_ir(served.rank_module(DECODE))}

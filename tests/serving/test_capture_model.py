@@ -1,0 +1,51 @@
+"""Programs of causal language models with caches: capture, decision, and simulated ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import spmdir
+from spmdir.dialects import ir
+from spmdir.dialects.values import signature_kind, signature_name
+from spmdir.serving.capture_model import capture
+from spmdir.serving.programs import program_of
+from tests.serving.models import greedy_tokens, make_model
+
+PROMPTS = {2: [3, 1, 4, 1, 5], 0: [9, 2]}
+"""Row of the caches → prompt."""
+
+
+@pytest.mark.parametrize("placement", ["S(2)", "S(0)", "R"])
+def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
+    model, mesh = make_model("Llama"), spmdir.Mesh({"tp": 2})
+    plan = {"caches.*": f"tp: {placement}"}
+    module = capture(model, mesh, plan, batch=4, max_length=16, prompt_lengths=[8])
+    spmdir.run_passes(module, "inline,propagate{topology=flat}")
+    decode = ir.functions(module)[0]
+    caches = {
+        signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, 4, 4, dtype=torch.float64)
+        for index in range(len(decode.args))
+        if signature_kind(decode, "arg_attrs", index) == "cache"
+    }
+
+    def run(name: str, *inputs: list) -> list[int]:
+        """Run a program on simulated ranks with the present caches, and return its tokens."""
+        state = {**model.state_dict(), **caches}
+        tokens, *written = spmdir.simulate(program_of(module, name), list(map(torch.tensor, inputs)), state)
+        caches.update(zip(caches, written, strict=True))
+        return tokens.tolist()
+
+    tokens = {}
+    for row, prompt in PROMPTS.items():
+        padding = 8 - len(prompt)
+        positions = [-1] * padding + list(range(len(prompt)))
+        tokens[row] = run("prefill_8", [[0] * padding + prompt], [positions], [row])
+    for step in range(3):
+        ids, positions = [[0]] * 4, [[-1]] * 4
+        for row, prompt in PROMPTS.items():
+            ids[row], positions[row] = [tokens[row][-1]], [len(prompt) + step]
+        for row, token in enumerate(run("decode", ids, positions)):
+            if row in tokens:
+                tokens[row].append(token)
+    assert list(tokens.values()) == greedy_tokens(model, list(PROMPTS.values()), 4)

@@ -1,0 +1,34 @@
+"""Served models on gloo ranks give the tokens of transformers on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.lowering.gloo_ranks import on_ranks
+from tests.serving.models import greedy_tokens, make_model
+from tests.serving.served_cases import COUNTS, PROMPTS, generate
+
+HEADS = {"caches.*": "tp: S(2)"}
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("name", "dtype", "axes", "plan"),
+    [
+        ("Llama", torch.float64, {"tp": 2}, HEADS),
+        ("Llama", torch.float32, {"dp": 2, "tp": 2}, {"caches.*": "dp: S(0), tp: S(2)"}),
+    ],
+)
+def test_ranks_generate_the_tokens_of_one_device(tmp_path: Path, name, dtype, axes, plan) -> None:
+    results = on_ranks(2 * len(axes), generate, tmp_path, name, dtype, axes, plan)
+    model = make_model(name, dtype)
+    expected = [greedy_tokens(model, [prompt], count)[0] for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
+    for result in results:
+        assert result["tokens"] == expected
+        assert result["again"] == [expected[0][: expected[0].index(expected[0][1]) + 1]]
+        assert "20 prompt tokens and 9 new tokens need 28 rows of a cache; expected at most 24" in result["error"]
+        writes = [line for line in result["text"].splitlines() if "cache.write(" in line]
+        assert len(writes) == 4 and all("tp: S(2)" in line for line in writes)
