@@ -60,6 +60,9 @@ def _paths_by_layer(
 ) -> dict[Operation, str]:
     """Return op → the layer of the parameter that it uses, or else that of the op before it; "" outside of layers.
 
+    For example, five ops use nothing, a weight of layer 0, nothing, a weight of layer 1, and the weight of the head.
+    Their layers are "", 0, 0, 1 and "". A reshard of a parameter counts as the parameter.
+
     Args:
         argument_paths: argument → its layer; "" if it belongs to none.
     """
@@ -72,7 +75,8 @@ def _paths_by_layer(
     layer = ""
     for op in ops:
         layer = next((layer_of_value[value] for value in op.operands if value in layer_of_value), layer)
-        if isinstance(op, FORMS) and any(value in layer_of_value for value in op.operands):
+        is_reshard = isinstance(op, FORMS)
+        if is_reshard and any(value in layer_of_value for value in op.operands):
             layer_of_value.update(dict.fromkeys(op.results, layer))
         layer_of_op[op] = layer
     return layer_of_op

@@ -290,16 +290,17 @@ class MeshSearch:
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem that a value of a trial copy stems from, and whether reshards are between.
 
-        None if the value is the result of an op that is no node of the problem, such as a piece of a local form.
+        A result index that the node does not have counts as its first result. None if the value is the result of an op
+        that is no node of the problem, such as a piece of a local form.
         """
         source = unresharded(value)
+        is_copy = source is not value
         if isinstance(source, BlockArgument):
-            results, position = self.problem.nodes[source.index].results, 0  # arguments are the first nodes
-        elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):
-            node = self._node_of_location.get(source.op.location.desc.data)
-            if node is None:
-                return None
-            results, position = self.problem.nodes[node].results, source.index
-        else:
+            return self.problem.nodes[source.index].results[0], is_copy  # arguments are the first nodes
+        if not isinstance(source, OpResult) or not isinstance(source.op.location, NameLoc):
             return None
-        return results[position if position < len(results) else 0], source is not value
+        node = self._node_of_location.get(source.op.location.desc.data)
+        if node is None:
+            return None
+        results = self.problem.nodes[node].results
+        return results[source.index if source.index < len(results) else 0], is_copy

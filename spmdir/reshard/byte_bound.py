@@ -109,7 +109,11 @@ def _overlaps_from_lengths(
     sharding_axes: list[str],
     remaining_partial: list[str],
 ) -> Overlaps:
-    """Return the largest overlaps that the lengths of shards allow. So no rank lacks fewer elements than in the result.
+    """Return bounds on the numbers of `Overlaps` from the lengths of shards alone, if there are too many to count.
+
+    They assume that each rank has as much of its target shard as fits into its source shard. So ranks lack at least as
+    many elements as in the result. For example, a rank with a source shard of 3 elements and a target shard of 5 lacks
+    at least 2.
 
     Args:
         sharding_axes, remaining_partial: as of `count_overlaps`.

@@ -136,17 +136,19 @@ def count_overlaps(
     cut_dims = {placement.dim for _, placement in (*source.entries, *target.entries)}
     dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape) if dim in cut_dims]
     uncut_numel = math.prod(size for dim, size in enumerate(shape) if dim not in cut_dims)
-    starts: dict[str, set[int]] = {axis: {0} for axis in sharding_axes}
+    # The three cases of the module. First: nested cuts, which are counted by runs.
+    starts: dict[str, set[int]] = {axis: {0} for axis in sharding_axes}  # axis → the first coordinate of each run
     for dim in dims:
         mark_runs(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.is_nested else dim.shared, starts)
     crossing_dims = [dim for dim in dims if not dim.is_nested]
+    # Second: different axes on both sides, with digits that agree. Without such digits, shards are compared one by one.
     agreeing_digits = _find_agreeing_digits(crossing_dims, starts) if crossing_dims else ()
-    if agreeing_digits is None:  # compare the shards one by one
+    if agreeing_digits is None:
         if any(map(_is_scattered, crossing_dims)):
             return None
         for dim in crossing_dims:
             for axis, (_, count) in (*dim.before, *dim.after):
-                starts[axis] = set(range(min(count, POINTS + 1)))
+                starts[axis] = set(range(min(count, POINTS + 1)))  # each rank is a run
     digit_axes = {axis for digits in agreeing_digits or () for axis in digits.axes}
     points = tuple((axis, tuple(sorted(run_starts))) for axis, run_starts in starts.items() if axis not in digit_axes)
     if math.prod(len(run_starts) for _, run_starts in points) > POINTS:

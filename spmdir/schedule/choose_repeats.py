@@ -250,8 +250,11 @@ class _CutProblem:
     def _with_last_move(self, moves: Sequence[_Move], count: int) -> Iterator[_Solution]:
         """Yield one or two solutions that fit, with the first `count` moves and one more.
 
-        The first `count` moves alone do not fit, but they fit with the next move. In the other solution, the added move
-        is the fastest later one that fits, if it is faster than the next move. Unnecessary repeats are removed.
+        The first `count` moves alone do not fit, but they fit with the next move. In the second solution, the added
+        move is the fastest later one that fits, if it is faster than the next move. Unnecessary repeats are removed.
+
+        For example, 9 bytes have to be freed. The moves free 6 bytes in 1 s, 8 bytes in 2 s, and 3 bytes in 1.5 s. With
+        the first move, the second one frees 14 bytes in 3 s, and the third one 9 bytes in 2.5 s.
         """
         decisions = self._apply(moves[:count])
 
@@ -263,10 +266,13 @@ class _CutProblem:
             """Return the solution with the first `count` moves and `move`."""
             return self._solution_of({**decisions, move.start: move.decision})
 
-        solutions = [solve_with(moves[count])]
-        faster_moves = [move for move in moves[count + 1 :] if added_seconds(move) < added_seconds(moves[count])]
-        first_by_seconds = {added_seconds(move): move for move in reversed(faster_moves)}
-        for seconds in sorted(first_by_seconds):
+        next_move, later_moves = moves[count], moves[count + 1 :]
+        solutions = [solve_with(next_move)]
+        # Of moves that add equal seconds, only the first one is tried.
+        first_by_seconds: dict[float, _Move] = {}
+        for move in later_moves:
+            first_by_seconds.setdefault(added_seconds(move), move)
+        for seconds in sorted(seconds for seconds in first_by_seconds if seconds < added_seconds(next_move)):
             solution = solve_with(first_by_seconds[seconds])
             if solution.peak <= self.budget:
                 solutions.append(solution)
@@ -297,15 +303,17 @@ class _CutProblem:
         If a repeat cannot be removed, others of equal seconds and bytes are not tried, to save time.
         """
         needed: set[tuple[float, float]] = set()  # (seconds, bytes) of a repeat that could not be removed
-        items = [(start, item) for start, restored in solution.restored.items() for item in restored]
-        items.sort(key=lambda entry: (self._seconds(*entry), entry[0] + entry[1].task), reverse=True)
-        for start, item in items:
-            task = self.program.tasks[start + item.task]
-            buffers = task.allocates if item.copied is None else (self._copied_buffer(start, item),)
-            seconds_and_bytes = (
-                self._seconds(start, item),
-                sum(self.program.buffers[buffer].bytes for buffer in buffers),
-            )
+        # (seconds, task of the program, first task of its block, repeat)
+        repeats = [
+            (self._seconds(start, item), start + item.task, start, item)
+            for start, restored in solution.restored.items()
+            for item in restored
+        ]
+        for seconds, task, start, item in sorted(repeats, key=lambda repeat: repeat[:2], reverse=True):
+            buffers = self.program.tasks[task].allocates
+            if item.copied is not None:
+                buffers = (self._copied_buffer(start, item),)
+            seconds_and_bytes = seconds, sum(self.program.buffers[buffer].bytes for buffer in buffers)
             if seconds_and_bytes in needed:
                 continue
             smaller = self._solve_with({**solution.restored, start: solution.restored[start] - {item}})

@@ -151,14 +151,16 @@ def _run_round(program: Program, budget: float, repeatable: Sequence[bool], copi
 
 
 def _find_cuts(program: Program, budget: float) -> list[int]:
-    """Return one or two candidates for the cut, tasks over the budget; there must be such a task.
+    """Return one or two tasks that may be the cut, among those with more live bytes than the budget.
 
-    These are the task with the most live bytes in buffers that it does not use, and the task with the most live
-    bytes.
+    The first has the most live bytes in buffers that it does not use: these could be restored later. The second has
+    the most live bytes. At least one task must exceed the budget.
     """
-    live, waiting = live_bytes(program), _unused_live_bytes(program)
-    tasks_over = [index for index, size in enumerate(live) if size > budget]
-    return list(dict.fromkeys([max(tasks_over, key=waiting.__getitem__), max(tasks_over, key=live.__getitem__)]))
+    live, unused = live_bytes(program), _unused_live_bytes(program)
+    tasks_over_budget = [index for index, size in enumerate(live) if size > budget]
+    most_unused = max(tasks_over_budget, key=unused.__getitem__)
+    most_live = max(tasks_over_budget, key=live.__getitem__)
+    return list(dict.fromkeys([most_unused, most_live]))
 
 
 def _unused_live_bytes(program: Program, buffers: Collection[int] | None = None) -> list[float]:
