@@ -153,7 +153,7 @@ class MeshSearch:
             new_search._annotations[index] = list(source.annotations)
         new_search.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
         new_search._search = self._search.of(new_search.problem)
-        new_search.free = new_search._search.solution(start.worth, start)
+        new_search.free = new_search._search.solution(start.prices, start)
         return new_search, new_search.free
 
     def alike(self, node: int) -> Sequence[int]:
@@ -201,7 +201,7 @@ class MeshSearch:
         """
         if free is None:
             is_priced = self.free.cost < math.inf  # else the search stopped at `limit`: search without it
-            free = self.decision(self.free if is_priced else self._search.solution(self.free.worth))
+            free = self.decision(self.free if is_priced else self._search.solution(self.free.prices))
         return cheapest_within(free, budget, len(self.problem.values), self._decide)
 
     def name(self, value: int) -> str:
@@ -218,11 +218,11 @@ class MeshSearch:
         """
         limit = max(budget, self.decision(plain).memory.peak_bytes) if budget < math.inf else budget
         first = self._schedule_copy(plain, limit)
-        return first, fastest(first, lambda worth: self._schedule_copy(self._search.solution(worth), limit))
+        return first, fastest(first, lambda prices: self._schedule_copy(self._search.solution(prices), limit))
 
-    def _decide(self, worth: ValuePrices) -> Decision:
+    def _decide(self, prices: ValuePrices) -> Decision:
         """Return the decision of a search with other prices of values."""
-        return self.decision(self._search.solution(worth))
+        return self.decision(self._search.solution(prices))
 
     def decision(self, solution: Solution) -> Decision:
         """Write a solution to the function, and return it with the peak memory of a rank."""

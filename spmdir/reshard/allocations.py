@@ -52,11 +52,14 @@ def allocate_alone(sizes: Sequence[Sized], keeps_operand: bool = False) -> Alloc
     The start allocates all buffers up to the last received one; all if there is none. Without buffers, the result is
     the operand.
 
+    For example, an all-gather along the last dimension has a receive buffer, and then the result, a copy in another
+    order. The start allocates the first and the wait allocates the second: `start_count` is 1.
+
     Args:
         sizes: the result of `step_buffers`.
         keeps_operand: whether the operand is live until the last buffer is written.
     """
-    operand = ~0
+    operand = ~0  # as in `Allocations.sent`
     buffers: list[Allocation] = []
     for index, (_, size) in enumerate(sizes):
         reads = [operand] if index == 0 else [index - 1]
@@ -65,9 +68,14 @@ def allocate_alone(sizes: Sequence[Sized], keeps_operand: bool = False) -> Alloc
         buffers.append(Allocation(size, 0, tuple(reads)))
     if not buffers:
         return Allocations((), 0, (operand,), (operand,))
-    arrivals = [index for index, (name, _) in enumerate(sizes) if name == ARRIVES]
-    last_of_start = arrivals[-1] if arrivals else len(buffers) - 1
-    return Allocations(tuple(buffers), last_of_start + 1, buffers[last_of_start].reads, (len(buffers) - 1,))
+    received = [index for index, (name, _) in enumerate(sizes) if name == ARRIVES]
+    last_of_start = received[-1] if received else len(buffers) - 1
+    return Allocations(
+        tuple(buffers),
+        start_count=last_of_start + 1,
+        sent=buffers[last_of_start].reads,
+        results=(len(buffers) - 1,),
+    )
 
 
 def allocate_bucket(

@@ -157,10 +157,11 @@ def _protocols(mesh: Mesh, topology: Topology) -> Protocols:
 
 @functools.lru_cache(maxsize=4096)
 def _latencies(ranks: int, sizes: tuple[int, ...], protocols: Protocols, has_trees: bool) -> tuple[float, ...]:
-    """Return, for each protocol of the collective that sends the bytes, the least latency of all collectives.
+    """Return [protocol], the least latency of a sequence of collectives, if the one with the bytes has this protocol.
 
     That collective is over a group of one of `sizes`, and the other collectives have to reach `ranks / size` ranks. Or
-    it sends to one peer in one hop, and the others have to reach all `ranks`.
+    it sends to one peer in one hop, and the others have to reach all `ranks`. For example, 16 ranks have to be reached
+    and groups have 4 ranks: one group of 4 sends the bytes, and another group of 4 has latency only.
     """
     latency_of_all = _latency(ranks, sizes, protocols, has_trees)
     hops_and_latency_of_others = [

@@ -174,16 +174,21 @@ def _assign_shares(moves: Sequence[_Move], reducers_of_moves: Sequence[tuple[int
 
 
 def _add_second_round(move: _Move, chunk: Chunk, reducer: int, shares: _Shares) -> None:
-    """Add to `shares` the sends of a sum from its reducer, to the target partial values that fewest ranks lack."""
+    """Add to `shares` the sends of a sum from its reducer, to the target partial values that fewest ranks lack.
+
+    The sum becomes part of one partial value of the target. For example, the target has two partial values, at the
+    ranks 0 and 1 and at the ranks 2 and 3, and rank 0 reduced the sum. The first takes one send, to rank 1, and the
+    second takes two. So the sum becomes part of the first. If both take equally many, each gets half of the elements.
+    """
     send_counts = [len(ranks - {reducer}) for ranks in move.ranks_without_sum]
-    nearest = [index for index, count in enumerate(send_counts) if count == min(send_counts)]
-    target_partials_of_staying = set(move.staying.values())
-    for piece, index in split_by_weight(chunk, [(index, 1) for index in nearest]):
-        # `partial` is 1 if the sum is added to a partial value that stays, which is number 0.
-        partial = int(index in target_partials_of_staying)
-        receivers_with_sum = move.ranks_with_sum.intersection(move.cell.receivers[index])
-        shares.stationary.extend(Share(rank, rank, partial, piece) for rank in receivers_with_sum)
-        shares.second_round.extend(Share(reducer, rank, partial, piece) for rank in move.ranks_without_sum[index])
+    nearest_partials = [partial for partial, count in enumerate(send_counts) if count == min(send_counts)]
+    for piece, target_partial in split_by_weight(chunk, [(partial, 1) for partial in nearest_partials]):
+        # The number of a share is 1 if it is added to a partial value that stays, which is number 0.
+        number = int(target_partial in move.staying.values())
+        receivers_with_sum = move.ranks_with_sum.intersection(move.cell.receivers[target_partial])
+        receivers_without_sum = move.ranks_without_sum[target_partial]
+        shares.stationary.extend(Share(rank, rank, number, piece) for rank in receivers_with_sum)
+        shares.second_round.extend(Share(reducer, rank, number, piece) for rank in receivers_without_sum)
 
 
 def _find_staying(cell: Cell) -> dict[int, int]:

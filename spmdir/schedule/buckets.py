@@ -155,11 +155,13 @@ class _Merger:
         """Return the items in the new order, each bucket as one item.
 
         The old order is kept, with two exceptions. Items that a bucket needs are placed right before it. Items that
-        need a later bucket are placed right after it.
+        need a later bucket are placed right after it. For example, g is a gather, u uses it, and the old order is g, u,
+        h, x. If g and h share a bucket at the position of h, the new order is (g h), u, x.
         """
-        buckets_at: dict[int, list[_Bucket]] = {}
+        buckets_at: dict[int, list[_Bucket]] = {}  # position → the buckets that run before the item there
         for bucket in self._buckets():
-            if bucket.members != (bucket.position,):
+            stays_in_place = bucket.members == (bucket.position,)
+            if not stays_in_place:
                 buckets_at.setdefault(bucket.position, []).append(bucket)
         all_buckets = itertools.chain.from_iterable(buckets_at.values())
         bucket_members = {member for bucket in all_buckets for member in bucket.members}

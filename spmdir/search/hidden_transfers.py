@@ -52,6 +52,6 @@ def fastest(plain: Scheduled, decide: Callable[[ValuePrices], Scheduled]) -> Sch
         expected = [
             max(LAST_WEIGHT * exposed + (1 - LAST_WEIGHT) * previous, LEAST_FRACTION) for exposed, previous in pairs
         ]
-        latest = decide(attrs.evolve(plain.solution.worth, exposed=tuple(expected)))
+        latest = decide(attrs.evolve(plain.solution.prices, exposed=tuple(expected)))
         best = min(best, latest, key=lambda scheduled: scheduled.seconds)
     return best

@@ -82,7 +82,7 @@ def _raise_prices(unpriced: Decision, budget: float, values: int, decide: Decide
     """
     prices, copy_prices = [0.0] * values, [0.0] * values
     latest = smallest = unpriced
-    latest_prices = unpriced.solution.worth
+    latest_prices = unpriced.solution.prices
     raise_by = unpriced.solution.cost / unpriced.memory.peak_bytes / RAISED  # seconds per byte
     tries_in_vain = 0
     for _ in range(RAISED):

@@ -89,13 +89,15 @@ class Quotient:
         """
         return value in (self.unsliced if is_whole else self.unsent)
 
-    def weighed(self, worth: ValuePrices) -> Quotient:
+    def with_prices(self, prices: ValuePrices) -> Quotient:
         """Return this program with prices of holding and sending: their means over the values of each merged value."""
         count = len(self.values)
-        holding, copy_holding, exposed = (
-            _mean(prices, self.value_class, count) for prices in (worth.holding, worth.copy_holding, worth.exposed)
+        return attrs.evolve(
+            self,
+            holding=_mean(prices.holding, self.value_class, count),
+            copy_holding=_mean(prices.copy_holding, self.value_class, count),
+            exposed=_mean(prices.exposed, self.value_class, count),
         )
-        return attrs.evolve(self, holding=holding, copy_holding=copy_holding, exposed=exposed)
 
 
 def quotient(problem: Problem, node_class: list[int]) -> Quotient:

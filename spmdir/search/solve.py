@@ -40,17 +40,17 @@ class Solution:
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: seconds of the program, without `worth`; reshards of equal nodes have one price.
+        cost: seconds of the program, without `prices`; reshards of equal nodes have one price.
         orders: [node], positions of axes; axes that shard one dimension are in the nesting order that was priced.
         ends: how the search of each block of axes ended, in order.
-        worth: the prices of memory and of hidden transfers in this decision.
+        prices: the prices of memory and of hidden transfers in this decision.
     """
 
     strategies: dict[str, list[Strategy]]
     cost: float
     orders: Sequence[tuple[int, ...]] = ()
     ends: tuple[BlockEnd, ...] = ()
-    worth: ValuePrices = NO_PRICES
+    prices: ValuePrices = NO_PRICES
 
 
 Decision = dict[str, list[Strategy]]
@@ -90,16 +90,16 @@ class Search:
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
     def solution(
-        self, worth: ValuePrices = NO_PRICES, start: Solution | None = None, limit: float = math.inf
+        self, prices: ValuePrices = NO_PRICES, start: Solution | None = None, limit: float = math.inf
     ) -> Solution:
         """Return the best decision found.
 
         Blocks of axes are decided one after the other. Each search starts from the strategies decided so far; axes that
         no block has contained yet are left out. Of the decisions on all axes, the cheapest is returned; with prices in
-        `worth`, the last one.
+        `prices`, the last one.
 
         Args:
-            worth: prices of memory and of hidden transfers.
+            prices: prices of memory and of hidden transfers.
             start: a decision for the same nodes; some of its strategies may not exist here. The result is at least as
                 good as the nearest legal decision after moves.
             limit: seconds. If all decisions cost more, the result is one of them, with an infinite cost.
@@ -108,7 +108,7 @@ class Search:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
-        repeated = as_if_repeated(shared.weighed(worth), DECIDED_LAYERS)
+        repeated = as_if_repeated(shared.with_prices(prices), DECIDED_LAYERS)
         axes, orders = problem.mesh.axis_names, ()
         starts = None if start is None else self._joints(start)
         joints = None if starts is None else [()] * len(starts)  # [part], the strategies on the axes decided so far
@@ -126,16 +126,16 @@ class Search:
             if decided == axes:
                 decision = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}
                 decisions.append((decision, orders))
-        # `joint_cost` omits `worth`, so it cannot compare decisions made for `worth`. The last one is the best, because
-        # its search started from the one before.
+        # `joint_cost` omits `prices`, so it cannot compare decisions that were made with prices. The last one is the
+        # best, because its search started from the one before.
         strategies, orders = decisions.pop()
         cost = joint_cost(problem.mesh, shared, strategies, orders, limit)
-        for decision, decision_orders in reversed(decisions) if worth == NO_PRICES else ():
+        for decision, decision_orders in reversed(decisions) if prices == NO_PRICES else ():
             other_cost = joint_cost(problem.mesh, shared, decision, decision_orders, min(cost, limit))
             if other_cost <= cost:
                 cost, strategies, orders = other_cost, decision, decision_orders
         by_node = {axis: [by_part[part] for part in shared.node_class] for axis, by_part in strategies.items()}
-        return Solution(by_node, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
+        return Solution(by_node, cost, [orders[part] for part in shared.node_class], tuple(ends), prices)
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:

@@ -47,31 +47,31 @@ def scheduled(solution: Solution, seconds: float, *exposed: float) -> Scheduled:
 
 def test_reshards_count_by_the_mean_of_what_schedules_exposed_of_them_last() -> None:
     given: list[ValuePrices] = []
-    plain = Solution({}, 3.0, worth=ValuePrices(holding=(1.0, 2.0)))
+    plain = Solution({}, 3.0, prices=ValuePrices(holding=(1.0, 2.0)))
     runs = iter([(3.0, 1.0, 0.0), (1.0, 0.0, 0.0), (2.0, 1.0, 0.0), (math.inf, 1.0, 1.0)])
 
-    def decide(worth: ValuePrices) -> Scheduled:
-        given.append(worth)
-        return scheduled(Solution({}, 3.0, worth=worth), *next(runs))
+    def decide(prices: ValuePrices) -> Scheduled:
+        given.append(prices)
+        return scheduled(Solution({}, 3.0, prices=prices), *next(runs))
 
     best = fastest(scheduled(plain, 2.5, 0.5, 0.0), decide)
-    assert [worth.exposed for worth in given] == [(0.75, 0.5), (0.875, 0.25), (0.4375, 0.125), (0.71875, 0.0625)]
-    assert all(worth.holding == plain.worth.holding for worth in given)
+    assert [prices.exposed for prices in given] == [(0.75, 0.5), (0.875, 0.25), (0.4375, 0.125), (0.71875, 0.0625)]
+    assert all(prices.holding == plain.prices.holding for prices in given)
     assert best.seconds == 1.0
-    assert best.solution.worth == given[1]
+    assert best.solution.prices == given[1]
 
 
 def test_what_is_always_hidden_counts_a_little() -> None:
     given: list[ValuePrices] = []
 
-    def decide(worth: ValuePrices) -> Scheduled:
-        given.append(worth)
+    def decide(prices: ValuePrices) -> Scheduled:
+        given.append(prices)
         return scheduled(Solution({}, 1.0), 1.0, 0.0)
 
     first = scheduled(Solution({}, 1.0), 1.0, 0.0)
     assert fastest(first, decide) is first
     assert tuple(given[-1].exposed) >= (LEAST_FRACTION,)
-    assert first.solution.worth == NO_PRICES
+    assert first.solution.prices == NO_PRICES
 
 
 ONE_BESIDE_IT = """spmd.mesh @mesh <dp = 4>

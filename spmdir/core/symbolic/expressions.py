@@ -359,12 +359,12 @@ def cancel_common_terms(left: Number, right: Number) -> tuple[Number, Number]:
 
     Common factors are assumed to be nonzero: `4*s0 + 2 == 2*s1 + 2` becomes `2*s0 == s1`.
     """
-    difference = _sub(left, right)
+    difference = _sub(left, right)  # 4*s0 - 2*s1 in the example
     if not isinstance(difference, Size):
         return left, right
-    # The factor that all terms share with the first one.
-    _, _, factor = _cancel_common_factor(difference, Size((difference.terms[0],)))
-    reduced = _terms(_divide(difference, factor)[0])
+    first_term = Size((difference.terms[0],))
+    _, _, factor = _cancel_common_factor(difference, first_term)  # 2: all terms share it with the first one
+    reduced = _terms(_divide(difference, factor)[0])  # 2*s0 - s1
     positive = {monomial: coefficient for monomial, coefficient in reduced.items() if coefficient > 0}
     negative = {monomial: -coefficient for monomial, coefficient in reduced.items() if coefficient < 0}
     return _of_terms(positive), _of_terms(negative)

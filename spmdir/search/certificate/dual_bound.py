@@ -391,13 +391,24 @@ def number_all(placements: JointPlacements, rank: int) -> None:
         choices = dict.fromkeys([index[R], *shards, partial])
         for placed in itertools.product(choices, repeat=len(placements.axes)):
             axes_by_dim = [[axis for axis, number in enumerate(placed) if number == shard] for shard in shards]
-            # every nesting order of the axes of each dimension
-            for nested_by_dim in itertools.product(*map(itertools.permutations, axes_by_dim)):
-                order = list(range(len(placed)))
-                for axes, nested_axes in zip(axes_by_dim, nested_by_dim, strict=True):
-                    for position, axis in zip(axes, nested_axes, strict=True):
-                        order[position] = axis
-                placements.number(placed, tuple(order))
+            for order in _nesting_orders(axes_by_dim, len(placed)):
+                placements.number(placed, order)
+
+
+def _nesting_orders(axes_by_dim: Sequence[Sequence[int]], axis_count: int) -> Iterator[tuple[int, ...]]:
+    """Yield every order of the axes in which only axes that shard the same dimension change places.
+
+    For example, with three axes, of which 0 and 2 shard one dimension: (0, 1, 2) and (2, 1, 0).
+
+    Args:
+        axes_by_dim: [dimension], the axes that shard it.
+    """
+    for nested_by_dim in itertools.product(*map(itertools.permutations, axes_by_dim)):
+        order = list(range(axis_count))
+        for axes, nested_axes in zip(axes_by_dim, nested_by_dim, strict=True):
+            for position, axis in zip(axes, nested_axes, strict=True):
+                order[position] = axis
+        yield tuple(order)
 
 
 def _reject_many_strategies(problem: Problem) -> None:
