@@ -80,17 +80,24 @@ def _saved_bytes(flow: StepFlow, mesh: Mesh, stage: int) -> dict[str, int]:
 
 
 def _result(flow: StepFlow, producer: Action, name: str) -> SSAValue:
+    """Return the result `name` of the function of an action."""
     return ir.terminator(flow.functions[producer]).operands[flow.results(producer).index(name)]
 
 
 def _message_seconds(flow: StepFlow, mesh: Mesh, topology: Topology) -> float:
-    """Return the time of the largest message of a micro-batch."""
-    sizes: dict[tuple[Action, int], int] = {}
-    for part, operands in flow.operands.items():
-        target = flow.step.stages[part.stage].coordinate
-        for name in operands:
-            producer = operands[name]
-            if part.kind != "U" and flow.step.stages[producer.stage].coordinate != target:
+    """Return the time of the largest message of a micro-batch between ranks; 0 if there is none.
+
+    One message has all results that an action sends to one rank.
+    """
+    sizes: dict[tuple[Action, int], int] = {}  # (the action that sends, the coordinate that receives) → bytes
+    for action, operands in flow.operands.items():
+        if action.kind == "U":
+            continue  # an update runs once for all micro-batches
+        target = flow.step.stages[action.stage].coordinate
+        for name, producer in operands.items():
+            if flow.step.stages[producer.stage].coordinate != target:
                 key = producer, target
                 sizes[key] = sizes.get(key, 0) + local_bytes(_result(flow, producer, name), mesh)
-    return topology.inter_latency + max(sizes.values()) / topology.inter_bandwidth if sizes else 0.0
+    if not sizes:
+        return 0.0
+    return topology.inter_latency + max(sizes.values()) / topology.inter_bandwidth

@@ -145,23 +145,39 @@ class ListScheduler:
     def _next_start(self, compute_seconds: float) -> int | None:
         """Return a start that may run now, or a wait that must run before it; None if there is none.
 
-        A start may run if it is due: if its latest start would pass during the next compute task. It may also run if it
-        frees memory and delays no other start. A task that only leads to starts counts as a start.
+        A start that is due goes before one that frees memory. A task that only leads to starts counts as a start.
 
         Args:
             compute_seconds: time of the next compute task. Nothing can start while it runs.
         """
+        due = self._next_due_start(compute_seconds)
+        return due if due is not None else self._next_freeing_start(compute_seconds)
+
+    def _next_due_start(self, compute_seconds: float) -> int | None:
+        """Return a start that is due, or a wait that must run before it; None if there is none.
+
+        A start is due if its latest start would pass during the next compute task. Too many transfers on its stream
+        delay it, unless it is urgent.
+        """
         for stream, heap in self._due_starts.items():
             self._drop_listed(heap)
-            if heap:
-                latest, start = heap[0]
-                is_due = latest < self.busy_time + max(LEAST_SECONDS, compute_seconds)
-                has_room = len(self.transferring.get(stream, ())) < IN_FLIGHT
-                is_urgent = latest == -math.inf
-                if is_urgent or (is_due and has_room):
-                    task = self._next_towards(start)
-                    if task is not None:
-                        return task
+            if not heap:
+                continue
+            latest, start = heap[0]
+            is_urgent = latest == -math.inf
+            is_due = latest < self.busy_time + max(LEAST_SECONDS, compute_seconds)
+            has_room = len(self.transferring.get(stream, ())) < IN_FLIGHT
+            if is_urgent or (is_due and has_room):
+                task = self._next_towards(start)
+                if task is not None:
+                    return task
+        return None
+
+    def _next_freeing_start(self, compute_seconds: float) -> int | None:
+        """Return the first start that frees memory and delays no other start, or a wait that must run before it.
+
+        None if there is no such start.
+        """
         first: int | None = None
         for heap in self._early_starts.values():
             while heap and self.headroom.has_run(heap[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from spmdir.schedule.program import Program
@@ -155,18 +156,24 @@ def _shrinking(program: Program) -> list[bool]:
     An operand is freed if no other task reads it. A copy to the host has no result.
     """
     tasks, sizes = program.tasks, [buffer.bytes for buffer in program.buffers]
-    readers = [0] * len(sizes)
-    for buffer in (*program.inputs, *program.outputs, *(b for task in tasks for b in {*task.reads})):
-        readers[buffer] += 1
+    # buffer → the number of tasks that read it; the program itself reads its inputs and outputs
+    reader_counts = Counter((*program.inputs, *program.outputs))
+    for task in tasks:
+        reader_counts.update({*task.reads})
     shrinks: list[bool] = []
     for task in tasks:
-        is_wait = task.waits_for is not None
-        parts = [tasks[task.waits_for], task] if is_wait else [task]  # type: ignore[index]
-        is_start = task.transfer is not None and not task.is_blocking
+        is_blocking_transfer = task.transfer is not None and task.is_blocking
+        if task.waits_for is None and not is_blocking_transfer:
+            shrinks.append(False)  # it ends no transfer
+            continue
+        parts = [task] if task.waits_for is None else [tasks[task.waits_for], task]  # a start and its wait
         allocated = {buffer for part in parts for buffer in part.allocates}
-        reads = [buffer for part in parts for buffer in {*part.reads} if buffer not in allocated]
-        freed = {buffer for buffer in reads if reads.count(buffer) == readers[buffer]}
-        held = sum(sizes[b] for b in allocated if readers[b] > sum(b in part.reads for part in parts))
-        ends_transfer = is_wait or (task.transfer is not None and not is_start)
-        shrinks.append(ends_transfer and 0 < held < sum(map(sizes.__getitem__, freed)))
+        own_counts = Counter(buffer for part in parts for buffer in {*part.reads})
+        has_other_reader = {
+            buffer for buffer in (*own_counts, *allocated) if own_counts[buffer] < reader_counts[buffer]
+        }
+        freed = own_counts.keys() - allocated - has_other_reader
+        results = allocated & has_other_reader
+        result_bytes, freed_bytes = (sum(sizes[buffer] for buffer in buffers) for buffers in (results, freed))
+        shrinks.append(0 < result_bytes < freed_bytes)
     return shrinks

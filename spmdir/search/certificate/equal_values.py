@@ -143,15 +143,16 @@ class EqualValues:
         none = np.zeros(len(self.price))
         branched, trees = [none], [none]
         for bits in range(1, 1 << len(uses)):
-            if bits & (bits - 1):
-                lowest_bit = bits & -bits
-                # Of the two parts, this is the one with the lowest bit.
-                parts = [part for part in range(bits) if part & bits == part and part & lowest_bit]
-                branched.append(_least([trees[part] + trees[bits ^ part] for part in parts]))
-                trees.append(_least(self.price + branched[-1], axis=1))
-            else:
+            has_one_use = bits.bit_count() == 1
+            if has_one_use:
                 branched.append(self._serve(uses[bits.bit_length() - 1]))
                 trees.append(branched[-1])
+                continue
+            lowest_bit = bits & -bits
+            # Split the set in two. `part` is the subset with the lowest bit, and `bits ^ part` is the other one.
+            parts = [part for part in range(bits) if part & bits == part and part & lowest_bit]
+            branched.append(_least([trees[part] + trees[bits ^ part] for part in parts]))
+            trees.append(_least(self.price + branched[-1], axis=1))
         return branched, trees
 
     def _above(self, use: int) -> Numbers:
