@@ -21,7 +21,7 @@ from pathlib import Path
 import spmdir
 from benchmarks.measure import listed
 from spmdir.core.intervals import Ranges
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 HEADS, WIDTH = 8, 64
 

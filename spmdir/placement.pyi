@@ -2,7 +2,6 @@
 
 from spmdir.core.placement.base import PartialPlacement as PartialPlacement
 from spmdir.core.placement.base import Placement as Placement
-from spmdir.core.placement.base import ShardPlacement as ShardPlacement
 from spmdir.core.placement.edge import Edge as Edge
 from spmdir.core.placement.edge import EdgeState as EdgeState
 from spmdir.core.placement.error_bound import UNKNOWN as UNKNOWN
@@ -10,6 +9,7 @@ from spmdir.core.placement.error_bound import ErrorBound as ErrorBound
 from spmdir.core.placement.packed import PackedPlacement as PackedPlacement
 from spmdir.core.placement.sharding import ShardingLike as ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan as ShardingPlan
+from spmdir.core.placement.shards import ShardPlacement as ShardPlacement
 from spmdir.core.placement.standard import parse_placement as parse_placement
 from spmdir.core.placement.tensor import TensorMeta as TensorMeta
 from spmdir.lowering.partition import DimPartition as DimPartition

@@ -149,7 +149,7 @@ def test_a_rule_file_that_is_no_text_is_rejected_at_the_byte(tmp_path: Path) -> 
 PLACED = """\
 from typing import ClassVar
 import attrs
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 @attrs.frozen
 class Halved(ShardPlacement):

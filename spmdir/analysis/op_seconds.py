@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.topology import Topology

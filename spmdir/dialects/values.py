@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import DictionaryAttr, StringAttr
 from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     ShapesAttr,

@@ -10,9 +10,9 @@ import attrs
 
 from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mean, did_you_mean_glob, require_type
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.placement.sharding_plan import ShardingPlan
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 from spmdir.importer.program import Input

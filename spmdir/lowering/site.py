@@ -15,9 +15,9 @@ from spmdir.core.declared_fields import Function, check_fields
 from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.partition import DimPartition, partition_of

@@ -15,7 +15,7 @@ import attrs
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 
 def _check_sizes(_: Any, __: Any, sizes: tuple[int, ...]) -> None:

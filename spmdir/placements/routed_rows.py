@@ -18,7 +18,8 @@ import attrs
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.intervals import Ranges, Run
-from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Shard
 
 _ROUTED = "the ranks of its rows depend on a router, so inputs and results cannot have this placement"

@@ -22,7 +22,8 @@ from typing import ClassVar
 import attrs
 
 from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs, joined, summed_runs
-from spmdir.core.placement.base import Placement, ShardPlacement
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Shard
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 import attrs
 
 from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs, joined, summed_runs
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 
 @attrs.frozen

@@ -10,10 +10,11 @@ from torch import nn
 
 from spmdir.core.errors import ShardingError, did_you_mean, shown
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.placement.pipeline_axis import PipelineAxis, read_pipeline_axis
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.sharding_plan import INPUTS, Activation, ShardingPlan
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import R, Shard
 from spmdir.plans.expert_parameters import expert_parameters
 from spmdir.plans.module_names import first_names, modules_of, parameters_of, with_globs

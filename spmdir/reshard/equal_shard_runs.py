@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import enumerated, runs_of, shard_length
+from spmdir.core.placement.base import enumerated
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import runs_of, shard_length
 
 
 def mark_runs(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], starts: Mapping[str, set[int]]) -> None:

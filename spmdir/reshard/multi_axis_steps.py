@@ -12,8 +12,9 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, have_same_chunks, length
 from spmdir.core.limits import ENUMERATED, EXCHANGED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import PartialPlacement, edge_between, shard_lengths
+from spmdir.core.placement.base import PartialPlacement, edge_between
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import shard_lengths
 from spmdir.core.placement.standard import Partial, R
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import check_declared_steps, check_joint, has_declared_step, refinement

@@ -26,8 +26,8 @@ import attrs
 from spmdir.core.intervals import common, length
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import shard_lengths
 from spmdir.core.placement.sharding import Sharding, shard_ranges
+from spmdir.core.placement.shards import shard_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.reshard.equal_shard_runs import cut_length, mark_runs
 

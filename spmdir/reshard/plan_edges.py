@@ -10,15 +10,9 @@ from typing import Any
 from spmdir.core.errors import ShardingError
 from spmdir.core.limits import EXCHANGED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import (
-    TRAITS,
-    PartialPlacement,
-    Placement,
-    ShardPlacement,
-    edge_between,
-    parse_placement,
-)
+from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, edge_between, parse_placement
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import R, Shard
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collectives_between

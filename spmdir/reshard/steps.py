@@ -17,9 +17,10 @@ import attrs
 
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Partial, Shard
 from spmdir.reshard.clause import STANDARD_ARGUMENTS
 from spmdir.reshard.collective_spec import CollectiveSpec

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from spmdir.core.errors import Location
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.call import Call
 from spmdir.core.placement.declaration import (
     FLOPS,
@@ -25,6 +24,7 @@ from spmdir.core.placement.declaration import (
     declaration,
     work_elements,
 )
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import bind

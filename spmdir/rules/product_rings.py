@@ -17,8 +17,8 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.call import Call, Local
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.local.expansion import ExpandedOp, Expansion, Value
 from spmdir.rules.local.rank import Rank

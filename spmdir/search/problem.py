@@ -15,8 +15,9 @@ import attrs
 from spmdir.core.axes import axis_part
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, ShardPlacement, runs_of
+from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement, runs_of
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec

@@ -15,9 +15,10 @@ from spmdir.core.declared_fields import place
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement, own_type, take
+from spmdir.core.placement.base import own_type
 from spmdir.core.placement.rank_elements import rank_elements
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement, take
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.plugin_lines import failing_line, first_line

@@ -11,8 +11,9 @@ import torch
 from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, chunk, joined
-from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement
 from spmdir.core.placement.packed import PackedPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 
 @attrs.frozen

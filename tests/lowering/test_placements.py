@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.intervals import Ranges, joined, length
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Edge, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import Edge, Placement, parse_placement
 from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.ranges import Positions, take

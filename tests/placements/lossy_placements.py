@@ -10,8 +10,9 @@ import torch
 
 from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
-from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement
 from spmdir.core.placement.error_bound import UNKNOWN, ErrorBound
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Partial, S
 
 ROUNDING = ("Coarse", "CoarseRows", "CoarseSum")

@@ -9,7 +9,7 @@ import torch
 
 import spmdir
 from spmdir.core.errors import ShardingError
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 DECODED = """
 import attrs

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.core.errors import SpmdirWarning
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.dialects import ir
 from spmdir.dialects.values import signature_name
 

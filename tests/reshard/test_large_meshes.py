@@ -10,8 +10,9 @@ import spmdir
 from spmdir.core.errors import LimitError, ShardingError
 from spmdir.core.intervals import length
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import ShardPlacement, parse_placement
+from spmdir.core.placement.base import parse_placement
 from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.multi_axis_steps import check_permute, permuted_axes
 from spmdir.reshard.plan_edges import find_moves

@@ -109,7 +109,7 @@ def test_an_op_without_a_rule_is_rejected_if_that_is_asked_for_unless_a_plug_in_
 
 PLUGIN = """\
 import attrs
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 @attrs.frozen
 class Turned(ShardPlacement):

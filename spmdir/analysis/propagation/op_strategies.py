@@ -9,8 +9,9 @@ import attrs
 
 from spmdir.core.axes import axis_part
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, ShardPlacement
+from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import R
 from spmdir.rules import OpRule, Strategy
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts

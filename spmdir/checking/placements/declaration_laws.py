@@ -17,11 +17,12 @@ from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.tensor_examples import supported_types
 from spmdir.core.dtype import F32
 from spmdir.core.errors import SpmdirError
-from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error_bound import ErrorBound
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.topology import FLAT
 

@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.placement.base import Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.placement.shards import ShardPlacement
 
 VALUES: dict[Any, tuple[Any, ...]] = {
     int: (0, 1, 2),

@@ -11,7 +11,8 @@ from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_appl
 from spmdir.checking.placements.layouts import LARGE, accepts, layouts, tuple_fields
 from spmdir.checking.placements.tensor_examples import even_sizes, tensor_examples
 from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled
-from spmdir.core.placement.base import Placement, ShardPlacement, own_type
+from spmdir.core.placement.base import Placement, own_type
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 FACTORS = (2, 3)

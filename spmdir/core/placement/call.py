@@ -14,7 +14,8 @@ from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.intervals import Ranges, length, select
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Placement, ShardPlacement, is_contiguous, shard_length, shard_lengths
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.shards import ShardPlacement, is_contiguous, shard_length, shard_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.core.placement.tensor import TensorMeta
 

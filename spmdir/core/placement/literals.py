@@ -18,8 +18,9 @@ from spmdir.core.brackets import split_entries
 from spmdir.core.causal_blocks import PRECEDENCE
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
-from spmdir.core.placement.base import ShardPlacement, parse_placement
+from spmdir.core.placement.base import parse_placement
 from spmdir.core.placement.call import Literal, Local, SizeOperand
+from spmdir.core.placement.shards import ShardPlacement
 
 _KINDS = "|".join(("size", "offset", "end", "shard", *PRECEDENCE))
 _TOKEN = re.compile(

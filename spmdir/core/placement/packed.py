@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ShardingError, SpmdirError, shown, wrong_argument
-from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class
+from spmdir.core.placement.base import LocalType, Noise, Placement, placement_class
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.packing import Types, convert_tensor, pack, packed_type, unpack
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.text import field_types, head_of, print_placement, read_placement
 
 Parts = Sequence[Any]

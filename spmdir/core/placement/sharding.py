@@ -17,16 +17,8 @@ from spmdir.core.errors import ParseError, ShardingError, SpmdirError, require_t
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.intervals import Ranges, joined, length, select
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import (
-    LocalType,
-    PartialPlacement,
-    Placement,
-    ShardPlacement,
-    check_partition,
-    own_type,
-    parse_placement,
-    shard_lengths,
-)
+from spmdir.core.placement.base import LocalType, PartialPlacement, Placement, own_type, parse_placement
+from spmdir.core.placement.shards import ShardPlacement, check_partition, shard_lengths
 from spmdir.core.placement.standard import R, plugins
 from spmdir.core.placement.tensor import TensorMeta
 

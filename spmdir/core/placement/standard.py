@@ -13,8 +13,9 @@ import attrs
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError, wrong_argument
 from spmdir.core.intervals import Ranges, Run, chunk, chunk_runs
-from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import Edge, Noise, PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, reductions_of
+from spmdir.core.placement.shards import ShardPlacement
 
 __all__ = [
     "OPEN",

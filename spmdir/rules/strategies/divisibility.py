@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Collection, Iterable
 
 from spmdir.core.limits import RING
-from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
+from spmdir.core.placement.base import placement_type
+from spmdir.core.placement.shards import ShardPlacement, shard_lengths
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.suitability import needs_one_range, usable_clauses

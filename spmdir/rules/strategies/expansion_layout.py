@@ -9,8 +9,8 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.call import Call
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Partial, Placement, R
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.local.expansion import Expansion, Value

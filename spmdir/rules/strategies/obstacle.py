@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from spmdir.core.errors import Location
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Placement
 from spmdir.rules.shapes.instance import RuleInstance
 

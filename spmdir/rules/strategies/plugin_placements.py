@@ -7,7 +7,8 @@ from functools import lru_cache
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.placement.base import PartialPlacement, ShardPlacement
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Placement, plugins
 from spmdir.rules.strategies.placement_texts import texts_of
 

@@ -23,7 +23,7 @@ import attrs
 
 from spmdir.core.intervals import joined, scaled, tiled
 from spmdir.core.limits import ENUMERATED
-from spmdir.core.placement.base import ShardPlacement, is_contiguous
+from spmdir.core.placement.shards import ShardPlacement, is_contiguous
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.shapes.instance import RuleInstance

@@ -9,7 +9,7 @@ from functools import cached_property
 import attrs
 
 from spmdir.core.html_text import ShownAsText
-from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from spmdir.core.errors import Location, RuleError, SpmdirError
 from spmdir.core.limits import RING
-from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
+from spmdir.core.placement.base import placement_type
+from spmdir.core.placement.shards import ShardPlacement, shard_lengths
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.placement.text import field_types

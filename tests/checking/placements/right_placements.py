@@ -16,7 +16,8 @@ from spmdir.errors import UnsupportedError
 from spmdir.placement import UNKNOWN, EdgeState, ErrorBound, PackedPlacement
 from spmdir.core.dtype import F32
 from spmdir.core.errors import ShardingError
-from spmdir.core.placement.base import Edge, PartialPlacement, Placement, ShardPlacement
+from spmdir.core.placement.base import Edge, PartialPlacement, Placement
+from spmdir.core.placement.shards import ShardPlacement
 
 """
 

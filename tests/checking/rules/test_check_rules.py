@@ -154,7 +154,8 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir.core.placement.base import PartialPlacement, ShardPlacement
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.shards import ShardPlacement
 
 
 @attrs.frozen

@@ -13,7 +13,8 @@ import spmdir
 from spmdir.core.dtype import BF16, DType
 from spmdir.core.errors import SpmdirWarning
 from spmdir.core.intervals import Ranges
-from spmdir.core.placement.base import PartialPlacement, ShardPlacement
+from spmdir.core.placement.base import PartialPlacement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import S
 from spmdir.rules.strategies.obstacle import Dropped
 from tests.rules.lines import tensor

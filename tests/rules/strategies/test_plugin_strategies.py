@@ -19,7 +19,8 @@ from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.intervals import Ranges, chunk
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import PartialPlacement, ShardPlacement, parse_placement
+from spmdir.core.placement.base import PartialPlacement, parse_placement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Partial, Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import OpRule, Strategy

@@ -14,7 +14,8 @@ from spmdir.checking.rules.samples.sample import Sample, f, sample
 from spmdir.checking.rules.soundness import prepare, unsound
 from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import Ranges
-from spmdir.core.placement.base import ShardPlacement, parse_placement
+from spmdir.core.placement.base import parse_placement
+from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.plugins import extended_rules
