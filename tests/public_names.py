@@ -11,6 +11,9 @@ from spmdir.core.lazy_names import read_stub
 
 SUBMODULES = ("checkpoint", "errors", "placement", "plugins", "report", "rules", "testing")
 
+PACKAGES = ("serving",)
+"""The packages with public names that `import spmdir` does not make available."""
+
 
 def names_of(module: ModuleType) -> list[str]:
     """Return the public names of spmdir or of one of its submodules, without the submodules themselves."""
@@ -21,7 +24,7 @@ def names_of(module: ModuleType) -> list[str]:
 def public_names() -> dict[str, object]:
     """Return public name, with its submodule as in `report.explain` → its value."""
     found = {name: getattr(spmdir, name) for name in names_of(spmdir)}
-    for submodule in SUBMODULES:
+    for submodule in (*SUBMODULES, *PACKAGES):
         module = import_module(f"spmdir.{submodule}")
         found |= {f"{submodule}.{name}": getattr(module, name) for name in names_of(module)}
     return found

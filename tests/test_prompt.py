@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
 BASES = {"Placement", "ShardPlacement", "PartialPlacement", "PackedPlacement", "KeepsSource"}
 """Classes of which there are values of derived classes alone."""
 
-OF_A_RUN = {"JointProgram", "Message", "RankPrograms", "Site"}
+OF_A_RUN = {"JointProgram", "Message", "RankPrograms", "Served", "Site"}
 """Classes whose values a run on ranks, or lowering, makes."""
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>

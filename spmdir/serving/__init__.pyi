@@ -2,6 +2,5 @@
 
 from spmdir.serving.capture_model import capture as capture
 from spmdir.serving.programs import program_of as program_of
-from spmdir.serving.scheduler import Scheduler as Scheduler
 from spmdir.serving.served import Served as Served
 from spmdir.serving.served import serve as serve

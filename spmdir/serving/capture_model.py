@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 import spmdir.torch_interop.cache_ops  # noqa: F401  # registers torch.ops.cache
 from spmdir.core.arguments import INTEGER, accepts, instance
-from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
@@ -46,6 +46,7 @@ _STEP = "spmdir_step"
     mesh=MESH,
     batch=INTEGER,
     max_length=INTEGER,
+    prompt_lengths=instance(list, tuple, expected="a list of numbers of tokens"),
 )
 def capture(
     model: nn.Module,
@@ -95,9 +96,13 @@ def capture(
 
 def _check_sizes(batch: int, max_length: int, prompt_lengths: Sequence[int]) -> list[int]:
     """Return the prompt lengths in ascending order, at most `max_length`; raise SpmdirError if a size is invalid."""
-    for name, sizes in (("batch", [batch]), ("max_length", [max_length]), ("prompt_lengths", prompt_lengths)):
+    for name, value, sizes in (
+        ("batch", batch, [batch]),
+        ("max_length", max_length, [max_length]),
+        ("prompt_lengths", prompt_lengths, prompt_lengths),
+    ):
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-            raise SpmdirError(f"{name} is {sizes[0] if len(sizes) == 1 else sizes}; expected positive integers")
+            raise SpmdirError(f"{name} is {shown(value)}; expected positive integers")
     return sorted({min(length, max_length) for length in prompt_lengths})
 
 

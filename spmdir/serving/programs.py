@@ -15,6 +15,10 @@ from spmdir.dialects.arguments import MODULE
 def program_of(module: ModuleOp, name: str) -> ModuleOp:
     """Return a copy of a module with one of its functions, such as `decode`, for `simulate`, `lower_to_fx` and reports.
 
+    Args:
+        module: a module with several functions, as `capture` returns it.
+        name: the name of the function to keep.
+
     Raises:
         UnsupportedError: the module has no such function.
 

@@ -26,6 +26,7 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.caches import KIND
 from spmdir.dialects.values import signature_kind
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.pipeline.remaining_passes import localize
 from spmdir.runtime.decision import decide
 from spmdir.runtime.digests import agreement
@@ -111,7 +112,7 @@ def serve(
     shards = {name: shard.detach() for name, shard in initial.shards.items()}
     lengths = sorted(int(name.removeprefix(PREFILL)) for name in programs if name != DECODE)
     scheduler = Scheduler(batch, max_length, lengths, model.config.vocab_size)  # type: ignore[union-attr]
-    return Served(module, ranks, programs, {**shards, **caches}, scheduler)
+    return Served(module, setup.pipeline, ranks, programs, {**shards, **caches}, scheduler)
 
 
 @attrs.frozen(eq=False)
@@ -165,22 +166,24 @@ class Served:
 
     Attributes:
         module: the decided programs of all ranks, with one sharding of each parameter and cache.
+        pipeline: the passes of the programs.
     """
 
     module: ModuleOp
+    pipeline: Pipeline
     _ranks: Ranks
     _programs: Mapping[str, _Program]
     _state: Mapping[str, Tensor]
     _scheduler: Scheduler
 
     def rank_module(self, name: str) -> ModuleOp:
-        """Return the program `name` of this rank in the IR, such as that of `decode`, with its collectives.
+        """Return the program of a rank in the IR for the function `name`, such as `decode`, with its schedule.
 
         Raises:
             SpmdirError: there is no such program.
         """
-        program_of(self.module, name)  # raises for an unknown name
-        return self._programs[name].graph.module
+        with self.pipeline.rules:
+            return localize(program_of(self.module, name), self.pipeline)
 
     @torch.no_grad()
     def generate(
@@ -212,11 +215,16 @@ class Served:
                         f"max_new_tokens has {len(limits)} entries for {len(prompts)} prompts; expected one for each"
                     )
                 requests += [self._scheduler.submit(*pair, stop) for pair in zip(prompts, limits, strict=True)]
-        while (call := self._next_call()) is not None:
-            tokens = self._run(call)
-            if self._ranks.index == 0:
-                with self._ending_calls():
-                    self._scheduler.record(call, tokens)
+        try:
+            while (call := self._next_call()) is not None:
+                tokens = self._run(call)
+                if self._ranks.index == 0:
+                    with self._ending_calls():
+                        self._scheduler.record(call, tokens)
+        except Exception:
+            for name in self._programs[DECODE].caches:
+                self._state[name].zero_()  # rows that are not numbers would reach later sequences
+            raise
         results = self._ranks.group.broadcast_text(
             "the results of generate", lambda: json.dumps([request.tokens for request in requests])
         )

@@ -168,6 +168,13 @@ def right() -> dict[str, dict[str, Any]]:
         "local_map": {"function": torch.sin, "in_shardings": ("dp: S(0)",), "out_shardings": "dp: S(0)", "flops": None},
         "simulate_step": {"module": module, "state": {}, "batch": [X], "pipeline": None, "seed": 0},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
+        "capture": {
+            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], **mesh,
+        },
+        "serve": {
+            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], **mesh,
+        },
+        "program_of": {"module": module, "name": "main"},
         "parallelize": {
             "model": Linear(), "example_inputs": (X,), **mesh, **given, "state": None, "device_mesh": None,
             "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None, "cache": None,
@@ -257,6 +264,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
         "ExpertReport",
         "RouterLoad",
         "ScheduleReport",
+        "Served",
         "TensorPicture",
         "ParallelOptions",
         "Topology",
