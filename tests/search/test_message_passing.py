@@ -30,8 +30,8 @@ def test_the_worked_example_of_the_module_reaches_its_bound() -> None:
     factor = ValueFactor(np.array([0, 1]), producer, [use], np.array([[0.0, 2.0], [2.0, 0.0]]))
     part_a.ends, producer.is_last = [(factor, producer)], (False, True)
     part_b.ends, use.is_last = [(factor, use)], (True, False)
-    part_a.join(np.zeros(2))
-    part_b.join(np.zeros(2))
+    part_a.use_messages(np.zeros(2))
+    part_b.use_messages(np.zeros(2))
     cost_a, value_costs_a = part_a.min_marginals()
     part_a.send(cost_a - cost_a.min(), value_costs_a, 0)
     assert producer.message.tolist() == [0, 1]
