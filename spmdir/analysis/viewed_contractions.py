@@ -141,7 +141,8 @@ def see_through_views(
     """Return the contraction `op`, combined with as many views as possible; None if it is no product of two tensors.
 
     From each operand, the walk follows producers that are views. From the result, it follows users, as long as there is
-    one.
+    one. A letter is a dimension of the contraction, as in einsum. For example, in `y = view(x, [6, 4]); mm(y, w)`, the
+    product of y [6, 4] and w [4, 5] becomes one of x [2, 3, 4] and w, with the letters ab, c and d: abc, cd -> abd.
 
     Args:
         may_split: whether a value may be reshaped to a shape with a dimension for each letter.
@@ -155,10 +156,14 @@ def see_through_views(
     for value, dims in zip((*op.tensors, op.results[0]), (*rule.operand_dims, rule.result_dims[0] or ()), strict=True):
         tensors.append(ViewedTensor(value, [[factor for factor in dim if sizes[factor] != 1] for dim in dims]))
     contraction = ViewedContraction(sizes, tensors)
-    for position in range(3):
-        while (view := _view_at(contraction, position)) is not None and view not in closed:
-            if not _look_through_view(contraction, position, view, rules, may_split):
-                break
+    for position in range(3):  # the two operands and the result
+        view = _view_at(contraction, position)
+        while (
+            view is not None
+            and view not in closed
+            and _look_through_view(contraction, position, view, rules, may_split)
+        ):
+            view = _view_at(contraction, position)
     return contraction
 
 

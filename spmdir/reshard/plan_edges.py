@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import attrs
+
 from spmdir.core.errors import ShardingError
 from spmdir.core.limits import EXCHANGED
 from spmdir.core.mesh import Mesh
@@ -81,52 +83,92 @@ def find_moves(
         free: the axes that may move.
         shard_placements: the shard placements that the axes may take.
     """
-    steps: list[Step] = []
+    finder = _MoveFinder(source, partial, free, shard_placements, mesh, collectives)
+    return (
+        *finder.to_shards(),
+        *finder.from_shards(),
+        *finder.all_reduces(),
+        *finder.partitions(),
+        *finder.declared_steps(),
+        *finder.permutes(),
+    )
 
-    def add(spec: CollectiveSpec, axes: Sequence[str], to: Placement | None = None, **clauses: Any) -> None:
-        """Add the step that gives `axes` the placement `to`, if `spec` can move them together."""
-        step = _make_move(spec, source, mesh, tuple(axes), to, **clauses)
-        if step is not None:
-            steps.append(step)
 
-    def movable_axes(trait: str, to: Placement) -> list[str]:
+@attrs.frozen
+class _MoveFinder:
+    """Yields the steps of `find_moves`, one kind of step after the other. The attributes are its arguments."""
+
+    source: Sharding
+    partial: tuple[tuple[str, Placement], ...]
+    free: tuple[str, ...]
+    shard_placements: tuple[ShardPlacement, ...]
+    mesh: Mesh
+    collectives: tuple[CollectiveSpec, ...]
+
+    def to_shards(self) -> Iterator[Step]:
+        """Yield slices and reduce_scatters: replicated or partial axes become shards."""
+        for shard, before in itertools.product(self.shard_placements, ("replicated", "partial")):
+            for spec in collectives_between(before, "shard", self.collectives):
+                for axes in _ordered_subsets(self._movable_axes(before, shard)):
+                    yield from self._moves(spec, axes, shard, dim=shard.dim)
+
+    def from_shards(self) -> Iterator[Step]:
+        """Yield all_gathers and all_to_alls, of the innermost axes of a dimension."""
+        gathers = collectives_between("shard", "replicated", self.collectives)
+        all_to_alls = collectives_between("shard", "shard", self.collectives)
+        for dim in dict.fromkeys(placement.dim for placement in self.shard_placements):
+            for axes in _free_inner_axes(self.source, dim, self.free):
+                if set(axes) <= {*self._movable_axes("shard", R)}:
+                    for spec in gathers:
+                        yield from self._moves(spec, axes, dim=dim)
+                for spec, shard in itertools.product(all_to_alls, self.shard_placements):
+                    if shard.dim != dim and set(axes) <= {*self._movable_axes("shard", shard)}:
+                        yield from self._moves(spec, axes, shard, dim=dim, to_dim=shard.dim)
+
+    def all_reduces(self) -> Iterator[Step]:
+        """Yield all_reduces: partial axes become replicated."""
+        for spec in collectives_between("partial", "replicated", self.collectives):
+            for axes in _subsets(self._movable_axes("partial", R)):
+                yield from self._moves(spec, axes)
+
+    def partitions(self) -> Iterator[Step]:
+        """Yield partitions: replicated axes get a partial placement that the target has there."""
+        specs = collectives_between("replicated", "partial", self.collectives)
+        for wanted in dict.fromkeys(placement for _, placement in self.partial):
+            if not isinstance(wanted, PartialPlacement) or not wanted.from_replicated:
+                continue
+            if not self.source.kinds <= {wanted.kind}:
+                continue
+            replicated_axes = self._movable_axes("replicated", wanted)
+            wanted_axes = [axis for axis, placement in self.partial if placement == wanted and axis in replicated_axes]
+            for spec, axes in itertools.product(specs, _subsets(wanted_axes)):
+                yield from self._moves(spec, axes, wanted, reduction=wanted.op)
+
+    def declared_steps(self) -> Iterator[Step]:
+        """Yield the steps that placements declare as edges."""
+        for spec in self.collectives:
+            if spec.moves == "edge":
+                yield from _declared_steps(spec, self.source, self.partial, self.free, self.shard_placements, self.mesh)
+
+    def permutes(self) -> Iterator[Step]:
+        """Yield permutes: other axes, or the same in another order, cut dimensions into as many chunks."""
+        for spec in self.collectives:
+            if spec.moves == "shards":
+                for target in _permuted_targets(self.source, self.free, self.shard_placements, self.mesh):
+                    yield Step(spec.name, spec.group_axes(self.source, target, self.mesh), self.source, target)
+
+    def _movable_axes(self, trait: str, to: Placement) -> list[str]:
         """Return the free axes of `trait` that no declared step takes to the placement `to`."""
-        axes = [axis for axis in free if source[axis].trait == trait]
-        return [axis for axis in axes if not has_declared_step(source[axis], to)]
+        axes = [axis for axis in self.free if self.source[axis].trait == trait]
+        return [axis for axis in axes if not has_declared_step(self.source[axis], to)]
 
-    by_traits = functools.partial(collectives_between, collectives=collectives)
-    # slice and reduce_scatter
-    for shard, before in itertools.product(shard_placements, ("replicated", "partial")):
-        for spec, axes in itertools.product(by_traits(before, "shard"), _ordered_subsets(movable_axes(before, shard))):
-            add(spec, axes, shard, dim=shard.dim)
-    # all_gather and all_to_all, of the innermost axes of a dimension
-    for dim in dict.fromkeys(placement.dim for placement in shard_placements):
-        for axes in _free_inner_axes(source, dim, free):
-            if set(axes) <= {*movable_axes("shard", R)}:
-                for spec in by_traits("shard", "replicated"):
-                    add(spec, axes, dim=dim)
-            for spec, shard in itertools.product(by_traits("shard", "shard"), shard_placements):
-                if shard.dim != dim and set(axes) <= {*movable_axes("shard", shard)}:
-                    add(spec, axes, shard, dim=dim, to_dim=shard.dim)
-    # all_reduce
-    for spec in by_traits("partial", "replicated"):
-        for axes in _subsets(movable_axes("partial", R)):
-            add(spec, axes)
-    # partition, to a partial placement of the target
-    for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
-        if source.kinds <= {placement.kind}:
-            replicated_axes = movable_axes("replicated", placement)
-            wanted_axes = [axis for axis, wanted in partial if wanted == placement and axis in replicated_axes]
-            for spec, axes in itertools.product(by_traits("replicated", "partial"), _subsets(wanted_axes)):
-                add(spec, axes, placement, reduction=placement.op)
-    for spec in collectives:
-        if spec.moves == "edge":
-            steps += _declared_steps(spec, source, partial, free, shard_placements, mesh)
-    for spec in collectives:
-        if spec.moves == "shards":
-            targets = _permuted_targets(source, free, shard_placements, mesh)
-            steps += [Step(spec.name, spec.group_axes(source, to, mesh), source, to) for to in targets]
-    return tuple(steps)
+    def _moves(
+        self, spec: CollectiveSpec, axes: tuple[str, ...], to: Placement | None = None, **clauses: Any
+    ) -> Iterator[Step]:
+        """Yield the step that gives `axes` the placement `to`, if `spec` can move them together."""
+        step = _make_move(spec, self.source, self.mesh, axes, to, **clauses)
+        if step is not None:
+            yield step
 
 
 def _free_inner_axes(source: Sharding, dim: int, free: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -170,10 +170,9 @@ class _ProblemBuilder:
 
     def _strategies_of(self, op: AtenOp) -> OpStrategies:
         """Return the strategies of an op. Equal calls share them."""
-        kept_operands = tuple([self._kept_shardings.get(value) for value in op.tensors])
-        if not any(kept_operands):
-            kept_operands = ()
-        kept_operands = op.required_shardings[0] or kept_operands
+        kept_by_values = tuple([self._kept_shardings.get(value) for value in op.tensors])
+        # The shardings that the op itself requires of its operands go first.
+        kept_operands = op.required_shardings[0] or (kept_by_values if any(kept_by_values) else ())
         of_double = not self.double_values.isdisjoint(op.tensors)
         rows, mixes_routes = self._batch.rows(op), op in self._mixing
         key = op.call(), op.shardings, kept_operands, of_double, rows, mixes_routes
