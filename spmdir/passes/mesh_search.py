@@ -73,13 +73,15 @@ def exposed_parts(
     measured_parts: list[list[float]] = [[] for _ in values]
     available_at, needed_at = [0.0] * len(values), [run.seconds] * len(values)
     for task, ops in enumerate(units):
-        read_values = [owned[0] for op in ops for operand in op.operands if (owned := owner(operand))]
+        # (value of the problem, whether it is a resharded copy) of each operand and each result
+        owned_operands = [owned for op in ops for operand in op.operands if (owned := owner(operand)) is not None]
+        owned_results = [owned for op in ops for result in op.results if (owned := owner(result)) is not None]
+        read_values = [value for value, _ in owned_operands]
         for value in read_values:
             needed_at[value] = min(needed_at[value], run.begin[task])
-        for result in (result for op in ops for result in op.results):
-            owned = owner(result)
-            if owned is not None and not owned[1]:
-                available_at[owned[0]] = max(available_at[owned[0]], run.end[task])
+        for value, is_copy in owned_results:
+            if not is_copy:
+                available_at[value] = max(available_at[value], run.end[task])
         transfer = run.program.tasks[task].transfer
         if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
             for value in read_values:

@@ -52,7 +52,8 @@ def can_move_together(spec: CollectiveSpec, axes: Sequence[str], sides: Iterable
 def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
     """Return the axes that prevent a step on `axes`, because their placements compute the local type themselves.
 
-    The step cannot derive such a local type from the shape.
+    The step cannot derive such a local type from the shape. For example, `Padded(0)` on `a` pads dimension 0 of the
+    local tensors. So it blocks a gather of dimension 0 over `b`, and does not block one of dimension 1.
 
     - A step that names no axes is blocked by all such axes.
     - A step that names axes is blocked unless the placement `keeps` the dimensions that the step shards or gathers.
@@ -69,13 +70,15 @@ def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, t
     moved_placements = {side[axis] for side in (source, target) for axis in axes}
     moved_dims = {placement.dim for placement in moved_placements}
     if spec.moves == "edge":
-        outermost = min(map(axis_order, axes))
+        shards_something = moved_dims != {None}
+        if shards_something:
+            return set(unmoved_own_types)
+        first_axis = min(map(axis_order, axes))
+        must_move_too = {placement for placement in moved_placements if placement.splits}
         return {
             axis
             for axis, placement in unmoved_own_types.items()
-            if moved_dims != {None}
-            or axis_order(axis) > outermost
-            or (placement.splits and placement in moved_placements)
+            if axis_order(axis) > first_axis or placement in must_move_too
         }
     # A reduction changes elements wherever they are, so the placement must keep them too: `keeps(None)`.
     is_partial = any(placement.trait == "partial" for placement in moved_placements)

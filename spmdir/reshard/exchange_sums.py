@@ -33,6 +33,11 @@ def sums_of_sole_senders(
 ) -> tuple[int, int] | None:
     """Return the most elements that a rank sends or receives: of all, and of those to or from other nodes.
 
+    Each element is on one rank of a group, so its sender is known. Each rank receives what its target shard and the
+    sender's source shard have in common. For example, 8 elements move from `a: S(0), b: S(1)` to other axes on 4 ranks.
+    `moved[receiver, sender]` is a 4 × 4 matrix of the common elements. Without its diagonal, the largest sum of a row
+    is the most that a rank receives, and that of a column is the most that a rank sends.
+
     The result is None if several ranks have the same elements, if the exchange creates partial values, or if a
     placement does not cut its dimension into consecutive chunks.
 
@@ -42,11 +47,12 @@ def sums_of_sole_senders(
     """
     source, target, axes = step.source, step.target, step.axes
     reduced = reduced_axes(source, target)
-    owning = {*(axis for axis, placement in source.entries if type(placement) is Shard), *reduced}
+    # Ranks that differ along one of these axes have different elements or partial values.
+    owning_axes = {*(axis for axis, placement in source.entries if type(placement) is Shard), *reduced}
     entries = (*source.entries, *target.entries)
-    is_plain = all(type(placement) is Shard or placement.trait == "partial" for _, placement in entries)
-    names = {*mesh.axis_names}
-    if not is_plain or not names >= {*axes, *(axis for axis, _ in entries)} or not owning.issuperset(axes):
+    has_standard_placements = all(type(placement) is Shard or placement.trait == "partial" for _, placement in entries)
+    has_sub_axes = not {*axes, *(axis for axis, _ in entries)}.issubset(mesh.axis_names)
+    if not has_standard_placements or has_sub_axes or not owning_axes.issuperset(axes):
         return None
     if partial_axes(source, target) or math.prod(shape) * mesh.group_size(reduced) > _MOST_ELEMENTS:
         return None
@@ -54,12 +60,13 @@ def sums_of_sole_senders(
     for first_rank in representatives(axes, mesh, shape, source, target):
         ranks = mesh.group(first_rank, axes)
         coordinates = [mesh.coordinate(rank) for rank in ranks]
-        moved = np.ones((len(coordinates), len(coordinates)), dtype=np.int64)
+        moved = np.ones((len(coordinates), len(coordinates)), dtype=np.int64)  # [receiver, sender], elements
         for dim, size in enumerate(shape):
-            needed = _chunks(target, dim, size, mesh, coordinates)[:, :, np.newaxis]
-            owned = _chunks(source, dim, size, mesh, coordinates)[:, np.newaxis, :]
-            moved *= np.maximum(np.minimum(needed[1], owned[1]) - np.maximum(needed[0], owned[0]), 0)
-        np.fill_diagonal(moved, 0)
+            needed_start, needed_end = _chunks(target, dim, size, mesh, coordinates)[:, :, np.newaxis]
+            owned_start, owned_end = _chunks(source, dim, size, mesh, coordinates)[:, np.newaxis, :]
+            common_length = np.minimum(needed_end, owned_end) - np.maximum(needed_start, owned_start)
+            moved *= np.maximum(common_length, 0)
+        np.fill_diagonal(moved, 0)  # elements that stay on their rank
         total = max(total, _busiest(moved))
         if node_axes:
             nodes = np.array([mesh.index(rank, node_axes) for rank in ranks])
