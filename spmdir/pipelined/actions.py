@@ -24,6 +24,9 @@ Kind = Literal["F", "I", "W", "B", "U"]
 SENDS: tuple[Kind, ...] = ("F", "I", "B")
 """The kinds of actions whose result another stage needs."""
 
+CHANGE_OF_LIVE = {"F": 1, "I": 0, "W": -1, "B": -1}
+"""Kind of action → by how much it changes the number of activations that its rank holds."""
+
 
 @attrs.frozen(order=True, cache_hash=True)
 class Action:
@@ -151,7 +154,9 @@ class StageMap:
         return self.coordinates[entry.action.stage], entry.target
 
     def operands(self, action: Action, split: bool) -> Iterator[Action]:
-        """Yield the actions that `action` needs.
+        """Yield the actions whose results `action` uses.
+
+        For example, `1B0` uses the results of `1F0` and `2B0`, and `1W0` those of `1I0`.
 
         Args:
             split: whether backward is split into `I` and `W`.

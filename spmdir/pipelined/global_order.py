@@ -72,13 +72,13 @@ def find_order_faults(
         if entry not in position_of:
             yield None, f"the order has no {entry}; expected {_purpose(entry)}"
     for entry, position in position_of.items():
-        late = [
+        too_late = [
             operand
             for operand in _dependences(entry, stage_map, micro, split, updates)
             if position_of.get(operand, -1) > position
         ]
-        if late:
-            yield position, f"{entry} comes before {late[0]}; expected it after that, {_reason(entry, late[0])}"
+        if too_late:
+            yield position, f"{entry} comes before {too_late[0]}; expected it after that, {_reason(entry, too_late[0])}"
 
 
 def _dependences(entry: Entry, stage_map: StageMap, micro: int, split: bool, updates: UpdateRounds) -> Iterator[Entry]:
@@ -119,12 +119,14 @@ def _unexpected(entry: Entry, stage_map: StageMap, micro: int, split: bool) -> s
 
 
 def _purpose(entry: Entry) -> str:
+    """Return the rest of the error about a missing entry: where it is expected."""
     if isinstance(entry, StageMessage):
         return f"it after {entry.action}: coordinate {entry.target} uses its results"
     return "each round of each update once" if entry.kind == "U" else "each action of each micro-batch once"
 
 
 def _reason(entry: Entry, operand: Entry) -> str:
+    """Return why `entry` must come after `operand`, as the rest of an error."""
     if isinstance(entry, StageMessage):
         return "which computes what it sends"
     if isinstance(operand, Action) and (operand.stage, operand.kind) == (entry.stage, entry.kind):

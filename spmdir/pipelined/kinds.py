@@ -10,9 +10,8 @@ from typing import Literal
 import attrs
 
 from spmdir.core.errors import SpmdirError, did_you_mean
-from spmdir.pipelined.actions import Action, Kind, StageMap, StepOrder, folded, looped
+from spmdir.pipelined.actions import CHANGE_OF_LIVE, Action, Kind, StageMap, StepOrder, folded, looped
 from spmdir.pipelined.list_order import (
-    CHANGE_OF_LIVE,
     FORWARDS_FIRST,
     GRADIENTS_FIRST,
     by_groups,
@@ -24,12 +23,20 @@ from spmdir.pipelined.times import StageTimes, lower_bound, replay
 
 
 def interleaved_order(stage_map: StageMap, micro: int) -> StepOrder:
-    """Return interleaved 1F1B: groups of as many micro-batches as ranks pass the stages of a rank in turn.
+    """Return the order of interleaved 1F1B.
+
+    A rank runs the forwards of its stages in groups of as many micro-batches as there are ranks. First it runs some
+    forwards ahead; then it alternates between a forward and a backward. With 2 ranks, stages 0 and 2 on rank 0, and 4
+    micro-batches, rank 0 runs 4 forwards ahead:
+
+        0F0 0F1 2F0 2F1   0F2 2B0   0F3 2B1   2F2 0B0   2F3 0B1   2B2 2B3 0B2 0B3
+
+    Source: Narayanan et al., Efficient large-scale language model training on GPU clusters, 2021.
 
     Raises:
         SpmdirError: the ranks do not divide the micro-batches.
     """
-    ranks, share = stage_map.ranks, stage_map.stages // stage_map.ranks
+    ranks, stages_per_rank = stage_map.ranks, stage_map.stages // stage_map.ranks
     if micro % ranks:
         raise SpmdirError(
             f"interleaved 1f1b runs micro-batches in groups of {ranks}; expected a multiple of {ranks}, found {micro}"
@@ -39,10 +46,11 @@ def interleaved_order(stage_map: StageMap, micro: int) -> StepOrder:
         stages = stage_map.stages_on(rank)
         forwards = [Action(stage, "F", number) for stage, number in _in_groups(stages, ranks, micro)]
         backwards = [Action(stage, "B", number) for stage, number in _in_groups(stages[::-1], ranks, micro)]
-        ahead = min(2 * (ranks - rank - 1) + (share - 1) * ranks, len(forwards))
+        ahead = min(2 * (ranks - rank - 1) + (stages_per_rank - 1) * ranks, len(forwards))
         row = forwards[:ahead]
         for index, backward in enumerate(backwards):
-            row += [*forwards[ahead + index : ahead + index + 1], backward]
+            next_forward = forwards[ahead + index : ahead + index + 1]  # empty after the last forward
+            row += [*next_forward, backward]
         rows.append(row)
     return with_messages(stage_map, micro, rows, False)
 
@@ -67,7 +75,7 @@ def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int |
     if stage_map.stages == 2 * stage_map.ranks:
         maps.append(attrs.evolve(stage_map, coordinates=folded(stage_map.ranks).coordinates))
     splits = (True, False) if stage_map.is_split is None else (stage_map.is_split,)
-    bound = min(lower_bound(one, micro, times, split) for one in maps for split in splits)
+    bound = min(lower_bound(placement, micro, times, split) for placement in maps for split in splits)
     orders = [order for order in _other_kinds(stage_map, micro, times) if not live or most_live(order) <= live]
     for order in _list_orders(maps, micro, times, live, splits):
         orders.append(order)
@@ -75,7 +83,8 @@ def search_order(stage_map: StageMap, micro: int, times: StageTimes, live: int |
             break
     seconds = [replay(order, times).seconds for order in orders]
     limit = min(seconds) * (1 + TOLERANCE)
-    return min((order for order, time in zip(orders, seconds, strict=True) if time <= limit), key=most_live)
+    fastest = [order for order, time in zip(orders, seconds, strict=True) if time <= limit]
+    return min(fastest, key=most_live)
 
 
 TOLERANCE = 1e-6
@@ -92,10 +101,10 @@ def _list_orders(
     ranks, stages = maps[0].ranks, maps[0].stages
     most = micro * stages // ranks
     limits = [live] if live else sorted({min(math.ceil(factor * stages), most) for factor in _LIMITS} | {most})
-    for limit, one, split in itertools.product(limits, maps, splits):
+    for limit, placement, split in itertools.product(limits, maps, splits):
         for priority, preference in itertools.product((GRADIENTS_FIRST, FORWARDS_FIRST), (deepest_first, by_groups)):
             for patience in (0.0, 0.5, 1.0) if split else (0.0,):
-                yield list_order(one, micro, times, split, [limit] * ranks, priority, preference, patience)
+                yield list_order(placement, micro, times, split, [limit] * ranks, priority, preference, patience)
 
 
 def _other_kinds(stage_map: StageMap, micro: int, times: StageTimes) -> Iterator[StepOrder]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.pipelined.actions import Action, Entry, Kind, StageMap, StepOrder, kinds_of
+from spmdir.pipelined.actions import CHANGE_OF_LIVE, Action, Entry, Kind, StageMap, StepOrder, kinds_of
 from spmdir.pipelined.times import StageTimes, arrival
 
 Preference = Callable[[Action, int], tuple[int, ...]]
@@ -45,12 +45,9 @@ _Choice = tuple[float, int, tuple[int, ...], Action, float]
 GRADIENTS_FIRST: tuple[Kind, ...] = ("B", "I", "F", "W")
 FORWARDS_FIRST: tuple[Kind, ...] = ("F", "B", "I", "W")
 
-CHANGE_OF_LIVE = {"F": 1, "I": 0, "W": -1, "B": -1}
-"""Kind of action → by how much it changes the number of activations that its rank holds."""
-
 
 @attrs.define
-class _State:
+class _SchedulerState:
     """The state of the scheduler.
 
     Attributes:
@@ -79,7 +76,7 @@ def list_order(
     """Return the order of list scheduling.
 
     Args:
-        limits: [coordinate], the number of activations of a stage that it may hold. Each stage leaves room for one
+        limits: [coordinate], the largest number of activations that it may hold. Each stage leaves room for one
             activation of each later stage on the coordinate, so that later stages can always continue.
         priority: the kinds of actions, first those that a rank prefers among actions with the same start.
         preference: the order among actions of one kind.
@@ -90,10 +87,12 @@ def list_order(
         SpmdirError: a limit is below the number of stages of its coordinate.
     """
     for coordinate, limit in enumerate(limits):
-        if limit < (least := len(stage_map.stages_on(coordinate))):
+        least = len(stage_map.stages_on(coordinate))
+        if limit < least:
             raise SpmdirError(f"rank {coordinate} may hold {limit} activations; expected at least its {least} stages")
     kinds, ranks = kinds_of(split), stage_map.ranks
-    state = _State({}, [0.0] * ranks, [0] * ranks, {(s, k): 0 for s in range(stage_map.stages) for k in kinds})
+    next_micro: dict[tuple[int, Kind], int] = {(stage, kind): 0 for stage in range(stage_map.stages) for kind in kinds}
+    state = _SchedulerState({}, [0.0] * ranks, [0] * ranks, next_micro)
     scheduled: list[tuple[float, int, Action]] = []
 
     def next_choice(coordinate: int) -> _Choice | None:
@@ -128,15 +127,20 @@ def list_order(
 
 
 def _startable(
-    coordinate: int, stage_map: StageMap, micro: int, times: StageTimes, split: bool, limit: int, state: _State
+    coordinate: int, stage_map: StageMap, micro: int, times: StageTimes, split: bool, limit: int, state: _SchedulerState
 ) -> Iterator[tuple[Action, float]]:
-    """Yield the actions that a coordinate could run next, each with its earliest start."""
+    """Yield the actions that a coordinate could run next, each with its earliest start in seconds.
+
+    For each stage and kind, this is the next micro-batch, if its operands are scheduled and the limit on activations
+    permits it.
+    """
     stages = stage_map.stages_on(coordinate)
     for position, stage in enumerate(stages):
-        room = limit - (len(stages) - 1 - position)
+        later_stages = len(stages) - 1 - position
         for kind in kinds_of(split):
             number = state.next_micro[stage, kind]
-            if number == micro or (kind == "F" and state.live[coordinate] >= room):
+            is_full = kind == "F" and state.live[coordinate] >= limit - later_stages
+            if number == micro or is_full:
                 continue
             action = Action(stage, kind, number)
             operands = list(stage_map.operands(action, split))

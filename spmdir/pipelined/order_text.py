@@ -35,26 +35,29 @@ def _list(numbers: list[float]) -> str:
 def _diagram(order: StepOrder, timeline: Timeline) -> list[str]:
     """Return one line a rank, with time from left to right; as many actions as fit.
 
-    Of two stages on a rank, the actions of the second are in lower case.
+    A cell lasts as long as the shortest action, and a longer action has dashes after its label. Of two stages on a
+    rank, the actions of the second are in lower case.
     """
-    lengths = [timeline.end[action] - timeline.start[action] for action in order.actions]
-    unit = min((length for length in lengths if length > 0), default=1.0)
-    cell = len(str(order.micro - 1)) + 2
-    label = len(f"rank {order.stage_map.ranks - 1}")
-    columns = (WIDTH - label - 2) // cell
+    durations = [timeline.end[action] - timeline.start[action] for action in order.actions]
+    seconds_per_cell = min((duration for duration in durations if duration > 0), default=1.0)
+    cell_width = len(str(order.micro - 1)) + 2
+    label_width = len(f"rank {order.stage_map.ranks - 1}")
+    columns = (WIDTH - label_width - 2) // cell_width
+    is_cut = timeline.seconds / seconds_per_cell > columns
+    used_columns = min(round(timeline.seconds / seconds_per_cell), columns)
     lines = []
     for rank in range(order.stage_map.ranks):
+        stages = order.stage_map.stages_on(rank)
         cells = ["."] * columns
         for action in order.actions:
-            if order.stage_map.coordinates[action.stage] != rank:
+            if action.stage not in stages:
                 continue
-            is_odd = order.stage_map.stages_on(rank).index(action.stage) % 2
-            label_of_action = f"{action.kind.lower() if is_odd else action.kind}{action.micro}"
-            first, last = (round(when / unit) for when in (timeline.start[action], timeline.end[action]))
+            is_second = stages.index(action.stage) % 2 == 1
+            label = f"{action.kind.lower() if is_second else action.kind}{action.micro}"
+            first = round(timeline.start[action] / seconds_per_cell)
+            last = round(timeline.end[action] / seconds_per_cell)
             for column in range(first, min(max(last, first + 1), columns)):
-                cells[column] = label_of_action if column == first else "-"
-        used = min(round(timeline.seconds / unit), columns)
-        row = "".join(text.ljust(cell) for text in cells[:used]).rstrip()
-        is_cut = timeline.seconds / unit > columns
-        lines.append(f"{f'rank {rank}'.ljust(label)}  {row}{' …' if is_cut else ''}")
+                cells[column] = label if column == first else "-"
+        row = "".join(text.ljust(cell_width) for text in cells[:used_columns]).rstrip()
+        lines.append(f"{f'rank {rank}'.ljust(label_width)}  {row}{' …' if is_cut else ''}")
     return lines

@@ -28,7 +28,14 @@ SHOWN = 20
 def order_of_rows(
     stage_map: StageMap, micro: int, rows: Sequence[Sequence[Entry]], split: bool, where: Location | None = None
 ) -> StepOrder:
-    """Return the global order of rows.
+    """Return the global order of rows: a topological sort of their actions and messages.
+
+    An entry depends on the entry before it in each of its rows, and on its operands. Of the entries whose dependences
+    are in the order, the one at the earliest position of its row is next. Two ranks with one micro-batch:
+
+        row 0: 0F0 0F0>1 1B0>0 0B0        row 1: 0F0>1 1F0 1B0 1B0>0        order: 0F0 0F0>1 1F0 1B0 1B0>0 0B0
+
+    Source: Kahn, Topological sorting of large networks, 1962.
 
     Args:
         rows: [coordinate], its actions and messages. A message is in the rows of both its coordinates.
@@ -42,37 +49,36 @@ def order_of_rows(
     )
     raise_all([SpmdirError(message, where) for message in itertools.islice(faults, SHOWN)])
     followers: dict[Entry, set[Entry]] = {}
-    waits: dict[Entry, int] = {}
+    missing_count = {entry: 0 for row in rows for entry in row}  # entry → its dependences that are not in the order yet
 
-    def after(first: Entry, second: Entry) -> None:
+    def add_dependence(first: Entry, second: Entry) -> None:
         if second not in followers.setdefault(first, set()):
             followers[first].add(second)
-            waits[second] = waits.get(second, 0) + 1
+            missing_count[second] = missing_count.get(second, 0) + 1
 
     for row in rows:
-        for entry in row:
-            waits.setdefault(entry, 0)
         for first, second in itertools.pairwise(row):
-            after(first, second)
+            add_dependence(first, second)
     for action in all_actions(stage_map.stages, micro, split):
         for operand in stage_map.operands(action, split):
             message = stage_map.message_to(operand, action)
             if message is not None:
-                after(operand, message)
-            after(message or operand, action)
+                add_dependence(operand, message)
+            add_dependence(message or operand, action)
     entries: list[Entry] = []
     position_of = {entry: position for row in rows for position, entry in enumerate(row)}
-    ready = [(position_of[entry], str(entry), entry) for entry, count in waits.items() if not count]
+    ready = [(position_of[entry], str(entry), entry) for entry, count in missing_count.items() if not count]
     heapq.heapify(ready)
     while ready:
-        *_, entry = heapq.heappop(ready)
+        _, _, entry = heapq.heappop(ready)
         entries.append(entry)
         for follower in followers.get(entry, ()):
-            waits[follower] -= 1
-            if not waits[follower]:
+            missing_count[follower] -= 1
+            if not missing_count[follower]:
                 heapq.heappush(ready, (position_of[follower], str(follower), follower))
-    if len(entries) < len(waits):
-        raise SpmdirError(_cycle_text({e for e, count in waits.items() if count}, followers), where)
+    if len(entries) < len(missing_count):
+        stuck = {entry for entry, count in missing_count.items() if count}
+        raise SpmdirError(_cycle_text(stuck, followers), where)
     return StepOrder(stage_map, micro, tuple(entries), split)
 
 
@@ -89,26 +95,26 @@ def _messages_at_both_ends(
     The actions of all rows are replayed, each in one second. A receiver takes a message when it is sent.
     """
     end: dict[Action, int] = {}
-    position, free = [0] * len(rows), [0] * len(rows)
+    next_position, free = [0] * len(rows), [0] * len(rows)
     result: list[list[Entry]] = [[] for _ in rows]
     total = sum(map(len, rows))
     while len(end) < total:
-        candidates = []
-        for rank, row in enumerate(rows):
-            if position[rank] == len(row):
-                continue
-            operands = list(stage_map.operands(row[position[rank]], split))
+        unfinished = [rank for rank, row in enumerate(rows) if next_position[rank] < len(row)]
+        next_actions = {rank: rows[rank][next_position[rank]] for rank in unfinished}
+        candidates: list[tuple[int, int]] = []  # (start, rank)
+        for rank, action in next_actions.items():
+            operands = list(stage_map.operands(action, split))
             if all(operand in end for operand in operands):
                 candidates.append((max([free[rank], *(end[operand] for operand in operands)]), rank))
         if not candidates:
-            stuck = ", ".join(str(row[at]) for row, at in zip(rows, position, strict=True) if at < len(row))
+            stuck = ", ".join(map(str, next_actions.values()))
             raise SpmdirError(
                 f"no rank can continue: they wait in {stuck}; expected an order that respects dependences"
             )
         start, rank = min(candidates)
-        action = rows[rank][position[rank]]
+        action = next_actions[rank]
         end[action] = free[rank] = start + 1
-        position[rank] += 1
+        next_position[rank] += 1
         result[rank].append(action)
         for message in stage_map.messages(action):
             result[rank].append(message)
@@ -156,13 +162,16 @@ def _ranks(coordinates: Sequence[int]) -> str:
 
 
 def _cycle_text(stuck: set[Entry], followers: Mapping[Entry, set[Entry]]) -> str:
-    """Return the error about a cycle among the entries that never become ready."""
+    """Return the error about a cycle among the entries that never become ready.
+
+    Each such entry follows another one. So the walk from follower to predecessor reaches an entry twice.
+    """
     predecessors: dict[Entry, Entry] = {}
     for entry in sorted(stuck, key=str):
         for follower in followers.get(entry, ()):
             if follower in stuck:
                 predecessors.setdefault(follower, entry)
-    entry = next(iter(sorted(predecessors, key=str)))
+    entry = min(predecessors, key=str)
     path: list[Entry] = []
     while entry not in path:
         path.append(entry)
@@ -203,11 +212,41 @@ def parse_csv(text: str, file: str) -> StepOrder:
         for number, line in enumerate(text.splitlines(), 1)
         if line.strip()
     ]
-    actions = [[parse_action(token) for token, _ in row] for row in cells]
+    coordinate_of = _read_coordinates(cells)
+    actions = [[action for token, _ in row if (action := parse_action(token))] for row in cells]
+    known = [action for row in actions for action in row]
+    where = Location(file, 1, 1)
+    if not known:
+        raise SpmdirError("the file has no actions; expected a row for each rank, such as 0F0,0B0", where)
+    stages, micro = max(coordinate_of) + 1, max(action.micro for action in known) + 1
+    missing = next((stage for stage in range(stages) if stage not in coordinate_of), None)
+    if missing is not None:
+        raise SpmdirError(f"no rank has stage {missing}; expected the stages 0 to {stages - 1}", where)
+    stage_map = StageMap(tuple(coordinate_of[stage] for stage in range(stages)))
+    split = any(action.kind in "IW" for action in known)
+    has_messages = any("_" in token for row in cells for token, _ in row)
+    if not has_messages:
+        faults = itertools.islice(_find_action_faults(stage_map, micro, actions, split), SHOWN)
+        raise_all([SpmdirError(message, where) for message in faults])
+        return with_messages(stage_map, micro, actions, split)
+    rows: list[list[Entry]] = [[_entry(token, location, stage_map, split) for token, location in row] for row in cells]
+    return order_of_rows(stage_map, micro, rows, split, where)
+
+
+def _read_coordinates(cells: Sequence[Sequence[tuple[str, Location]]]) -> dict[int, int]:
+    """Return stage → the coordinate whose row has its actions.
+
+    Args:
+        cells: [coordinate], the text and the location of each cell of its row.
+
+    Raises:
+        SpmdirError: a cell is not an action or a message, or a stage is on two ranks.
+    """
     coordinate_of: dict[int, int] = {}
     errors: list[SpmdirError] = []
-    for coordinate, (row, parsed) in enumerate(zip(cells, actions, strict=True)):
-        for (token, location), action in zip(row, parsed, strict=True):
+    for coordinate, row in enumerate(cells):
+        for token, location in row:
+            action = parse_action(token)
             if action is None and _MESSAGE.fullmatch(token) is None:
                 errors.append(
                     SpmdirError(f"invalid action '{token}'; expected one such as 0F0, 1B2 or 0SEND_F0", location)
@@ -218,25 +257,7 @@ def parse_csv(text: str, file: str) -> StepOrder:
                     SpmdirError(f"stage {action.stage} is on rank {other} and here; expected one rank", location)
                 )
     raise_all(errors)
-    known = [action for row in actions for action in row if action is not None]
-    if not known:
-        raise SpmdirError(
-            "the file has no actions; expected a row for each rank, such as 0F0,0B0", Location(file, 1, 1)
-        )
-    stages, micro = max(coordinate_of) + 1, max(action.micro for action in known) + 1
-    missing = next((stage for stage in range(stages) if stage not in coordinate_of), None)
-    if missing is not None:
-        raise SpmdirError(f"no rank has stage {missing}; expected the stages 0 to {stages - 1}", Location(file, 1, 1))
-    stage_map = StageMap(tuple(coordinate_of[stage] for stage in range(stages)))
-    split = any(action.kind in "IW" for action in known)
-    where = Location(file, 1, 1)
-    if not any("_" in token for row in cells for token, _ in row):
-        plain = [[action for action in row if action is not None] for row in actions]
-        faults = itertools.islice(_find_action_faults(stage_map, micro, plain, split), SHOWN)
-        raise_all([SpmdirError(message, where) for message in faults])
-        return with_messages(stage_map, micro, plain, split)
-    rows: list[list[Entry]] = [[_entry(token, location, stage_map, split) for token, location in row] for row in cells]
-    return order_of_rows(stage_map, micro, rows, split, where)
+    return coordinate_of
 
 
 def _cells(line: str) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.pipelined.actions import Action, Kind, StageMap, StepOrder
+from spmdir.pipelined.actions import CHANGE_OF_LIVE, Action, Kind, StageMap, StepOrder
 
 
 def _of_stages(value: Any) -> tuple[float, ...]:
@@ -96,17 +96,16 @@ def replay(order: StepOrder, times: StageTimes) -> Timeline:
     start: dict[Action, float] = {}
     end: dict[Action, float] = {}
     free, saved = [0.0] * stage_map.ranks, [0.0] * stage_map.ranks
-    peak = [0.0] * stage_map.ranks
+    peak, busy = [0.0] * stage_map.ranks, [0.0] * stage_map.ranks
     for action in order.actions:
         rank = stage_map.coordinates[action.stage]
         operands = stage_map.operands(action, order.is_split)
-        start[action] = max([free[rank], *(arrival(o, action, end, stage_map, times) for o in operands)])
+        arrivals = [arrival(operand, action, end, stage_map, times) for operand in operands]
+        start[action] = max([free[rank], *arrivals])
         end[action] = free[rank] = start[action] + times.of(action)
-        saved[rank] += times.saved[action.stage] * {"F": 1, "I": 0, "W": -1, "B": -1}[action.kind]
-        peak[rank] = max(peak[rank], saved[rank] + times.saved[action.stage] * (action.kind in "WB"))
-    busy = [0.0] * stage_map.ranks
-    for action in order.actions:
-        busy[stage_map.coordinates[action.stage]] += times.of(action)
+        busy[rank] += times.of(action)
+        saved[rank] += times.saved[action.stage] * CHANGE_OF_LIVE[action.kind]
+        peak[rank] = max(peak[rank], saved[rank])
     return Timeline(start, end, tuple(busy), tuple(peak))
 
 
@@ -121,23 +120,31 @@ def arrival(
 def lower_bound(stage_map: StageMap, micro: int, times: StageTimes, split: bool) -> float:
     """Return a lower bound on the seconds of every order with these stages, for any amount of memory.
 
-    A coordinate cannot start before the forwards of the stages before its first one. Then it runs all its actions.
-    After its last input gradient, the gradients of all stages below it follow.
+    The bound is the largest over all coordinates of two times:
+
+    - the first micro-batch reaches the coordinate, and then the coordinate runs all its actions;
+    - the first micro-batch reaches the coordinate, which runs all its forwards and input gradients; then its last
+      gradient passes all stages below.
 
     For p equal stages of 1 s each for F, I and W, the bound is p − 1 + 3m with a split backward: 27 s for p = 4 and
     m = 8. With whole backwards it is 3 (p − 1) + 3m, 33 s.
     """
     bound = 0.0
-    backward = [times.of(Action(stage, "B", 0)) for stage in range(times.stages)]
-    down = times.input_gradient if split else backward
+    whole_backward = [times.of(Action(stage, "B", 0)) for stage in range(times.stages)]
+    gradient = times.input_gradient if split else whole_backward
     for rank in range(stage_map.ranks):
         stages = stage_map.stages_on(rank)
-        earliest = min(_chain(times.forward, stage, stage_map, times.message) for stage in stages)
-        work = sum(micro * (times.forward[s] + times.input_gradient[s] + times.weight_gradient[s]) for s in stages)
-        tail = min(_chain(down, stage, stage_map, times.message) for stage in stages)
-        chained = sum(micro * (times.forward[s] + down[s]) for s in stages)
-        after = tail + (times.weight_gradient[0] if split else 0.0)
-        bound = max(bound, earliest + work, earliest + chained + after)
+        first_arrival = min(_chain(times.forward, stage, stage_map, times.message) for stage in stages)
+        all_actions_seconds = sum(micro * (times.forward[stage] + whole_backward[stage]) for stage in stages)
+        before_last_gradient = sum(micro * (times.forward[stage] + gradient[stage]) for stage in stages)
+        after_last_gradient = min(_chain(gradient, stage, stage_map, times.message) for stage in stages)
+        if split:
+            after_last_gradient += times.weight_gradient[0]
+        bound = max(
+            bound,
+            first_arrival + all_actions_seconds,
+            first_arrival + before_last_gradient + after_last_gradient,
+        )
     return bound
 
 

@@ -9,6 +9,6 @@ Start with import_ranks.py, which defines `import_ranks`. The other modules, in 
 - moved_elements.py: how a message packs its tensors. rank_collectives.py: the collective of the IR for a message.
 - rank_lookups.py: lookups in tables whose rows are sharded.
 - misplaced_operands.py: errors for ops whose operands have the wrong placement.
-- rank_values.py: other readings of a local value, such as a constant as a shard of a larger constant.
+- interpretations.py: other interpretations of a local value, such as a constant as a shard of a larger constant.
 - check_ranks.py: compare the imported program with the program of one device.
 """

@@ -93,31 +93,34 @@ def check_ranks(
         seed: the seed of the random inputs.
 
     Raises:
-        ShardingError: the programs have other numbers or shapes of inputs or outputs.
+        ShardingError: the programs have reference_function numbers or shapes of inputs or outputs.
         SpmdirError: a program cannot run.
 
     Example:
         >>> print(spmdir.check_ranks(module, make_fx(one_device)(x, w1, w2)))
     """
     mesh = ir.mesh(module)
-    single = reference if isinstance(reference, ModuleOp) else import_fx(reference, mesh, missing_rule="warn")
-    function, other = ir.main_function(module), ir.main_function(single)
-    _check_types("input", list(function.args), list(other.args), function)
-    results, expected = list(ir.terminator(function).operands), list(ir.terminator(other).operands)
+    reference_module = reference if isinstance(reference, ModuleOp) else import_fx(reference, mesh, missing_rule="warn")
+    function, reference_function = ir.main_function(module), ir.main_function(reference_module)
+    _check_types("input", list(function.args), list(reference_function.args), function)
+    results, expected = list(ir.terminator(function).operands), list(ir.terminator(reference_function).operands)
     _check_types("output", results, expected, function)
-    keys: dict[object, int] = {}
-    pairs = list(zip(_expressions(function, results, keys), _expressions(other, expected, keys), strict=True))
-    proved = tuple(index for index, (key, expected_key) in enumerate(pairs) if key == expected_key)
-    if len(proved) == len(pairs):
+    known_expressions: dict[object, int] = {}
+    numbers = _value_numbers(function, results, known_expressions)
+    expected_numbers = _value_numbers(reference_function, expected, known_expressions)
+    proved = tuple(index for index in range(len(results)) if numbers[index] == expected_numbers[index])
+    if len(proved) == len(results):
         return RankComparison(proved, (), None)
     tensors = list(inputs) if inputs is not None else _random_inputs(function, seed)
-    actual = simulate(module, *_arguments(function, tensors))
-    wanted = run_single(single, *_arguments(other, tensors))
+    outputs = simulate(module, *_arguments(function, tensors))
+    expected_outputs = run_single(reference_module, *_arguments(reference_function, tensors))
     tested = []
-    for index in (index for index in range(len(pairs)) if index not in proved):
-        error = relative_error(actual[index], wanted[index])
-        if not error <= tolerance_of(actual[index]):
-            difference = _difference(index, error, module, single, tensors)
+    for index in range(len(results)):
+        if index in proved:
+            continue
+        error = relative_error(outputs[index], expected_outputs[index])
+        if not error <= tolerance_of(outputs[index]):
+            difference = _explain_difference(index, error, module, reference_module, tensors)
             return RankComparison(proved, tuple(tested), difference)
         tested.append((index, error))
     return RankComparison(proved, tuple(tested), None)
@@ -144,41 +147,52 @@ def _check_types(noun: str, values: Sequence[SSAValue], expected: Sequence[SSAVa
             )
 
 
-def _expressions(function: FuncOp, results: Sequence[SSAValue], keys: dict[object, int]) -> list[int]:
-    """Return a number for each result. Equal numbers are equal expressions of the inputs.
+def _value_numbers(function: FuncOp, results: Sequence[SSAValue], known_expressions: dict[object, int]) -> list[int]:
+    """Return the value number of each result. Values with equal numbers are the same expression of the inputs.
 
-    Collectives are left out, because each returns its operand in another sharding. A view of a view is one view.
+    A collective has the number of its operand, because it changes only the sharding. A view of a view has the number of
+    one view. Example:
+
+        ranks                       number        one device             number
+        x, w                        0, 1          x, w                   0, 1
+        mm(x, w)                    2             mm(x, w)               2
+        spmd.all_reduce             2             relu                   3
+        relu                        3
+
+    Source: value numbering (Alpern, Wegman and Zadeck, Detecting equality of variables in programs, 1988).
 
     Args:
-        keys: expression → its number, shared by the programs that are compared.
+        known_expressions: expression → its number, shared by the two programs that are compared. Updated.
     """
     numbers: dict[SSAValue, int] = {}
-    sources: dict[int, int] = {}  # the number of a view → that of its source
+    view_sources: dict[int, int] = {}  # the number of a view → that of the value that it views
 
-    def number(key: object) -> int:
-        return keys.setdefault(key, len(keys))
+    def number_of(expression: object) -> int:
+        return known_expressions.setdefault(expression, len(known_expressions))
 
     for index, argument in enumerate(function.args):
-        numbers[argument] = number(("input", index))
+        numbers[argument] = number_of(("input", index))
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp):
             continue
         operands = [numbers[operand] for operand in op.operands]
-        if isinstance(op, SpmdOp) and not isinstance(op, ConstantOp):
+        is_collective = isinstance(op, SpmdOp) and not isinstance(op, ConstantOp)
+        if is_collective:
             numbers.update(zip(op.results, operands, strict=True))
             continue
         arguments = repr(sorted(op.argument.items()))
+        structure = repr(op.structure.data) if op.structure else ""
+        is_symmetric = op.name in _COMMUTATIVE and "alpha" not in op.argument
+        inputs = tuple(sorted(operands) if is_symmetric else operands)
         for index, result in enumerate(op.results):
             meta = meta_of(result.type)
-            if op.name in _VIEWS:
-                source = sources.get(operands[0], operands[0])
-                shape = meta_of(op.operands[0].type)
-                numbers[result] = operands[0] if shape == meta else number(("view", source, meta))
-                sources.setdefault(numbers[result], source)
+            if op.name not in _VIEWS:
+                numbers[result] = number_of((op.name, inputs, arguments, structure, index, meta))
                 continue
-            inputs = sorted(operands) if op.name in _COMMUTATIVE and "alpha" not in op.argument else operands
-            structure = repr(op.structure.data) if op.structure else ""
-            numbers[result] = number((op.name, tuple(inputs), arguments, structure, index, meta))
+            source = view_sources.get(operands[0], operands[0])
+            has_same_type = meta_of(op.operands[0].type) == meta
+            numbers[result] = operands[0] if has_same_type else number_of(("view", source, meta))
+            view_sources.setdefault(numbers[result], source)
     return [numbers[result] for result in results]
 
 
@@ -207,30 +221,40 @@ def _arguments(function: FuncOp, tensors: Sequence[Tensor]) -> tuple[dict[str, T
     return inputs, state
 
 
-def _difference(index: int, error: float, module: ModuleOp, single: ModuleOp, tensors: Sequence[Tensor]) -> CheckError:
-    """Return the error of an output that differs, at the first op whose result occurs nowhere in the reference."""
+def _explain_difference(
+    index: int, error: float, module: ModuleOp, reference: ModuleOp, tensors: Sequence[Tensor]
+) -> CheckError:
+    """Return the error of an output that differs, located at the first op with a result that the reference lacks.
+
+    If the output is a multiple of the expected one, the error contains the factor.
+
+    Args:
+        index: the position of the output.
+        error: its relative error.
+        tensors: the inputs of both programs.
+    """
     message = f"output {index} differs from the reference, relative to its largest element by {error:.1e}"
     function = ir.main_function(module)
-    end = ir.terminator(function)
-    actual = _all_values(module, tensors)
-    known = _all_values(single, tensors)
-    wanted = dict(known)[ir.terminator(ir.main_function(single)).operands[index]]
-    factor, producer = _factor(dict(actual)[end.operands[index]], wanted), end.operands[index].owner
+    end, reference_end = ir.terminator(function), ir.terminator(ir.main_function(reference))
+    tensor_of = _run_all_values(module, tensors)
+    reference_tensor_of = _run_all_values(reference, tensors)
+    output = end.operands[index]
+    factor = _factor(tensor_of[output], reference_tensor_of[reference_end.operands[index]])
     if factor is not None:
         return CheckError(
             f"{message}: it is {factor:.6g} times the reference; expected equal scaling: check sums against averages, "
             "and divisions by the number of ranks or elements",
-            location_of(producer) if isinstance(producer, Operation) else None,
+            location_of(output.owner) if isinstance(output.owner, Operation) else None,
         )
-    producers = _producers(end.operands[index])
-    equal: set[SSAValue] = set(function.args)
-    for value, tensor in actual:
-        if value in equal or value.owner not in producers:
-            continue
+    producers = _producers(output)
+    values_in_reference: set[SSAValue] = set(function.args)
+    for value, tensor in tensor_of.items():
         op = value.owner
-        if any(_factor(tensor, other) is not None for _, other in known):
-            equal.add(value)
-        elif isinstance(op, ValueOp) and all(operand in equal for operand in op.operands):
+        if value in values_in_reference or op not in producers:
+            continue
+        if any(_factor(tensor, other) is not None for other in reference_tensor_of.values()):
+            values_in_reference.add(value)
+        elif isinstance(op, ValueOp) and all(operand in values_in_reference for operand in op.operands):
             return CheckError(
                 f"{message}. The first op with a result that the reference does not have is '{op.name}'; expected an "
                 "op of the reference, with the same arguments",
@@ -240,7 +264,7 @@ def _difference(index: int, error: float, module: ModuleOp, single: ModuleOp, te
 
 
 def _producers(value: SSAValue) -> set[Operation]:
-    """Return the ops that a value depends on."""
+    """Return the ops that compute a value, directly or through other ops."""
     producers: set[Operation] = set()
     remaining = [value]
     while remaining:
@@ -252,33 +276,41 @@ def _producers(value: SSAValue) -> set[Operation]:
 
 
 def _factor(tensor: Tensor, other: Tensor) -> float | None:
-    """Return the number by which `tensor` is a multiple of `other`, in any shape; None if it is none, or 0."""
+    """Return the factor f with `tensor` = f · `other`, whatever their shapes; None if there is none or it is 0.
+
+    f is the least-squares solution: the sum of `tensor` · `other`, divided by the sum of `other`². Tensors of integers
+    are multiples only if they are equal.
+    """
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype or not tensor.numel():
         return None
     tensor, other = tensor.flatten(), other.flatten()
     if not tensor.is_floating_point():
         return 1.0 if torch.equal(tensor, other) else None
-    scale = float(other.square().sum())
-    factor = float((tensor * other).sum()) / scale if scale else 0.0
-    return factor if factor and relative_error(tensor, other * factor) <= tolerance_of(tensor) else None
+    squares = float(other.square().sum())
+    factor = float((tensor * other).sum()) / squares if squares else 0.0
+    is_multiple = factor != 0 and relative_error(tensor, other * factor) <= tolerance_of(tensor)
+    return factor if is_multiple else None
 
 
-def _all_values(module: ModuleOp, tensors: Sequence[Tensor]) -> list[tuple[SSAValue, Tensor]]:
-    """Return each value of a program with its tensor on one device."""
+def _run_all_values(module: ModuleOp, tensors: Sequence[Tensor]) -> dict[SSAValue, Tensor]:
+    """Run a program on one device, and return the tensor of each value, in program order.
+
+    A copy of the program runs that returns all values.
+    """
     function, copy = ir.main_function(module), module.clone()
-    changed = ir.main_function(copy)
-    values = _tensors(function)
-    returned = ReturnOp(*_tensors(changed))
-    end = ir.terminator(changed)
-    Rewriter.insert_op(returned, InsertPoint.before(end))
+    copied_function = ir.main_function(copy)
+    end = ir.terminator(copied_function)
+    return_all = ReturnOp(*_tensor_values(copied_function))
+    Rewriter.insert_op(return_all, InsertPoint.before(end))
     Rewriter.erase_op(end)
-    changed.function_type = FunctionType.from_lists(list(changed.function_type.inputs), returned.operand_types)
-    changed.res_attrs = ArrayAttr([DictionaryAttr({})] * len(returned.operands))
+    input_types = list(copied_function.function_type.inputs)
+    copied_function.function_type = FunctionType.from_lists(input_types, return_all.operand_types)
+    copied_function.res_attrs = ArrayAttr([DictionaryAttr({})] * len(return_all.operands))
     outputs: list[Any] = run_single(copy, *_arguments(function, tensors))
-    return list(zip(values, outputs, strict=True))
+    return dict(zip(_tensor_values(function), outputs, strict=True))
 
 
-def _tensors(function: FuncOp) -> list[SSAValue]:
+def _tensor_values(function: FuncOp) -> list[SSAValue]:
     """Return the arguments and the results of all ops of a function that are tensors."""
     values = [*function.args, *(result for op in function.body.block.ops for result in op.results)]
     return [value for value in values if meta_of(value.type) is not None]

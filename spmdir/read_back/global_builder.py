@@ -1,11 +1,11 @@
 """Build the global ops of a program from the ops of one rank, in order.
 
-Each local value has one of three states:
+Each local value is in one of three states:
 
-- It has a global value: the usual case.
-- It is a part of a message: the elements that it received are known, but they are not yet in the order of a value.
-- It has no global value. The error is kept, and is raised at the first op that computes with the value. So the ops that
-  pack a message may have no global form of their own.
+- It has a global value. This is the usual case.
+- It consists of elements of a message that still have to be unpacked. A `Received` records which elements these are.
+- It has no global value, such as a tensor that an op packs for a message. Its error is recorded, and is raised only if
+  an op computes with the value.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.read_back.global_calls import CallTyper, NoStrategyError
 from spmdir.read_back.group_axes import GroupTable
+from spmdir.read_back.interpretations import Interpreter, global_value
 from spmdir.read_back.local_ops import is_collective
 from spmdir.read_back.misplaced_operands import collective_error, describe_failure
 from spmdir.read_back.moved_elements import LocalRun, PackedMessage, is_move, pack, receive
 from spmdir.read_back.rank_collectives import CollectiveCall, CollectiveTyper
 from spmdir.read_back.rank_lookups import LOOKUP, Lookup, id_values, is_masked_lookup, may_mask, position_of_rows
-from spmdir.read_back.rank_values import RankValues, global_value
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Value
 
@@ -47,7 +47,7 @@ class Received:
 
     Attributes:
         message: the message.
-        elements: the numbers of its elements.
+        elements: the ids of these elements, as in `PackedMessage`.
     """
 
     message: PackedMessage
@@ -72,7 +72,7 @@ class GlobalBuilder:
         self._expanded: list[Operation] = []  # local ops outside of the block, kept while their results are used
         self._values: dict[SSAValue, SSAValue] = {}
         self._operands: dict[Operation, Sequence[SSAValue]] = {}  # local op → the operands of its global form
-        self._rank_values = RankValues(mesh, rank, self._typer, self._values.get, self._operands.get)
+        self._interpreter = Interpreter(mesh, rank, self._typer, self._values.get, self._operands.get)
         self._received: dict[SSAValue, Received] = {}
         self._lookups: dict[SSAValue, Lookup] = {}
         self._errors: dict[SSAValue, SpmdirError] = {}
@@ -86,14 +86,20 @@ class GlobalBuilder:
         """Return the global value of a local value.
 
         Raises:
-            SpmdirError: the value has none; located at the op that should compute it.
+            SpmdirError: it has none. The error is that of the op or collective that computes it.
         """
         if local not in self._values:
             raise self._errors[local]
         return self._values[local]
 
     def add(self, op: ValueOp) -> None:
-        """Add the global form of a local op, if it is not an op that packs or unpacks a message."""
+        """Add the global form of a local op.
+
+        An op that packs or unpacks a message has no global form. A lookup in sharded rows gets one with its mask.
+
+        Raises:
+            SpmdirError: the op is not legal on the shardings of its operands.
+        """
         if is_collective(op):
             self._add_message(op)
             return
@@ -109,10 +115,11 @@ class GlobalBuilder:
         except SpmdirError as error:
             located = error.at(location_of(op))
             if op.name == LOOKUP and self._start_lookup(op, operands):
-                self._errors[op.results[0]] = located
+                self._errors[op.results[0]] = located  # raised if no mask follows
                 return
             if not is_move(op):
                 raise located from None
+            # The op may pack a message. Then only its elements matter, and the error is never raised.
             self._errors.update(dict.fromkeys(op.operands, located))
             self._add_unpacking(op)
 
@@ -126,7 +133,7 @@ class GlobalBuilder:
         try:
             self._add_typed(op, operands)
         except NoStrategyError as error:
-            if not self._add_other_reading(op, operands) and not self._add_expansion(op):
+            if not self._add_reinterpreted(op, operands) and not self._add_expansion(op):
                 raise describe_failure(op, operands, error, self.mesh) from None
 
     def _add_typed(self, op: ValueOp, operands: Sequence[SSAValue], before: Sequence[Operation] = ()) -> None:
@@ -139,23 +146,32 @@ class GlobalBuilder:
         )
         self._append(new, op.results)
 
-    def _add_other_reading(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
-        """Add an op that is legal with other readings of one or two operands; return whether it has such readings."""
+    def _add_reinterpreted(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
+        """Add an op that is legal if one or two operands, or its result, are interpreted as shards or summands.
+
+        Returns:
+            Whether such an interpretation exists.
+        """
         for axis in self.mesh.axis_names if len(op.results) == 1 else ():
-            for reading in self._rank_values.own_part(op, operands, op.results[0], axis):
-                self.ops += reading.ops
-                self.set_value(op.results[0], reading.value)
+            for part in self._interpreter.part_of_rank(op, operands, op.results[0], axis):
+                self.ops += part.ops
+                self.set_value(op.results[0], part.value)
                 return True
         for axis in self.mesh.axis_names:
-            readings = [list(self._rank_values.readings(operand, axis)) for operand in op.operands]
-            choices = [(index, reading) for index, entries in enumerate(readings) for reading in entries]
-            pairs = [pair for pair in itertools.combinations(choices, 2) if pair[0][0] != pair[1][0]]
-            for replacements in [*((choice,) for choice in choices), *pairs]:
+            single = [
+                (index, interpretation)
+                for index, operand in enumerate(op.operands)
+                for interpretation in self._interpreter.interpretations(operand, axis)
+            ]
+            pairs = [(first, second) for first, second in itertools.combinations(single, 2) if first[0] != second[0]]
+            for replacements in [*((replacement,) for replacement in single), *pairs]:
                 replaced = list(operands)
-                for index, reading in replacements:
-                    replaced[index] = reading.value
+                new_ops: list[Operation] = []
+                for index, interpretation in replacements:
+                    replaced[index] = interpretation.value
+                    new_ops += interpretation.ops
                 try:
-                    self._add_typed(op, replaced, [new for _, reading in replacements for new in reading.ops])
+                    self._add_typed(op, replaced, new_ops)
                 except NoStrategyError:
                     continue
                 return True
@@ -196,7 +212,11 @@ class GlobalBuilder:
         return True
 
     def _start_lookup(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
-        """Record a lookup in a table with sharded rows, whose result may be masked later; return whether it is one."""
+        """Record a lookup in a table with sharded rows, to be imported with the op that masks its result.
+
+        Returns:
+            Whether the rows of the table are sharded, so that a mask may follow.
+        """
         axes = global_value(operands[0]).sharding.dim_axes(0)
         ids = next((value for value in id_values(op) if value in self._values), None)
         if not axes or ids is None or any(axis not in self.mesh.axis_names for axis in axes):
@@ -206,7 +226,7 @@ class GlobalBuilder:
         return True
 
     def _add_mask(self, op: ValueOp) -> None:
-        """Add the lookup in the whole table, if `op` is the last op that masks the rows of other ranks."""
+        """Add the lookup in the whole table, if `op` is the last op that sets the rows of other ranks to zero."""
         lookup = next(self._lookups[operand] for operand in op.operands if operand in self._lookups)
         result = op.results[0]
         self._lookups[result], self._errors[result] = lookup, self._errors[lookup.op.results[0]]
@@ -237,7 +257,7 @@ class GlobalBuilder:
             self._receive(op.results[0], message, elements)
 
     def _add_unpacking(self, op: ValueOp) -> None:
-        """Follow the elements of messages through a move. Results that are tensors of a message get values."""
+        """Record which elements of a message an unpacking op returns. A complete tensor of the message gets a value."""
         parts = [self._received.get(operand) for operand in op.operands]
         error = next(self._errors[operand] for operand in op.operands if operand in self._errors)
         self._errors.update(dict.fromkeys(op.results, error))
@@ -249,24 +269,30 @@ class GlobalBuilder:
             self._receive(result, parts[0].message, elements)  # type: ignore  # no part is None
 
     def _receive(self, local: SSAValue, message: PackedMessage, elements: Tensor) -> None:
-        """Record the received elements of a local value. If they are a tensor of the message, add its collective."""
+        """Record the received elements of a local value. If they are the result of a collective, add it."""
         self._received[local] = Received(message, elements)
         for source, packed in message.packed.items():
             if source in self._values and self._add_matching(local, message, self._values[source], packed, elements):
                 return
         for source, packed in message.packed.items():
             for axis in message.axes[:1]:
-                for reading in self._rank_values.readings(source, axis):
+                for interpretation in self._interpreter.interpretations(source, axis):
                     op_count = len(self.ops)
-                    self.ops += reading.ops
-                    if self._add_matching(local, message, reading.value, packed, elements):
+                    self.ops += interpretation.ops
+                    if self._add_matching(local, message, interpretation.value, packed, elements):
                         return
                     del self.ops[op_count:]
 
     def _add_matching(
         self, local: SSAValue, message: PackedMessage, value: SSAValue, packed: Tensor, elements: Tensor
     ) -> bool:
-        """Add the collective on `value` that gives the received elements; return whether there is one."""
+        """Add the collective of `value` that results in the received elements; return whether there is one.
+
+        Args:
+            local: the local value that consists of the received elements.
+            packed: the ids of the elements of `value` in the message.
+            elements: the ids of the received elements.
+        """
         known = global_value(value)
         for call, expected in self._collectives.calls(message, known.meta, known.sharding, packed):
             if expected.shape == elements.shape and bool((expected == elements).all()):
@@ -281,7 +307,8 @@ class GlobalBuilder:
             self.ops.append(new)
             value = new.results[0]
         if call.factor != 1:
-            name, number = ("aten.mul.Scalar", call.factor) if call.factor > 1 else ("aten.div.Scalar", 1 / call.factor)
+            name = "aten.mul.Scalar" if call.factor > 1 else "aten.div.Scalar"
+            number = call.factor if call.factor > 1 else 1 / call.factor
             scaled = op_class(name).build_op(
                 [value], [meta_of(value.type)], (("other", number),), [sharding_of(value)], location=op.location
             )
@@ -290,7 +317,7 @@ class GlobalBuilder:
         return value
 
     def _message_error(self, message: PackedMessage) -> SpmdirError:
-        """Return the error of a message whose received elements are used in another order than that of a tensor."""
+        """Return the error for the case that no collective results in the elements that the program unpacks."""
         source = next((value for value in message.packed if value in self._values), None)
         if source is None:
             return self._errors.get(message.op.operands[0]) or collective_error(

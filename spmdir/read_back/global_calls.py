@@ -28,6 +28,9 @@ from spmdir.rules import OpRule, RuleSet, Strategy
 _COMBINATIONS = 256
 """The largest number of global sizes, or of combinations of strategies, that are tried for one op."""
 
+_MOST_ORDERS = 24
+"""The largest number of nesting orders that are tried for the results of one op."""
+
 
 @attrs.frozen
 class GlobalValue:
@@ -135,11 +138,17 @@ class CallTyper:
         meta = op.metas[0]
         assert meta is not None
         local = meta.shape
-        axes = list(dict.fromkeys(a for value in operands for a, p in value.sharding.entries if p.trait == "shard"))
+        axes = list(
+            dict.fromkeys(
+                axis for value in operands for axis, placement in value.sharding.entries if placement.trait == "shard"
+            )
+        )
         sizes = [refinement(self.mesh, axes).sizes[axis] for axis in axes] if axes else []
         dims = sorted(range(len(local)), key=lambda dim: local[dim] == 1)
-        same_count = len(operands) == 1 and math.prod(operands[0].meta.shape) == math.prod(local) * math.prod(sizes)
-        choices = [dims if same_count else [*dims, None]] * len(axes)
+        keeps_all_elements = len(operands) == 1 and (
+            math.prod(operands[0].meta.shape) == math.prod(local) * math.prod(sizes)
+        )
+        choices = [dims if keeps_all_elements else [*dims, None]] * len(axes)
         for combination in itertools.product(*choices):
             shape = list(local)
             for dim, size in zip(combination, sizes, strict=True):
@@ -156,7 +165,11 @@ class CallTyper:
         wanted: GlobalValue | None,
         rewrites: Sequence[str],
     ) -> tuple[Sharding | None, ...]:
-        """Return the shardings of the results by the strategies that have exactly the placements of the operands."""
+        """Return the shardings of the results, from strategies whose operands have exactly the given placements.
+
+        Raises:
+            NoStrategyError: there are no such strategies, or the local shapes of the results differ.
+        """
         shardings = [value.sharding for value in operands]
         if rule is None:
             if any(sharding.entries for sharding in shardings):
@@ -165,13 +178,14 @@ class CallTyper:
         rule = rule.evaluated
         fine = refinement(self.mesh, *shardings)
         refined = [sharding.refined(fine) for sharding in shardings]
-        for choice in itertools.islice(_choices(rule, refined, fine, (None, *rewrites)), _COMBINATIONS):
-            for results in _orders(choice, refined, call, fine):
+        allowed_rewrites = (None, *rewrites)
+        for choice in itertools.islice(_choices(rule, refined, fine, allowed_rewrites), _COMBINATIONS):
+            for results in _result_orders(choice, refined, call, fine):
                 if wanted is not None and results[0] != wanted.sharding:
                     continue
-                if self._fits(results, call, local_metas, fine) and _is_legal(
-                    rule, refined, results, fine, (None, *rewrites)
-                ):
+                if not self._fits(results, call, local_metas, fine):
+                    continue
+                if _is_legal(rule, refined, results, fine, allowed_rewrites):
                     return tuple(None if result is None else result.merged(fine) for result in results)
         raise NoStrategyError(
             "no strategy has the placements of its operands and the local shapes of its results", rule
@@ -199,46 +213,57 @@ def _local_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh, coordinate: ob
 def _choices(
     rule: OpRule, operands: Sequence[Sharding], mesh: Mesh, rewrites: Sequence[str | None]
 ) -> Iterator[dict[str, Strategy]]:
-    """Yield a strategy for each axis. It must not rewrite the op, because the rank runs the op itself.
+    """Yield each choice of one strategy for each axis whose operands have the placements of the program.
+
+    Some strategies require that other axes already shard a factor. So an axis without a strategy is tried again after
+    the choice for another axis.
 
     Args:
-        rewrites: the allowed rewrites; None for strategies without one.
+        rewrites: the rewrites that a strategy may have; None for strategies without one. The rank runs the op itself,
+            so a strategy with another rewrite describes another program.
     """
     plugins = plugins_of(operands)
     sharding_axes = dict.fromkeys(axis for sharding in operands for axis, _ in sharding.entries)
     axes = [*sharding_axes, *(axis for axis in mesh.axis_names if axis not in sharding_axes)]
 
+    def strategies_of(axis: str, choice: dict[str, Strategy]) -> list[Strategy]:
+        placements, count = tuple(sharding[axis] for sharding in operands), mesh.sizes[axis]
+        independent = rule.strategies(count, placements=plugins)
+        dependent = rule.strategies(count, sharded_factors(choice, mesh), plugins)
+        return [
+            strategy
+            for strategy in dict.fromkeys([*independent, *dependent])
+            if strategy.operands == placements and strategy.rewrite in rewrites
+        ]
+
     def extend(choice: dict[str, Strategy]) -> Iterator[dict[str, Strategy]]:
-        if len(choice) == len(axes):
+        remaining = [axis for axis in axes if axis not in choice]
+        if not remaining:
             yield choice
-            return
-        for axis in (axis for axis in axes if axis not in choice):
-            placements, count = tuple(sharding[axis] for sharding in operands), mesh.sizes[axis]
-            with_others = rule.strategies(count, sharded_factors(choice, mesh), plugins)
-            strategies = [
-                strategy
-                for strategy in dict.fromkeys([*rule.strategies(count, placements=plugins), *with_others])
-                if strategy.operands == placements and strategy.rewrite in rewrites
-            ]
+        for axis in remaining:
+            strategies = strategies_of(axis, choice)
+            for strategy in strategies:
+                yield from extend({**choice, axis: strategy})
             if strategies:
-                for strategy in strategies:
-                    yield from extend({**choice, axis: strategy})
                 return
 
     return extend({})
 
 
-def _orders(
+def _result_orders(
     choice: dict[str, Strategy], operands: Sequence[Sharding], call: Call, mesh: Mesh
 ) -> Iterator[tuple[Sharding | None, ...]]:
-    """Yield the shardings of the results, for each nesting order of the axes: those of the operands first."""
-    used = list(dict.fromkeys(axis for sharding in operands for axis, _ in sharding.entries))
-    used += [axis for axis in mesh.axis_names if axis not in used]
-    active = [axis for axis in used if any(placement.trait == "shard" for placement in choice[axis].results)]
-    others = [axis for axis in used if axis not in active]
-    for order in itertools.islice(itertools.permutations(active), 24):
+    """Yield the shardings of the results for a choice of strategies, one for each nesting order of the sharding axes.
+
+    The order of the axes in the operands comes first.
+    """
+    axes = list(dict.fromkeys(axis for sharding in operands for axis, _ in sharding.entries))
+    axes += [axis for axis in mesh.axis_names if axis not in axes]
+    sharding_axes = [axis for axis in axes if any(placement.trait == "shard" for placement in choice[axis].results)]
+    other_axes = [axis for axis in axes if axis not in sharding_axes]
+    for order in itertools.islice(itertools.permutations(sharding_axes), _MOST_ORDERS):
         yield tuple(
-            None if meta is None else Sharding([(a, choice[a].results[index]) for a in (*order, *others)])
+            None if meta is None else Sharding([(axis, choice[axis].results[index]) for axis in (*order, *other_axes)])
             for index, meta in enumerate(call.results)
         )
 

@@ -114,7 +114,7 @@ def _read(graph: Any, example_inputs: Sequence[Any] | None) -> Program:
 
 
 class _Import:
-    """One import: the local ops in a block that is dropped, and the global ops of the module."""
+    """One import: the ops of the graph in a block with local types, and the module with global types."""
 
     def __init__(self, program: Program, mesh: Mesh, plan: ShardingPlan, table: GroupTable, rank: int):
         self.program, self.mesh, self.plan, self.rank = program, mesh, plan, rank
@@ -128,7 +128,7 @@ class _Import:
         """Return the global module."""
         local = Block(arg_types=[type_of(meta) for meta in self.local_metas])
         graph_builder = RankGraphBuilder(self.mesh, self.symbols, local.args)
-        outputs = self._build_local(graph_builder, local)
+        outputs = [entry for entry in self._build_local(graph_builder, local) if isinstance(entry[1], SSAValue)]
         metas = [
             self._global_meta(*entry) for entry in zip(self.arguments, self.local_metas, self.shardings, strict=True)
         ]
@@ -137,22 +137,20 @@ class _Import:
         module = ModuleOp([MeshOp.build(self.mesh), function])
         for local_value, value in zip(local.args, block.args, strict=True):
             self.builder.set_value(local_value, value)
-        returned = self._fold_views(graph_builder, local, [v for _, v in outputs if isinstance(v, SSAValue)])
+        returned = self._fold_views(graph_builder, local, [local_value for _, local_value in outputs])
         for op in local.ops:
             if isinstance(op, ValueOp):
                 self.builder.add(op)
-        values = [self.builder.value(value) for value in returned]
-        block.add_ops([*self.builder.ops, ReturnOp(*values)])
+        results = [self.builder.value(local_value) for local_value in returned]
+        block.add_ops([*self.builder.ops, ReturnOp(*results)])
         _drop_unused(block)
         make_names_unique(block)
-        function.function_type = function.function_type.from_lists(list(block.arg_types), [v.type for v in values])
+        result_types = [value.type for value in results]
+        function.function_type = function.function_type.from_lists(list(block.arg_types), result_types)
         function.res_attrs = ArrayAttr(
             [
-                signature_attrs(
-                    output.names[0] if output.names else None, output.kind, sharding_of(self.builder.value(v))
-                )
-                for output, v in outputs
-                if isinstance(v, SSAValue)
+                signature_attrs(output.names[0] if output.names else None, output.kind, sharding_of(value))
+                for (output, _), value in zip(outputs, results, strict=True)
             ]
         )
         write_stage(function, "lowered")
@@ -183,24 +181,32 @@ class _Import:
     def _input_shardings(self) -> list[Sharding]:
         """Return the sharding of each argument; replicated if the user gives none."""
         positions = [index if entry.kind == "input" else None for index, entry in enumerate(self.arguments)]
-        scaled = [TensorMeta(tuple(s * self.mesh.world_size for s in m.shape), m.dtype) for m in self.local_metas]
+        # The global sizes are computed from the shardings later. Each divides its local size times all ranks.
+        largest_metas = [
+            TensorMeta(tuple(size * self.mesh.world_size for size in meta.shape), meta.dtype)
+            for meta in self.local_metas
+        ]
         matched = match_input_shardings(
             self.plan.shardings,
             [entry.names for entry in self.arguments],
             [entry.node.name for entry in self.arguments],
             positions,
-            scaled,
+            largest_metas,
             self.mesh,
             [entry.label for entry in self.arguments],
         )
         return [sharding or Sharding((), self.mesh.name) for sharding in matched]
 
     def _global_meta(self, entry: Input, local: TensorMeta, sharding: Sharding) -> TensorMeta:
-        """Return the global type of an argument."""
-        sizes = [
-            size * self.mesh.refine(sharding.dim_axes(d)).group_size(sharding.dim_axes(d))
-            for d, size in enumerate(local.shape)
-        ]
+        """Return the global type of an argument: each local size times the number of ranks that shard the dimension.
+
+        Raises:
+            ShardingError: the shard of this rank in that type is not the local type.
+        """
+        sizes: list[int] = []
+        for dim, size in enumerate(local.shape):
+            axes = sharding.dim_axes(dim)
+            sizes.append(size * self.mesh.refine(axes).group_size(axes))
         meta = TensorMeta(tuple(sizes), local.dtype)
         fine = self.mesh.refine([axis for axis, _ in sharding.entries])
         if sharding.open_axes or sharding.refined(fine).local_type(meta, fine, fine.coordinate(self.rank)) != local:
@@ -211,7 +217,7 @@ class _Import:
         return meta
 
     def _build_local(self, builder: RankGraphBuilder, local: Block) -> list[tuple[Output, Any]]:
-        """Build the local ops, and return (output, its local value): outputs in order, then mutations."""
+        """Build the local ops, and return (output, its local value) for the outputs in order, then for mutations."""
         values: dict[fx.Node, Any] = {}
         for entry, argument in zip(self.arguments, local.args, strict=True):
             values[entry.node] = argument

@@ -22,7 +22,7 @@ from spmdir.importer.locations import location_attribute, node_location
 from spmdir.torch_interop.ops import OpOverload
 
 FUNCTIONAL = "_c10d_functional."
-"""The namespace of the ops that stand for collectives."""
+"""The prefix of the ops that represent functional collectives."""
 
 _NAMESPACES = {"_c10d_functional": FUNCTIONAL, "_c10d_functional_autograd": FUNCTIONAL, "_dtensor": "_dtensor."}
 _SUPPORTED = {
@@ -42,7 +42,7 @@ class RankGraphBuilder(GraphBuilder):
     """Builds ops with local types."""
 
     def _build_node(self, node: fx.Node, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
-        """Build the op of a node. A functional collective becomes an op, and a wait becomes its operand."""
+        """Build the ops of a node: an op for each tensor of a functional collective, and none for its wait."""
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             return super()._build_node(node, graph, values)
         name = op_name(node.target)
@@ -95,5 +95,5 @@ def _substitute(argument: Any, values: Mapping[fx.Node, Any]) -> Any:
 
 
 def is_collective(op: Operation) -> bool:
-    """Return whether an op stands for a functional collective."""
+    """Return whether an op is the intermediate form of a functional collective."""
     return isinstance(op, ValueOp) and op.name.startswith((FUNCTIONAL, "_dtensor."))

@@ -51,13 +51,13 @@ def _axis_failure(rule: OpRule, axis: str, size: int, shardings: Sequence[Shardi
     if not strategies or any(strategy.operands == placements for strategy in strategies):
         return None
     nearest = max(strategies, key=lambda strategy: _likeness(strategy, placements))
-    index = next(i for i, (p, q) in enumerate(zip(placements, nearest.operands, strict=True)) if p != q)
-    found, expected = placements[index], nearest.operands[index]
+    index = next(i for i, pair in enumerate(zip(placements, nearest.operands, strict=True)) if pair[0] != pair[1])
+    actual, expected = placements[index], nearest.operands[index]
     accepted = "; ".join(f"({_join(s.operands)}) -> ({_join(s.results)})" for s in strategies[:STRATEGIES_SHOWN])
     accepted += "; …" if len(strategies) > STRATEGIES_SHOWN else ""
     return (
-        f"gets {describe(found)} over {axis} as {_operand(rule, index)}; expected {describe(expected)}: "
-        f"{advice(found, expected, axis)}. On axis '{axis}' its operands are ({_join(placements)}); it accepts "
+        f"gets {describe(actual)} over {axis} as {_operand(rule, index)}; expected {describe(expected)}: "
+        f"{advice(actual, expected, axis)}. On axis '{axis}' its operands are ({_join(placements)}); it accepts "
         f"{accepted}"
     )
 
@@ -78,21 +78,21 @@ def describe(placement: Placement) -> str:
     return f"a shard of dimension {placement.dim}" if str(placement).startswith("S(") else f"a value {placement}"
 
 
-def advice(found: Placement, expected: Placement, axis: str) -> str:
+def advice(actual: Placement, expected: Placement, axis: str) -> str:
     """Return the collective that converts one placement to another."""
-    if found.trait == "partial" and expected == R:
+    if actual.trait == "partial" and expected == R:
         return f"add an all_reduce over {axis} before it"
-    if found.trait == "partial" and expected.dim is not None:
+    if actual.trait == "partial" and expected.dim is not None:
         return f"add a reduce_scatter over {axis} along dimension {expected.dim} before it"
-    if found.dim is not None and expected == R:
-        return f"add an all_gather over {axis} along dimension {found.dim} before it"
-    if found.dim is not None and expected.dim is not None:
-        return f"add an all_to_all over {axis} from dimension {found.dim} to {expected.dim} before it"
-    if found == R and expected.dim is not None:
+    if actual.dim is not None and expected == R:
+        return f"add an all_gather over {axis} along dimension {actual.dim} before it"
+    if actual.dim is not None and expected.dim is not None:
+        return f"add an all_to_all over {axis} from dimension {actual.dim} to {expected.dim} before it"
+    if actual == R and expected.dim is not None:
         return f"pass only the rank's part along dimension {expected.dim}"
-    if found == R and expected.trait == "partial":
+    if actual == R and expected.trait == "partial":
         return f"divide it by the number of ranks, or reduce the other operands over {axis} first"
-    return f"convert {found} to {expected} before it"
+    return f"convert {actual} to {expected} before it"
 
 
 def _operand(rule: OpRule, index: int) -> str:
@@ -113,28 +113,29 @@ def collective_error(op: ValueOp, axes: Sequence[str], sharding: Sharding | None
     """
     kind, over = op.name.partition(".")[2], ", ".join(axes)
     if sharding is None:
-        found, advise = (
-            "is used in an order that is not that of a tensor",
-            "unpack its result in the order of the ranks",
+        return ShardingError(
+            f"'{op.name}' over {over} is used in an order that is not that of a tensor; unpack its result in the order "
+            "of the ranks",
+            location_of(op),
         )
-        return ShardingError(f"'{op.name}' over {over} {found}; {advise}", location_of(op))
     placements = {axis: sharding.along(axis, mesh) or R for axis in axes}
-    found = " and ".join(f"{describe(placement)} over {axis}" for axis, placement in placements.items())
-    if "reduce" in kind:
-        requested = op.argument["reduce_op"]
-        expected = f"a partial value of '{requested}' over {over}"
-        if all(placement == R for placement in placements.values()):
-            count = mesh.group_size(axes)
-            effect = f", so the result would be {count} times the value" if requested == "sum" else ""
-            remedy = f"remove the {kind}"
-            return ShardingError(f"'{op.name}' gets {found}{effect}; expected {expected}: {remedy}", location_of(op))
-        remedy = "reduce over the axes along which the value is partial"
-        if any(placement.dim is not None for placement in placements.values()):
-            remedy = "gather the shards instead of adding them, or compute partial sums before it"
-        return ShardingError(f"'{op.name}' gets {found}; expected {expected}: {remedy}", location_of(op))
+    operand = " and ".join(f"{describe(placement)} over {axis}" for axis, placement in placements.items())
+    if "reduce" not in kind:
+        return ShardingError(
+            f"'{op.name}' gets {operand}, and its result is not joined along a sharded dimension; expected a shard of "
+            f"the joined dimension, with {over} as its innermost axes: join the received parts along the sharded "
+            "dimension, in the order of the ranks, or correct the group",
+            location_of(op),
+        )
+    reduction, effect = op.argument["reduce_op"], ""
+    remedy = "reduce over the axes along which the value is partial"
+    if all(placement == R for placement in placements.values()):
+        remedy = f"remove the {kind}"
+        if reduction == "sum":
+            effect = f", so the result would be {mesh.group_size(axes)} times the value"
+    elif any(placement.dim is not None for placement in placements.values()):
+        remedy = "gather the shards instead of adding them, or compute partial sums before it"
     return ShardingError(
-        f"'{op.name}' gets {found}, and its result is not joined along a sharded dimension; expected a shard of the "
-        f"joined dimension, with {over} as its innermost axes: join the received parts along the sharded dimension, in "
-        "the order of the ranks, or correct the group",
+        f"'{op.name}' gets {operand}{effect}; expected a partial value of '{reduction}' over {over}: {remedy}",
         location_of(op),
     )

@@ -1,12 +1,12 @@
-"""Find what a message does to its tensors: run the ops that pack and unpack it on the numbers of their elements.
+"""Find what a message does to its tensors: run the ops that pack and unpack it on element ids instead of elements.
 
 For example, tp = 2 gathers dimension 1 of a local [2, 2] tensor. The collective gathers dimension 0 only, so the rank
-splits the received [4, 2] tensor into halves, and concatenates them along dimension 1:
+splits the received [4, 2] tensor into halves, and concatenates them along dimension 1. Each element has an id:
 
-    elements of rank 0: 0 1 / 2 3     of rank 1: 4 5 / 6 7     received: 0 1 / 2 3 / 4 5 / 6 7
-    result: 0 1 4 5 / 2 3 6 7, which is the concatenation of both local tensors along dimension 1: an all-gather
+    rank 0: 0 1 / 2 3     rank 1: 4 5 / 6 7     received: 0 1 / 2 3 / 4 5 / 6 7     unpacked: 0 1 4 5 / 2 3 6 7
 
-Any code that packs in this way gives the same numbers, so no form of it has to be known.
+The unpacked ids are those of the local tensors of both ranks, concatenated along dimension 1. So the message performs
+an all-gather along dimension 1. This recognises all code that packs in this way, whatever ops it uses.
 """
 
 from __future__ import annotations
@@ -72,20 +72,24 @@ def is_move(op: Operation) -> bool:
 
 
 def insert_barriers(block: Block) -> list[Operation]:
-    """Insert an opaque op between the ops that pack or unpack messages and all other ops, and return these ops."""
+    """Insert an opaque op wherever a value enters or leaves the packing and unpacking of messages.
+
+    Returns:
+        The inserted ops.
+    """
     barriers: list[Operation] = []
     collectives = [op for op in block.ops if is_collective(op)]
     packing = {op for collective in collectives for op in _packing_ops(collective.operands[0])}
-    ends: set[Operation] = {*packing, *collectives}
+    sending: set[Operation] = {*packing, *collectives}
     unpacking: set[Operation] = set()
     for op in block.ops:
         if op in collectives or (is_move(op) and any(value.owner in unpacking for value in op.operands)):
             unpacking.add(op)
     for op in list(block.ops):
         for index, operand in enumerate(op.operands):
-            into = op in ends and operand.owner not in ends
-            out_of = operand.owner in unpacking and op not in unpacking
-            if into or out_of:
+            is_packed = op in sending and operand.owner not in sending
+            is_unpacked = operand.owner in unpacking and op not in unpacking
+            if is_packed or is_unpacked:
                 meta = meta_of(operand.type)
                 barrier = op_class(BARRIER).build_op([operand], [meta], location=op.location)
                 Rewriter.insert_op(barrier, InsertPoint.before(op))
@@ -116,8 +120,8 @@ class PackedMessage:
         axes: the axes of its group, in mesh order.
         group: the ranks of the group, in the order of the process group.
         position: the position of this rank in the group.
-        packed: each value that is packed into the message → the numbers of its elements, the earliest values first.
-        count: the number of elements that one rank packs. The elements of the next rank start at this number.
+        packed: each value that is packed into the message → the ids of its elements, the earliest values first.
+        count: the number of elements that one rank packs. The ids on the next rank of the group start at this number.
     """
 
     op: ValueOp
@@ -128,7 +132,7 @@ class PackedMessage:
     count: int
 
     def of_member(self, elements: Tensor, member: int) -> Tensor:
-        """Return the numbers on another rank of the group, for those of this rank."""
+        """Return the ids of the same elements on another rank of the group."""
         return elements + member * self.count
 
 
@@ -136,27 +140,26 @@ def pack(
     op: ValueOp, axes: tuple[str, ...], group: tuple[int, ...], position: int, local: LocalRun
 ) -> PackedMessage | None:
     """Return the message of a collective; None if it has too many elements."""
-    cone = list(_packing_ops(op.operands[0]))
-    leaves = [value for value in _values(cone, op.operands[0]) if value.owner not in cone]
-    count = sum(_numel(leaf) for leaf in leaves)
+    packing_ops = list(_packing_ops(op.operands[0]))
+    inputs = [value for value in _values(packing_ops, op.operands[0]) if value.owner not in packing_ops]
+    count = sum(_numel(value) for value in inputs)
     if count * len(group) > LARGEST:
         return None
     packed: dict[SSAValue, Tensor] = {}
     start = 0
-    for leaf in leaves:
-        packed[leaf] = torch.arange(start, start + _numel(leaf)).reshape(_shape(leaf))
-        start += _numel(leaf)
-    for packing_op in cone:
-        packed.update(
-            zip(packing_op.results, local.run(packing_op, [packed[v] for v in packing_op.operands]), strict=True)
-        )
+    for value in inputs:
+        packed[value] = torch.arange(start, start + _numel(value)).reshape(_shape(value))
+        start += _numel(value)
+    for packing_op in packing_ops:
+        results = local.run(packing_op, [packed[operand] for operand in packing_op.operands])
+        packed.update(zip(packing_op.results, results, strict=True))
     return PackedMessage(op, axes, group, position, packed, count)
 
 
 def receive(message: PackedMessage) -> Tensor | None:
-    """Return the numbers of the elements that this rank receives; None if the collective is not known.
+    """Return the ids of the elements that this rank receives; None if the collective is not supported.
 
-    A reduction adds the elements of all ranks at equal places. The numbers are those of the first rank.
+    A reduction combines the elements of all ranks at equal positions. The ids are those of the first rank.
     """
     op, members = message.op, range(len(message.group))
     sent = message.packed[op.operands[0]]
@@ -193,9 +196,9 @@ def _packing_ops(value: SSAValue) -> Iterator[ValueOp]:
     return visit(value)
 
 
-def _values(cone: Sequence[ValueOp], value: SSAValue) -> list[SSAValue]:
-    """Return the operands of the ops of a cone, and `value`, each once."""
-    return list(dict.fromkeys([*(operand for op in cone for operand in op.operands), value]))
+def _values(ops: Sequence[ValueOp], value: SSAValue) -> list[SSAValue]:
+    """Return the operands of the ops, and `value`, each once."""
+    return list(dict.fromkeys([*(operand for op in ops for operand in op.operands), value]))
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:

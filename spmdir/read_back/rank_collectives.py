@@ -1,6 +1,6 @@
 """Find the collective of the IR that a message performs, from the placements of its operand and the moved elements.
 
-The numbers of elements decide which dimension a message gathers or scatters. The placements decide whether this is
+Element ids decide which dimension a message gathers or scatters. The placements decide whether this is
 legal: an all-gather of dimension 1 requires an operand whose innermost shards along it are those of the group.
 """
 
@@ -57,11 +57,11 @@ class CollectiveTyper:
     def calls(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
-        """Yield (collective, numbers of the elements of its result) for the collectives that are legal on a tensor.
+        """Yield (collective, element ids of its result) for each collective of the message's kind that is legal.
 
         Args:
             meta, sharding: the global type and the sharding of a tensor in the message.
-            packed: the numbers of its elements on this rank.
+            packed: the element ids of this tensor on this rank.
         """
         kind = collective_kind(message.op.name)
         try:
@@ -117,18 +117,21 @@ class CollectiveTyper:
     def _gathered(
         self, message: PackedMessage, sharding: Sharding
     ) -> tuple[int, Sequence[int], tuple[str, ...]] | None:
-        """Return (dimension, members of the group in chunk order, axes in nesting order) of what the group shards.
+        """Return (sharded dimension, members of the group in the order of their shards, axes in nesting order).
 
-        Returns None if the axes of the group are not the innermost axes of one dimension.
+        None if the axes of the group are not the innermost axes of a dimension: then its shards are not consecutive.
         """
         fine = refinement(self.mesh, sharding, message.axes)
-        refined, parts = sharding.refined(fine), {part for axis in message.axes for part in fine.parts(axis)}
+        refined = sharding.refined(fine)
+        group_axes = {part for axis in message.axes for part in fine.parts(axis)}
         for dim in {placement.dim for _, placement in refined.entries if placement.dim is not None}:
             axes = refined.dim_axes(dim)
-            innermost = axes[len(axes) - len(parts) :]
-            if len(axes) >= len(parts) and set(innermost) == parts:
-                order = sorted(range(len(message.group)), key=lambda index: fine.index(message.group[index], innermost))
-                return dim, order, fine.merge(innermost)
+            innermost = axes[len(axes) - len(group_axes) :]
+            if len(axes) >= len(group_axes) and set(innermost) == group_axes:
+                members = sorted(
+                    range(len(message.group)), key=lambda member: fine.index(message.group[member], innermost)
+                )
+                return dim, members, fine.merge(innermost)
         return None
 
     def _reduction(self, message: PackedMessage, sharding: Sharding) -> tuple[str, float]:

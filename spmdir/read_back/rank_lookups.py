@@ -60,8 +60,8 @@ class Lookup:
 
 
 def id_values(op: ValueOp) -> Iterator[SSAValue]:
-    """Yield the values of integers from which the ids of a lookup are computed, the earliest first."""
-    wanted = meta_of(op.operands[1].type)
+    """Yield the integer values from which the ids of a lookup are computed, the earliest first."""
+    ids_type = meta_of(op.operands[1].type)
     seen: dict[SSAValue, None] = {}
 
     def visit(value: SSAValue) -> None:
@@ -73,7 +73,7 @@ def id_values(op: ValueOp) -> Iterator[SSAValue]:
         seen[value] = None
 
     visit(op.operands[1])
-    return (value for value in seen if meta_of(value.type) == wanted)
+    return (value for value in seen if meta_of(value.type) == ids_type)
 
 
 def may_mask(op: ValueOp) -> bool:
@@ -97,9 +97,9 @@ def is_masked_lookup(lookup: Lookup, value: SSAValue, local: LocalRun) -> bool:
     size = max(1, torch.Size(ids_meta.shape).numel())
     for start in range(0, total, size):
         ids = ((torch.arange(size) + start) % total).to(TORCH_DTYPES[ids_meta.dtype]).reshape(ids_meta.shape)
-        own = ids - lookup.position * rows
-        is_own = (own >= 0) & (own < rows)
-        expected = table[own.clamp(0, rows - 1)] * is_own.unsqueeze(-1)
+        local_ids = ids - lookup.position * rows
+        is_local = (local_ids >= 0) & (local_ids < rows)
+        expected = table[local_ids.clamp(0, rows - 1)] * is_local.unsqueeze(-1)
         try:
             actual = _evaluate(value, {lookup.ids: ids, lookup.op.operands[0]: table}, local)
         except (RuntimeError, IndexError):

@@ -1,15 +1,15 @@
-"""Other readings of a local value that is complete on every rank as far as its own op shows.
+"""Interpretations of a local tensor: it may be a complete tensor, a shard of a larger one, or a summand of a sum.
 
 A rank creates `ones([2, 1])`, and adds it to its two rows of a tensor of four rows. Alone, the ones are a complete
-tensor [2, 1]. In the sum, they are this rank's rows of `ones([4, 1])`, so they have the reading <dp: S(0)>. There are
-four kinds of readings:
+tensor [2, 1]. In the sum, they are this rank's rows of `ones([4, 1])`, so they have the sharding <dp: S(0)>. Four kinds
+of values have another interpretation than the complete tensor:
 
-- a constant, or an expanded value, is a shard of a larger one;
-- a part of a complete tensor is the shard of this rank, if the rank cuts it at its own position;
-- a complete value that is divided by the number of ranks is a partial sum;
-- a result of an op on such values is what the op gives for their readings.
+- a constant, or an expanded value, may be a shard of a larger one;
+- a part of a complete tensor may be the shard of this rank, if it is at the position of this rank;
+- a complete value that is divided by the number of ranks may be a partial sum;
+- a result of an op on such values may be the result of the op on their interpretations.
 
-A reading is used only where an op is not legal without it.
+Another interpretation is used only if an op is not legal without it.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from spmdir.read_back.global_calls import CallTyper, GlobalValue
 from spmdir.reshard.steps import make_step
 
 _LONGEST = 16
-"""The largest number of ops in a row whose results get another reading."""
+"""The longest chain of ops that are interpreted together."""
 
 
 @attrs.frozen(eq=False)
-class Reading:
-    """Another reading of a value.
+class Interpretation:
+    """Another global value for a local tensor.
 
     Attributes:
         value: the global value.
-        ops: the ops that compute it, in order.
+        ops: the global ops that compute it, in order.
     """
 
     value: SSAValue
     ops: tuple[Operation, ...]
 
 
-class RankValues:
-    """Finds readings.
+class Interpreter:
+    """Finds the interpretations of local values that are complete on every rank.
 
     Args:
         value: local value → its global value; None if it has none.
@@ -68,8 +68,8 @@ class RankValues:
     ):
         self.mesh, self.rank, self._typer, self._value, self._operands = mesh, rank, typer, value, operands
 
-    def readings(self, local: SSAValue, axis: str, length: int = 0) -> Iterator[Reading]:
-        """Yield the readings of a local value that are not replicated along `axis`."""
+    def interpretations(self, local: SSAValue, axis: str, length: int = 0) -> Iterator[Interpretation]:
+        """Yield the interpretations of a local value that are not replicated along `axis`."""
         op, value = local.owner, self._value(local)
         sharding = sharding_of(value) if value is not None else None
         if length > _LONGEST or not isinstance(op, AtenOp) or sharding is None or sharding[axis] != R:
@@ -77,23 +77,23 @@ class RankValues:
         known = self._operands(op)
         if known is None or not isinstance(local, OpResult):
             return
-        yield from self._larger(op, known, local, axis)
-        yield from self.own_part(op, known, local, axis)
-        yield from self._summand(op, known, axis)
+        yield from self._as_shard(op, known, local, axis)
+        yield from self.part_of_rank(op, known, local, axis)
+        yield from self._as_summand(op, known, axis)
         for index, operand in enumerate(op.operands):
-            for reading in self.readings(operand, axis, length + 1):
-                replaced = [*known[:index], reading.value, *known[index + 1 :]]
-                yield from self._typed(op, replaced, local, reading.ops)
+            for interpretation in self.interpretations(operand, axis, length + 1):
+                replaced = [*known[:index], interpretation.value, *known[index + 1 :]]
+                yield from self._on_operands(op, replaced, local, interpretation.ops)
 
-    def _typed(
+    def _on_operands(
         self,
         op: ValueOp,
         operands: Sequence[SSAValue],
         local: OpResult,
         ops: tuple[Operation, ...],
         wanted: GlobalValue | None = None,
-    ) -> Iterator[Reading]:
-        """Yield the reading of a result of `op` on these operands, if the op is legal on them."""
+    ) -> Iterator[Interpretation]:
+        """Yield the interpretation of a result of `op` on these operands, if the op is legal on them."""
         try:
             call = self._typer.infer(op, [global_value(operand) for operand in operands], wanted)
         except SpmdirError:
@@ -103,10 +103,12 @@ class RankValues:
         )
         for result, old in zip(new.results, op.results, strict=True):
             copy_name(result, old)
-        yield Reading(new.results[local.index], (*ops, new))
+        yield Interpretation(new.results[local.index], (*ops, new))
 
-    def _larger(self, op: AtenOp, operands: Sequence[SSAValue], local: OpResult, axis: str) -> Iterator[Reading]:
-        """Yield the readings of a constant or an expanded value as a shard of a larger one."""
+    def _as_shard(
+        self, op: AtenOp, operands: Sequence[SSAValue], local: OpResult, axis: str
+    ) -> Iterator[Interpretation]:
+        """Yield the interpretations of a constant or an expanded value as a shard of a larger one."""
         if len(op.results) > 1 or (operands and op.name != "aten.expand"):
             return
         known = global_value(self._value(local))  # type: ignore  # it has a value
@@ -114,10 +116,12 @@ class RankValues:
         for dim in range(meta.rank):
             shape = (*meta.shape[:dim], meta.shape[dim] * self.mesh.sizes[axis], *meta.shape[dim + 1 :])
             sharding = known.sharding.replace(axis, Shard(dim))
-            yield from self._typed(op, operands, local, (), GlobalValue(TensorMeta(shape, meta.dtype), sharding))
+            yield from self._on_operands(op, operands, local, (), GlobalValue(TensorMeta(shape, meta.dtype), sharding))
 
-    def own_part(self, op: ValueOp, operands: Sequence[SSAValue], local: OpResult, axis: str) -> Iterator[Reading]:
-        """Yield the reading of a part of a complete tensor as the shard of this rank."""
+    def part_of_rank(
+        self, op: ValueOp, operands: Sequence[SSAValue], local: OpResult, axis: str
+    ) -> Iterator[Interpretation]:
+        """Yield the interpretation of a part of a complete tensor as the shard of this rank."""
         cut = _cut(op, local.index)
         count, index = self.mesh.sizes[axis], self.mesh.coordinate(self.rank)[axis]
         source, part = meta_of(op.operands[0].type) if op.operands else None, meta_of(local.type)
@@ -133,15 +137,16 @@ class RankValues:
         except SpmdirError:
             return
         new = build_collective(step, operands[0], op.location)
-        yield Reading(new.results[0], (new,))
+        yield Interpretation(new.results[0], (new,))
 
-    def _summand(self, op: AtenOp, operands: Sequence[SSAValue], axis: str) -> Iterator[Reading]:
-        """Yield the reading of a complete value divided by the number of ranks as a partial sum."""
+    def _as_summand(self, op: AtenOp, operands: Sequence[SSAValue], axis: str) -> Iterator[Interpretation]:
+        """Yield the interpretation of a complete value divided by the number of ranks as a partial sum."""
         factor = op.argument.get("other")
         if not isinstance(factor, (int, float)) or len(operands) != 1:
             return
         kind, count = op.name.split(".")[1], self.mesh.sizes[axis]
-        if (kind, factor) not in (("div", count), ("mul", 1 / count)):
+        divides_by_count = (kind, factor) in (("div", count), ("mul", 1 / count))
+        if not divides_by_count:
             return
         known = global_value(operands[0])
         try:
@@ -149,7 +154,7 @@ class RankValues:
         except SpmdirError:
             return
         new = build_collective(step, operands[0], op.location)
-        yield Reading(new.results[0], (new,))
+        yield Interpretation(new.results[0], (new,))
 
 
 def _cut(op: ValueOp, index: int) -> tuple[int, int] | None:
