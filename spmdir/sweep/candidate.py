@@ -61,7 +61,7 @@ class MeshRecipe:
 
 
 def candidates(ranks: int, node: int, recipes: Sequence[str]) -> Iterator[MeshRecipe]:
-    """Yield the candidates for a number of ranks.
+    """Yield each recipe on each mesh that a sweep considers for a number of ranks.
 
     Axes of tensor, context and expert parallelism stay inside a node. The shards of `hsdp` span one node, or 8 or 64
     nodes.
@@ -88,16 +88,25 @@ def candidates(ranks: int, node: int, recipes: Sequence[str]) -> Iterator[MeshRe
 
 
 def _sizes(axes: tuple[str, ...], ranks: int, node: int) -> Iterator[dict[str, int]]:
-    """Yield the sizes of the axes, each larger than 1; a single axis has all ranks."""
-    inner = [size for size in range(2, node + 1) if node % size == 0 and ranks % size == 0]
-    for inner_size in inner if axes[-1] in ("tp", "cp", "ep") else [1]:
-        outer = ranks // inner_size
-        for shards in [node, 8 * node, 64 * node] if "dp_shard" in axes else [0]:
-            shard_size = shards // inner_size
-            if shards and (shard_size < 2 or outer % shard_size):
-                continue
-            by_axis = {"dp_replicate": outer // shard_size if shards else 0, "dp_shard": shard_size, "dp": outer}
-            sizes = {axis: by_axis.get(axis, inner_size) for axis in axes}
+    """Yield the sizes of the axes, each larger than 1.
+
+    For 16 ranks in nodes of 8, the axes ("dp", "tp") get 8 x 2, 4 x 4 and 2 x 8. A single axis has all ranks.
+    """
+    divisors = [size for size in range(2, node + 1) if node % size == 0 and ranks % size == 0]
+    inner_sizes = divisors if axes[-1] in ("tp", "cp", "ep") else [1]
+    for inner in inner_sizes:
+        outer = ranks // inner
+        if "dp_shard" not in axes:
+            choices = [{"dp": outer}]
+        else:
+            shard_sizes = [ranks_of_shards // inner for ranks_of_shards in (node, 8 * node, 64 * node)]
+            choices = [
+                {"dp_replicate": outer // shards, "dp_shard": shards}
+                for shards in shard_sizes
+                if shards >= 2 and outer % shards == 0
+            ]
+        for outer_sizes in choices:
+            sizes = {axis: outer_sizes.get(axis, inner) for axis in axes}
             if all(size > 1 for size in sizes.values()):
                 yield sizes
 
@@ -120,7 +129,7 @@ def node_mesh(sizes: Mapping[str, int], node: int) -> Mesh:
 
 
 def micro_batch_counts(samples: int, data_ranks: int) -> list[int]:
-    """Return the numbers of micro-batches that `samples` can be cut into, so that each rank has whole samples.
+    """Return the possible numbers of micro-batches: each rank has whole samples in each micro-batch.
 
     Example:
         >>> micro_batch_counts(32, 8)

@@ -77,10 +77,10 @@ class Captured:
 
 
 def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions) -> tuple[ModuleOp, Captured]:
-    """Return the undecided program of a micro-batch with the annotations of the recipe, and its capture."""
-    model = _built(workload, options)[0].model
+    """Return (program of a micro-batch with the shardings of the recipe, before `propagate`; its capture)."""
+    model = _training_step(workload, options)[0].model
     plan = sharding_plan(model, candidate.mesh, candidate.recipe)
-    captured = _captured(workload, options)
+    captured = _capture_marked(workload, options)
     capture = captured.capture
     program = _with_activations(captured, plan, model)
     plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
@@ -90,7 +90,7 @@ def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions)
 
 
 @functools.lru_cache(maxsize=32)
-def _built(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
+def _training_step(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
     """Return a training step with AdamW, its state, and a micro-batch."""
     micro_batches = 2 if options.accumulates else 1
     case = workload.case(options.samples * micro_batches, options.depth)
@@ -105,9 +105,9 @@ def _built(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, A
 
 
 @functools.lru_cache(maxsize=32)
-def _captured(workload: Workload, options: CaptureOptions) -> Captured:
+def _capture_marked(workload: Workload, options: CaptureOptions) -> Captured:
     """Return the trace of a micro-batch, with marked activations."""
-    step, state, batch = _built(workload, options)
+    step, state, batch = _training_step(workload, options)
     say("tracing {} layers of {}", options.depth or "all", workload.name)
     places = _constrained_places(step.model)
     marks: dict[str, dict[str, Layout]] = {}
@@ -136,10 +136,9 @@ def _constrained_places(model: nn.Module) -> tuple[Place, ...]:
 
 def _layouts(plan: ShardingPlan, model: nn.Module) -> dict[Place, Layout]:
     """Return the layouts of the activations in the plan of a recipe, which constrains outputs only."""
+    activations = values_by_module(plan.activations, modules_of(model))
     return {
-        (name, key): layout
-        for name, activation in values_by_module(plan.activations, modules_of(model)).items()
-        for key, layout in activation.outputs.items()
+        (name, key): layout for name, activation in activations.items() for key, layout in activation.outputs.items()
     }
 
 
@@ -154,14 +153,15 @@ def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) 
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in program.graph.nodes:
-        if node.target is not CONSTRAIN or not (mark := _MARK.fullmatch(node.args[1])):
+        mark = _MARK.fullmatch(node.args[1]) if node.target is CONSTRAIN else None
+        if mark is None:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             continue
         layout = layouts.get(captured.places[int(mark[1])])
         if layout is None:
             copies[node] = copies[node.args[0]]
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].args = copies[node].args[0], layout.of_rank(node.meta["val"].dim())
+            continue
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].args = copies[node].args[0], layout.of_rank(node.meta["val"].dim())
     copy_pytrees(program.graph, graph)
     return fx.GraphModule(program, graph)

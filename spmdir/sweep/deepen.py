@@ -31,7 +31,7 @@ Periods = dict[Operation | SSAValue, int]
 """Op, result or argument → its period, or `_OUTSIDE`."""
 
 _OUTSIDE = -1
-"""The period of what belongs to no period."""
+"""The period of an op, result or argument that belongs to no period."""
 
 
 @attrs.frozen(eq=False)
@@ -56,28 +56,29 @@ def deepen(module: ModuleOp, first: int, period: int, copies: int) -> DeepProgra
     """
     module = module.clone()
     function = ir.main_function(module)
-    found = _periods_of(function, first, period)
-    if found is None or "spmd.outputs" in function.attributes:
+    layers = _find_periods(function, first, period)
+    if layers is None or "spmd.outputs" in function.attributes:
         return None
-    periods, prefix = found
+    periods, prefix = layers
     ops = [[op for op in function.body.block.ops if periods[op] == index] for index in range(PERIODS)]
     if not _is_periodic(function, periods, ops):
         return None
     return DeepProgram(module, _Deepener(function, periods, ops, prefix, first, period, copies).run())
 
 
-def _periods_of(function: FuncOp, first: int, period: int) -> tuple[Periods, str] | None:
-    """Return op, result or argument → its period, and the text before the numbers of layers in paths.
+def _find_periods(function: FuncOp, first: int, period: int) -> tuple[Periods, str] | None:
+    """Return (op, result or argument → its period, the prefix of the paths of layers, such as `layers.`).
 
-    An op without a path, such as the sum of two gradients, belongs to the period of its latest operand.
+    An op without a path, such as the sum of two gradients, belongs to the period of its latest operand. The result is
+    None if no prefix has exactly the layers of the three periods and the layers before them.
     """
     paths = module_paths(function)
     layer_of = {key: layer for key, path in paths.items() if (layer := numbered_layer(path))}
-    numbers: dict[str, set[int]] = {}
+    numbers_of: dict[str, set[int]] = {}
     for text, number in layer_of.values():
-        numbers.setdefault(text, set()).add(number)
-    depth = first + PERIODS * period
-    prefix = next((text for text, found in numbers.items() if found == set(range(depth))), None)
+        numbers_of.setdefault(text, set()).add(number)
+    all_layers = set(range(first + PERIODS * period))
+    prefix = next((text for text, numbers in numbers_of.items() if numbers == all_layers), None)
     if prefix is None:
         return None
 
@@ -99,19 +100,26 @@ def _periods_of(function: FuncOp, first: int, period: int) -> tuple[Periods, str
 
 
 def _is_periodic(function: FuncOp, periods: Periods, ops: Sequence[Sequence[Operation]]) -> bool:
-    """Return whether the three periods have equal ops and arguments, and whether only neighbours use their values."""
-    forms = [[(op.name, len(op.operands)) for op in period_ops] for period_ops in ops]
+    """Return whether the three periods have equal ops and arguments, and use only values of their neighbours.
+
+    Ops outside of the layers must not use values of the middle period, because copies would not feed them.
+    """
+    op_forms = [[(op.name, len(op.operands)) for op in period_ops] for period_ops in ops]
     types = [[value.type for value in function.args if periods[value] == index] for index in range(PERIODS)]
-    if any(form != forms[0] for form in forms) or any(each != types[0] for each in types):
+    if any(forms != op_forms[0] for forms in op_forms) or any(period_types != types[0] for period_types in types):
         return False
     for op in function.body.block.ops:
-        period, used = periods[op], {periods[value] for value in op.operands}
+        period = periods[op]
+        operand_periods = {periods[value] for value in op.operands}
         is_outside = period == _OUTSIDE and not isinstance(op, ReturnOp)
-        if (is_outside and 1 in used) or (period in (0, 2) and 2 - period in used):
+        if is_outside and 1 in operand_periods:
             return False
-    for users in zip(*ops, strict=True):
-        for values in zip(*(op.operands for op in users), strict=True):
-            first, middle, last = [periods[value] for value in values]
+        if (period == 0 and 2 in operand_periods) or (period == 2 and 0 in operand_periods):
+            return False
+    for equal_ops in zip(*ops, strict=True):
+        for equal_operands in zip(*(op.operands for op in equal_ops), strict=True):
+            first, middle, last = [periods[value] for value in equal_operands]
+            # If the middle period reads the period before it, the last one must too, and likewise for the one after.
             if (middle == 0 and last != 1) or (middle == 2 and first != 1):
                 return False
             if middle == _OUTSIDE and (first != _OUTSIDE or last != _OUTSIDE):
@@ -150,13 +158,15 @@ class _Deepener:
         self._locations: dict[tuple[Attribute, int], LocationAttr] = {}
 
     def run(self) -> list[int]:
-        """Insert the copies, and return the origin of each result."""
+        """Insert the copies of arguments, ops and results. Return the origin of each result of the function."""
         function, block = self.function, self.function.body.block
         arg_attrs = self._copy_arguments()
-        for ops, ascends in list(self._runs()):
-            place = ops[-1].next_op if ascends else ops[0]
+        for ops, is_ascending in list(self._middle_runs()):
+            # In the forward, copy 1 comes after the middle period; in the backward, the last copy comes first.
+            place = ops[-1].next_op if is_ascending else ops[0]
             assert place is not None
-            for number in range(1, self.count + 1) if ascends else range(self.count, 0, -1):
+            numbers = range(1, self.count + 1) if is_ascending else range(self.count, 0, -1)
+            for number in numbers:
                 for op in ops:
                     copy = op.clone(self.values[number])
                     copy.location = self._location(op.location, number)
@@ -206,19 +216,28 @@ class _Deepener:
             for number in range(self.count + 1 if is_middle else 1):
                 yield from ((value, number) for value in run_values)
 
-    def _runs(self) -> Iterator[tuple[list[Operation], bool]]:
-        """Yield the consecutive ops of the middle period, and whether they are after the first period."""
+    def _middle_runs(self) -> Iterator[tuple[list[Operation], bool]]:
+        """Yield (consecutive ops of the middle period, whether layers ascend there, as in the forward).
+
+        Layers ascend if the ops come after those of the first period, or before those of the last one.
+        """
         previous = _OUTSIDE
-        runs = [(p, list(run)) for p, run in itertools.groupby(self.function.body.block.ops, self.periods.__getitem__)]
-        for index, (period, run) in enumerate(runs):
+        groups = itertools.groupby(self.function.body.block.ops, self.periods.__getitem__)
+        runs = [(period, list(ops)) for period, ops in groups]
+        for index, (period, ops) in enumerate(runs):
             if period == 1:
-                following = next((p for p, _ in runs[index + 1 :] if p in (0, 2)), _OUTSIDE)
-                yield run, previous == 0 or (previous == _OUTSIDE and following == 2)
+                following = next((later for later, _ in runs[index + 1 :] if later in (0, 2)), _OUTSIDE)
+                yield ops, previous == 0 or (previous == _OUTSIDE and following == 2)
             elif period != _OUTSIDE:
                 previous = period
 
     def _connect(self) -> None:
-        """Replace operands that are values of a neighbour, where copies changed the neighbour."""
+        """Replace the operands that are values of a neighbouring period, where a copy is the neighbour now.
+
+        The value of a neighbour is found in the op of another period at the same position. For example, an op of the
+        middle period B reads the first period A. The same op of the last period C reads a value of B, so the op of copy
+        B2 reads that value of copy B1.
+        """
         last = self.count
         changes = [
             (op, index, self.values[last][value])
@@ -226,14 +245,14 @@ class _Deepener:
             for index, value in enumerate(op.operands)
             if self.periods[value] == 1
         ]
-        for before, op, after in zip(*self.ops, strict=True):
+        for first_op, op, last_op in zip(*self.ops, strict=True):
             for index, value in enumerate(op.operands):
                 for number in range(last + 1):
                     user = self.copied[number][op]
                     if self.periods[value] == 0 and number > 0:
-                        changes.append((user, index, self.values[number - 1][after.operands[index]]))
+                        changes.append((user, index, self.values[number - 1][last_op.operands[index]]))
                     elif self.periods[value] == 2 and number < last:
-                        changes.append((user, index, self.values[number + 1][before.operands[index]]))
+                        changes.append((user, index, self.values[number + 1][first_op.operands[index]]))
         for op, index, value in changes:
             op.operands[index] = value
 

@@ -157,7 +157,12 @@ def full_plan(workload: Workload, candidate: MeshRecipe) -> ShardingPlan:
 
 
 def _step_costs(step: RankStep, accumulated: Collection[int], micro_batches: int, depth: int) -> StepCosts:
-    """Return the costs of a step: runs of the part that `accumulated` needs, then a run of the whole program."""
+    """Return the costs of a step: the whole program once, and its repeated part for each further micro-batch.
+
+    Args:
+        accumulated: the results that each micro-batch renews.
+        depth: the number of layers of the program.
+    """
     execution = step.execution
     whole = _task_costs(execution, range(len(execution.program.tasks)))
     whole = attrs.evolve(
@@ -182,25 +187,25 @@ def _period_costs(step: RankStep, layers: LayerPattern, accumulated: Collection[
         return (layer[1] - layers.first) // layers.period if layer and layer[1] >= layers.first else -1
 
     execution = step.execution
-    repeated = [index for index, task in enumerate(execution.program.tasks) if period_of(task.path) >= 0]
-    costs = _task_costs(execution, repeated)
+    tasks_of_layers = [index for index, task in enumerate(execution.program.tasks) if period_of(task.path) >= 0]
+    costs = _task_costs(execution, tasks_of_layers)
     if micro_batches > 1:
-        accumulating = {*_tasks_of(step, accumulated)}
-        costs = costs.plus(_task_costs(execution, [i for i in repeated if i in accumulating]), micro_batches - 1)
-    middle = {
+        accumulating = set(_tasks_of(step, accumulated))
+        repeated = [index for index in tasks_of_layers if index in accumulating]
+        costs = costs.plus(_task_costs(execution, repeated), micro_batches - 1)
+    middle_buffers = {
         buffer
         for buffer, value in enumerate(step.memory.values)
         if period_of(_path_of(step, value)) == PERIODS // 2
         and step.memory.buffers[buffer].kind != "communication buffers"
     }
-    places = {
-        place: _kinds(step, middle.intersection(live)) for place, live in _live_by_place(step, layers.traced).items()
-    }
-    nothing = StepCosts(0.0, 0.0, 0.0, places)
-    return nothing.plus(costs, 1 / PERIODS)
+    live_buffers = _live_by_place(step, layers.traced)
+    places = {place: _kinds(step, middle_buffers.intersection(live)) for place, live in live_buffers.items()}
+    return StepCosts(0.0, 0.0, 0.0, places).plus(costs, 1 / PERIODS)
 
 
 def _path_of(step: RankStep, value: SSAValue) -> str:
+    """Return the module path of the op or argument that defines a value; "" if it has none."""
     return step.paths.get(value if isinstance(value, BlockArgument) else value.owner, "")  # type: ignore[arg-type]
 
 
@@ -221,7 +226,7 @@ def _task_costs(execution: Execution, tasks: Iterable[int]) -> StepCosts:
 
 
 def _live_by_place(step: RankStep, depth: int) -> dict[str, tuple[int, ...]]:
-    """Return place → the live buffers at the peak of this place."""
+    """Return place → the live buffers when the memory of this place is largest."""
     memory = LiveBuffers(step.execution.program)
     peaks: dict[str, tuple[float, tuple[int, ...]]] = {}
     for index, places in enumerate(_places(step, depth)):
@@ -233,7 +238,7 @@ def _live_by_place(step: RankStep, depth: int) -> dict[str, tuple[int, ...]]:
 
 
 def _kinds(step: RankStep, live: Iterable[int]) -> Memory:
-    """Return the memory of some buffers."""
+    """Return kind of memory → the bytes of some buffers."""
     sizes: dict[str, float] = dict.fromkeys(MEMORY_CLASSES, 0.0)
     for buffer in map(step.execution.program.buffers.__getitem__, live):
         sizes[buffer.kind] += buffer.bytes
@@ -241,10 +246,11 @@ def _kinds(step: RankStep, live: Iterable[int]) -> Memory:
 
 
 def _places(step: RankStep, depth: int) -> Iterator[tuple[str, ...]]:
-    """Yield the places of each task: forward or backward, and before, after, or in the first or last of the layers.
+    """Yield the places of each task: a phase, and a position relative to the layers.
 
-    The layers begin with their first large op, because a schedule moves transfers, casts and small ops to the front.
-    Tasks of the optimizer and sums of gradients, which have no path, are at the place of the task before.
+    Examples are `forward, before the layers`, `backward, last layer` and `backward, after the layers`. The layers begin
+    with their first large op, because a schedule moves transfers, casts and small ops to the front. Tasks of the
+    optimizer and sums of gradients, which have no path, are at the place of the task before.
     """
     phase_of = phases(step.function, step.kinds)
     started: set[str] = set()
@@ -252,9 +258,10 @@ def _places(step: RankStep, depth: int) -> Iterator[tuple[str, ...]]:
     places: tuple[str, ...] = ("forward, before the layers",)
     for task, ops in zip(step.execution.program.tasks, step.units, strict=True):
         phase, layer = phase_of[ops[0]], numbered_layer(task.path)
-        if phase != "optimizer" and task.path and layer is None:
+        has_place = phase != "optimizer" and task.path
+        if has_place and layer is None:
             places = (f"{phase}, {'after' if phase in started else 'before'} the layers",)
-        elif phase != "optimizer" and layer is not None and (task.kernel_cost.flops >= large or phase in started):
+        elif has_place and layer is not None and (task.kernel_cost.flops >= large or phase in started):
             started.add(phase)
             ends = {"first": 0, "last": depth - 1}
             places = tuple(f"{phase}, {name} layer" for name, position in ends.items() if layer[1] == position)
@@ -262,7 +269,7 @@ def _places(step: RankStep, depth: int) -> Iterator[tuple[str, ...]]:
 
 
 def _tasks_of(step: RankStep, results: Collection[int]) -> list[int]:
-    """Return the tasks that compute some results of the program."""
+    """Return the tasks that compute some results of the program, directly or through other tasks."""
     returned = step.function.body.block.last_op
     assert returned is not None
     needed: set[Operation] = set()

@@ -7,7 +7,7 @@ Example, in GB:
     loss                         9          10          40
     end of the backward          3          6           96
 
-So costs contain the memory at several places. The peak is the largest of them at the depth in request.
+So costs contain the memory at several places. The peak is the largest of them at the given depth.
 
 A schedule hides the communication of the first layers behind the embedding, the head and the loss. So each of many
 layers exposes more than each of few. Example, the exposed milliseconds of `fsdp*tp*sp` of Llama-3 8B on 16 x 4 ranks:
@@ -62,7 +62,7 @@ class StepCosts:
         return math.fsum(self.memory.values())
 
     def toward(self, other: StepCosts, factor: float) -> StepCosts:
-        """Return the point of the line through both costs: these for 0, `other` for 1, beyond it for more than 1.
+        """Return the linear interpolation: these costs for factor 0, `other` for 1, and extrapolated above 1.
 
         The result has the places that both have.
         """

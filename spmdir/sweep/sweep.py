@@ -242,11 +242,12 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
         if not micro_batch_counts(request.samples, candidate.data_ranks):
             reason = f"{request.samples} samples cannot be divided by {candidate.data_ranks} data-parallel ranks"
             skipped.append(Skipped(candidate, reason))
-        elif state > request.memory:
+            continue
+        if state > request.memory:
             skipped.append(Skipped(candidate, f"parameters and optimizer state need {size_text(state)}"))
-        else:
-            synchronisation = gradient_seconds(candidate, parameters, request.machine)
-            bounds[candidate] = Bound(max(one_device.seconds / request.ranks, synchronisation), state)
+            continue
+        compute = one_device.seconds / request.ranks
+        bounds[candidate] = Bound(max(compute, gradient_seconds(candidate, parameters, request.machine)), state)
     settings: list[Setting] = []
     for outcome in _outcomes(request, bounds, workers):
         settings += outcome.settings
@@ -297,12 +298,18 @@ def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list
 
 
 def state_bytes(candidate: MeshRecipe, parameters: int) -> float:
-    """Return a lower bound on the bytes of f32 parameters and of the two moments of AdamW on a rank."""
+    """Return a lower bound on the bytes of f32 parameters and of the two moments of AdamW on a rank.
+
+    The bound is 4 bytes for each parameter on the rank, and 8 bytes for each one whose moments are on the rank.
+    """
     sizes, factors = candidate.mesh.sizes, recipe_factors(candidate.recipe, candidate.mesh)
-    sharded = [f for f in factors if f.recipe.parameters or f.recipe.layers or f.recipe.experts]
-    stored = math.prod(sizes[f.axis] for f in sharded)
-    state = math.prod(sizes[f.axis] for f in factors if f in sharded or f.recipe.state)
-    return 4 * parameters / stored + 8 * parameters / state if factors else 12 * parameters / candidate.mesh.world_size
+    if not factors:
+        return 12 * parameters / candidate.mesh.world_size
+    shards_parameters = [f for f in factors if f.recipe.parameters or f.recipe.layers or f.recipe.experts]
+    shards_state = [f for f in factors if f in shards_parameters or f.recipe.state]
+    parameter_shards = math.prod(sizes[factor.axis] for factor in shards_parameters)
+    state_shards = math.prod(sizes[factor.axis] for factor in shards_state)
+    return 4 * parameters / parameter_shards + 8 * parameters / state_shards
 
 
 def gradient_seconds(candidate: MeshRecipe, parameters: int, machine: Topology) -> float:
@@ -310,12 +317,15 @@ def gradient_seconds(candidate: MeshRecipe, parameters: int, machine: Topology) 
 
     If the ranks are in several nodes, the ranks of a node may first sum their gradients. Then each sends its part.
     """
-    gradients = 2 * parameters / (candidate.mesh.world_size // candidate.data_ranks)
-    if candidate.data_ranks == 1 or candidate.recipe == AUTO:
+    world_size, data_ranks = candidate.mesh.world_size, candidate.data_ranks
+    if data_ranks == 1 or candidate.recipe == AUTO:
         return 0.0
-    if candidate.mesh.world_size <= (machine.ranks_per_node or candidate.mesh.world_size):
-        return gradients * (1 - 1 / candidate.data_ranks) / machine.intra_bandwidth
-    return gradients / machine.ranks_per_node * (1 - 1 / candidate.data_ranks) / machine.inter_bandwidth
+    bytes_of_rank = 2 * parameters / (world_size // data_ranks)
+    sent_fraction = 1 - 1 / data_ranks
+    is_one_node = not machine.ranks_per_node or world_size <= machine.ranks_per_node
+    if is_one_node:
+        return bytes_of_rank * sent_fraction / machine.intra_bandwidth
+    return bytes_of_rank / machine.ranks_per_node * sent_fraction / machine.inter_bandwidth
 
 
 def _outcomes(request: SweepRequest, bounds: Mapping[MeshRecipe, Bound], workers: int) -> Iterator[CandidateOutcome]:
@@ -373,6 +383,7 @@ class _Pricing:
         self.skipped: list[Skipped] = []
 
     def run(self) -> None:
+        """Price numbers of micro-batches, from the smallest, until a step without recomputation fits the limit."""
         request, limit, least_count, regathers = self.request, self.request.memory, 1, False
         for count in micro_batch_counts(request.samples, self.candidate.data_ranks):
             if count < least_count:
@@ -400,6 +411,7 @@ class _Pricing:
                 self._recompute(options, plain.costs)
             else:
                 self._add(options, 0, plain.costs, bound)
+            # Only a part of the memory shrinks with the micro-batch: `scaled` / (next count / `count`) must fit.
             scaled = sum(plain.costs.memory.get(kind, 0.0) for kind in _SCALED)
             fixed = plain.costs.peak_bytes - scaled
             if fixed >= limit:
@@ -417,10 +429,12 @@ class _Pricing:
         """
         layers, limit = self.request.layers, self.request.memory
         options = attrs.evolve(options, recomputes=True)
-        everything = self._refine(options, self._estimate(options))
-        saved = (plain.peak_bytes - everything.peak_bytes) / layers
-        recomputed = min(math.ceil((plain.peak_bytes - limit) / saved), layers) if saved > 0 else layers
-        mixed = plain.toward(everything, recomputed / layers)
+        all_recomputed = self._refine(options, self._estimate(options))
+        saved_per_layer = (plain.peak_bytes - all_recomputed.peak_bytes) / layers
+        recomputed = layers
+        if saved_per_layer > 0:
+            recomputed = min(math.ceil((plain.peak_bytes - limit) / saved_per_layer), layers)
+        mixed = plain.toward(all_recomputed, recomputed / layers)
         self._add(options, recomputed, mixed, limited_bound(plain, limit))
 
     def _is_dominated(self, bound: Bound) -> bool:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -40,28 +41,30 @@ def sweep_text(sweep: Sweep, most: int = MAX_ROWS) -> str:
     Args:
         most: the number of settings in the table.
     """
-    lines = [_heading(sweep)]
     fitting = [setting for setting in sweep.settings if setting.fits]
     shown = fitting[:most]
-    if shown:
-        lines += table([_HEADER, *(_cells(sweep, setting) for setting in shown)], range(5, len(_HEADER)))
+    lines = [_heading(sweep), *_table(sweep, shown)]
     if len(fitting) > len(shown):
         lines.append(f"… {len(fitting) - len(shown)} more that fit")
-    lines += _chart(sweep) if len(sweep.pareto) > 1 else []
-    if not fitting:
-        lines += ["nothing fits; the settings with the least memory:"]
-        least = sorted(sweep.settings, key=lambda setting: setting.costs.peak_bytes)[:3]
-        lines += (
-            table([_HEADER, *(_cells(sweep, setting) for setting in least)], range(5, len(_HEADER))) if least else []
-        )
+    if len(sweep.pareto) > 1:
+        lines += _chart(sweep)
     too_large = len(sweep.settings) - len(fitting)
-    lines += [f"{too_large} settings do not fit"] if fitting and too_large else []
-    reasons = Counter(skipped.reason for skipped in sweep.skipped)
-    names = {reason: [s for s in sweep.skipped if s.reason == reason][:3] for reason in reasons}
-    for reason, count in reasons.most_common():
-        examples = ", ".join(str(skipped.candidate) for skipped in names[reason])
-        lines.append(f"skipped {examples}{', …' if count > len(names[reason]) else ''}: {reason}")
+    if not fitting:
+        smallest = sorted(sweep.settings, key=lambda setting: setting.costs.peak_bytes)[:3]
+        lines += ["nothing fits; the settings with the least memory:", *_table(sweep, smallest)]
+    elif too_large:
+        lines.append(f"{too_large} settings do not fit")
+    for reason, count in Counter(skipped.reason for skipped in sweep.skipped).most_common():
+        examples = [str(skipped.candidate) for skipped in sweep.skipped if skipped.reason == reason][:3]
+        lines.append(f"skipped {', '.join(examples)}{', …' if count > len(examples) else ''}: {reason}")
     return "\n".join(lines) + "\n"
+
+
+def _table(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:
+    """Return the lines of a table of settings; none without settings."""
+    if not settings:
+        return []
+    return table([_HEADER, *(_cells(sweep, setting) for setting in settings)], range(5, len(_HEADER)))
 
 
 def _heading(sweep: Sweep) -> str:

@@ -86,7 +86,9 @@ class LayerPattern:
 
 
 def layers_of(kinds: Sequence[Hashable]) -> LayerPattern:
-    """Return how layers repeat, with the fewest layers to price.
+    """Return how the layers of a model repeat: the pattern with the fewest layers to price.
+
+    For each length of a period, the longest part at the end of the model that repeats with this period is found.
 
     Args:
         kinds: the kind of each layer.
@@ -101,7 +103,8 @@ def layers_of(kinds: Sequence[Hashable]) -> LayerPattern:
         first = count - period
         while first > 0 and kinds[first - 1] == kinds[first - 1 + period]:
             first -= 1
-        candidates.append(LayerPattern(count, first + (count - first) % period, period))
+        incomplete = (count - first) % period
+        candidates.append(LayerPattern(count, first + incomplete, period))
     return min(candidates, key=lambda layers: (layers.first + PERIODS * layers.period, layers.period))
 
 
@@ -192,10 +195,12 @@ class ConfiguredModel(Workload):
             if not isinstance(count, int) or not 0 <= count <= MOST_LAYERS:
                 raise SpmdirError(f"num_hidden_layers is {shown(count)}; expected a number from 0 to {MOST_LAYERS}")
             if depth is not None and count:
-                lists = {k: v[:depth] for k, v in vars(config).items() if isinstance(v, list) and len(v) == count}
+                lists_of_layers = {
+                    key: value for key, value in vars(config).items() if isinstance(value, list) and len(value) == count
+                }
                 config.num_hidden_layers = depth
-                for key, value in lists.items():
-                    setattr(config, key, value)
+                for key, value in lists_of_layers.items():
+                    setattr(config, key, value[:depth])
         config.use_cache = False
         return config
 
@@ -203,11 +208,15 @@ class ConfiguredModel(Workload):
     def layers(self) -> LayerPattern | None:
         config = self.configuration(None)
         count = getattr(config, "num_hidden_layers", 0)
-        lists = [value for value in vars(config).values() if isinstance(value, list) and len(value) == count]
         layers = layers_in(self._model(config))
         if not count or len(layers) != count:
             return None
-        return layers_of([(_shape_key(layer), *(repr(v[i]) for v in lists)) for i, layer in enumerate(layers)])
+        lists_of_layers = [value for value in vars(config).values() if isinstance(value, list) and len(value) == count]
+        kinds = [
+            (_shape_key(layer), *(repr(entries[index]) for entries in lists_of_layers))
+            for index, layer in enumerate(layers)
+        ]
+        return layers_of(kinds)
 
     def _model(self, config: Any) -> nn.Module:
         from transformers import AutoModelForCausalLM
