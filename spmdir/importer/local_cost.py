@@ -23,7 +23,7 @@ from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.ops import OpOverload
 
 _BACKWARD_COST = 3
-"""The cost of a gradient in calls of the function: one call again, and two for the gradient itself."""
+"""The cost of a gradient in calls of the function: it calls the function again, and the gradient costs two calls."""
 
 
 def with_cost(
@@ -33,7 +33,9 @@ def with_cost(
     arguments: Mapping[str, Any],
     mesh: Mesh,
 ) -> dict[str, Any]:
-    """Return the arguments of a call of a local map, with its floating-point operations.
+    """Return the arguments of a call of a local map, completed by its floating-point operations per element.
+
+    The function runs on the local shapes of a rank, without values.
 
     Args:
         operands, results: the global types.
@@ -41,25 +43,28 @@ def with_cost(
     Raises:
         ShardingError: a declared sharding does not fit the mesh or its tensor, or the function returns other shapes on
             the shards of a rank than the declared ones.
+            the shards of a rank than the declared ones.
         UnsupportedError: the function fails on the shards of a rank.
     """
     registered = registered_function(op)
     assert registered is not None
     local, is_backward = registered
     declared = declaration(arguments, len(operands), len(results))
+    declared = declaration(arguments, len(operands), len(results))
     local_metas: list[TensorMeta] = []
     for index, (sharding, meta) in enumerate(zip(declared.all, (*operands, *results), strict=True)):
-        owner = f"tensor argument {index}" if index < len(operands) else f"result {index - len(operands)}"
+        is_operand = index < len(operands)
+        tensor = f"tensor argument {index}" if is_operand else f"result {index - len(operands)}"
         assert meta is not None
         try:
             on_mesh = as_sharding(sharding, mesh)
             on_mesh.check_shape(mesh, meta.shape, meta.dtype)
         except SpmdirError as error:
-            raise error.at(local.location, f"{owner} of the local map '{local.function.__qualname__}'") from None
+            raise error.at(local.location, f"{tensor} of the local map '{local.function.__qualname__}'") from None
         local_metas.append(on_mesh.local_type(meta, mesh, mesh.coordinate(0)))
-    local_operands = tuple(local_metas[: len(operands)])
+    local_operands, local_results = tuple(local_metas[: len(operands)]), local_metas[len(operands) :]
     returned, flops = _run(local, is_backward, local_operands, arguments[LITERALS], arguments.get("wanted", ()))
-    for index, (meta, expected) in enumerate(zip(returned, local_metas[len(operands) :], strict=True)):
+    for index, (meta, expected) in enumerate(zip(returned, local_results, strict=True)):
         if meta != expected:
             global_meta, sharding = results[index], declared.results[index]
             raise ShardingError(

@@ -88,14 +88,14 @@ class LocalFunction:
             wanted_inputs = [inputs[index] for index in wanted]
             if not pairs:
                 return [torch.zeros_like(tensor).detach() for tensor in wanted_inputs]
-            found = torch.autograd.grad(
+            input_gradients = torch.autograd.grad(
                 [result for result, _ in pairs],
                 wanted_inputs,
                 [gradient for _, gradient in pairs],
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return [_copy_if_shared(gradient.detach(), operands) for gradient in found]
+        return [_copy_if_shared(gradient.detach(), operands) for gradient in input_gradients]
 
     def error(self, fault: str) -> UnsupportedError:
         """Return an error at the definition of the function; `fault` continues its name."""

@@ -104,7 +104,7 @@ class MeasuredStep(ShownAsText):
 
 @attrs.frozen
 class _Key:
-    """A call that the program of a rank makes.
+    """A call that the program of a rank is expected to make.
 
     Attributes:
         task: the task that makes it.
@@ -128,26 +128,26 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
         SpmdirError: a trace has no call of this program.
     """
     tasks, keys = step.execution.program.tasks, list(_program_keys(step))
-    samples = [[_sum_calls(tasks, keys, trace_step.calls) for trace_step in trace.steps] for trace in traces]
-    every_sample = [sample for rank_samples in samples for sample in rank_samples]
-    torch_ops = {key.task for key in keys if key.name not in (_NO_CALL, *_MESSAGE_KEYS) and tasks[key.task].seconds}
-    missing = torch_ops.difference(*[sample.matched_tasks for sample in every_sample])
-    for trace, rank_samples in zip(traces, samples, strict=True):
+    samples_of_ranks = [[_sum_calls(tasks, keys, trace_step.calls) for trace_step in trace.steps] for trace in traces]
+    for trace, rank_samples in zip(traces, samples_of_ranks, strict=True):
         if not any(sample.matched_tasks for sample in rank_samples):
             raise SpmdirError(
                 f"no call of '{trace.file}' belongs to this program; expected a trace of the program of one rank that "
                 "lower_to_fx, parallelize or shard_module runs, and the text that it was lowered from"
             )
-    unmatched: dict[str, float] = {}
-    for call in [call for sample in every_sample for call in sample.unmatched]:
+    samples = [sample for rank_samples in samples_of_ranks for sample in rank_samples]
+    torch_ops = {key.task for key in keys if key.name not in (_NO_CALL, *_MESSAGE_KEYS) and tasks[key.task].seconds}
+    missing = torch_ops.difference(*[sample.matched_tasks for sample in samples])
+    unmatched: dict[str, float] = {}  # name of a call → its seconds in an average step
+    for call in [call for sample in samples for call in sample.unmatched]:
         if call.seconds:
-            unmatched[call.name] = unmatched.get(call.name, 0.0) + call.seconds / len(every_sample)
+            unmatched[call.name] = unmatched.get(call.name, 0.0) + call.seconds / len(samples)
     total = sum(call.seconds for trace in traces for trace_step in trace.steps for call in trace_step.calls)
-    by_rank = [_medians([sample.transfers for sample in rank_samples]) for rank_samples in samples]
-    shortest = [min(seconds_of_ranks) for seconds_of_ranks in zip(*by_rank, strict=True)]
-    mean = [statistics.mean(seconds_of_ranks) for seconds_of_ranks in zip(*by_rank, strict=True)]
+    transfers_of_ranks = [_medians([sample.transfers for sample in rank_samples]) for rank_samples in samples_of_ranks]
+    shortest = [min(seconds_of_ranks) for seconds_of_ranks in zip(*transfers_of_ranks, strict=True)]
+    mean = [statistics.mean(seconds_of_ranks) for seconds_of_ranks in zip(*transfers_of_ranks, strict=True)]
     seconds = tuple(
-        statistics.median([sample.seconds[task] for sample in every_sample if task in sample.matched_tasks] or [0.0])
+        statistics.median([sample.seconds[task] for sample in samples if task in sample.matched_tasks] or [0.0])
         for task in range(len(tasks))
     )
     return MeasuredStep(
@@ -155,11 +155,11 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
         transfers=tuple(shortest),
         step_seconds=statistics.median(trace_step.seconds for trace in traces for trace_step in trace.steps),
         skew=sum(mean) - sum(shortest),
-        attributed=1 - sum(unmatched.values()) * len(every_sample) / total if total else 1.0,
+        attributed=1 - sum(unmatched.values()) * len(samples) / total if total else 1.0,
         unmatched=tuple(sorted(unmatched.items(), key=lambda entry: -entry[1])),
         missing=tuple(tasks[index].name for index in sorted(missing)),
         ranks=len(traces),
-        steps=len(every_sample),
+        steps=len(samples),
         refitted=_refit_costs(step, seconds, shortest),
     )
 
@@ -186,25 +186,30 @@ class _Sample:
 
 
 def _sum_calls(tasks: Sequence[Task], keys: Sequence[_Key], calls: Sequence[TraceCall]) -> _Sample:
-    """Return the sums of the times of the calls of each task, for the calls of one step of one rank."""
+    """Return the measured times of one step of one rank: for each task, the sum over its calls."""
     seconds, transfers = [0.0] * len(tasks), [0.0] * len(tasks)
-    owners = _find_owners(keys, calls)
-    for call, owner in zip(calls, owners, strict=True):
-        if owner is not None:
-            start = tasks[owner].waits_for
-            seconds[owner if start is None else start] += call.seconds
-            transfers[owner] += call.transfer
-    unmatched = [call for call, owner in zip(calls, owners, strict=True) if owner is None]
-    matched = {owner for owner in owners if owner is not None}
-    matched |= {start for owner in matched if (start := tasks[owner].waits_for) is not None}
-    return _Sample(seconds, transfers, frozenset(matched), unmatched)
+    matched_tasks: set[int] = set()
+    unmatched: list[TraceCall] = []
+    for call, owner in zip(calls, _find_owners(keys, calls), strict=True):
+        if owner is None:
+            unmatched.append(call)
+            continue
+        transfers[owner] += call.transfer
+        matched_tasks.add(owner)
+        start = tasks[owner].waits_for
+        if start is None:
+            seconds[owner] += call.seconds
+        else:  # the time of a wait counts in its start
+            seconds[start] += call.seconds
+            matched_tasks.add(start)
+    return _Sample(seconds, transfers, frozenset(matched_tasks), unmatched)
 
 
 def _program_keys(step: RankStep) -> Iterator[_Key]:
-    """Yield the calls that the program makes, in order. A task without calls of its own has one with an empty name."""
-    for index, ops in enumerate(step.units):
-        names = [_Key(index, *key) for op in ops for key in _keys_of(op)]
-        yield from names or [_Key(index, _NO_CALL)]
+    """Yield the calls that the program makes, in order. A task without calls of its own yields a key without a name."""
+    for task, ops in enumerate(step.units):
+        task_keys = [_Key(task, *name_and_detail) for op in ops for name_and_detail in _keys_of(op)]
+        yield from task_keys or [_Key(task, _NO_CALL)]
 
 
 def _keys_of(op: Operation) -> Iterator[tuple[str, Dims | str | None]]:
@@ -285,7 +290,7 @@ def _match(
     traced: Sequence[object],
     owners: list[int | None],
 ) -> Iterator[tuple[range, range]]:
-    """Match two sequences in order, write the owners of matched calls, and yield the ranges between the matches.
+    """Match keys and calls in order, write the owners of the matched calls, and yield the ranges between the matches.
 
     Args:
         expected, traced, owners: as for `_match_elsewhere`.
@@ -303,11 +308,13 @@ def _match(
 def _attribute(
     keys: Sequence[_Key], names: Sequence[str], owners: list[int | None], key_gap: range, call_gap: range
 ) -> None:
-    """Write the owner of the calls between two matches: the op that makes them.
+    """Write the owner of the calls between two matches, in this order of preference:
 
-    It is the first local op or collective between the matches. If there is none, it is the collective of the match
-    before, which unpacks its message, else the collective of the match after, which packs its message. If neither is a
-    collective, the calls belong to no op.
+    1. the first local op or collective between the matches;
+    2. the collective of the match before: the calls unpack its message;
+    3. the collective of the match after: the calls pack its message.
+
+    If there is none of these, the calls belong to no op.
 
     Args:
         names: the names of the traced calls.

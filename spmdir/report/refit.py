@@ -41,16 +41,16 @@ def fit_topology(module: ModuleOp, measured: MeasuredStep, pipeline: Pipeline) -
 
 
 def _scaled(step: RankStep, measured: MeasuredStep) -> Topology:
-    """Return the topology of a step after one round."""
+    """Return the topology of a step, with each constant scaled by measured / modelled time of the tasks it limits."""
     modelled: dict[str, float] = {}
-    spent: dict[str, float] = {}
+    measured_seconds: dict[str, float] = {}
     for task, seconds, transfer_seconds in zip(
         step.execution.program.tasks, measured.seconds, measured.transfers, strict=True
     ):
-        for limit, model, actual in _limits(task, seconds, transfer_seconds):
-            modelled[limit] = modelled.get(limit, 0.0) + model
-            spent[limit] = spent.get(limit, 0.0) + actual
-    ratios = {limit: spent[limit] / model for limit, model in modelled.items()}
+        for limit, task_modelled, task_measured in _limits(task, seconds, transfer_seconds):
+            modelled[limit] = modelled.get(limit, 0.0) + task_modelled
+            measured_seconds[limit] = measured_seconds.get(limit, 0.0) + task_measured
+    ratios = {limit: measured_seconds[limit] / model for limit, model in modelled.items()}
     machine = step.machine
     compute, latency = ratios.get("compute", 1.0), ratios.get("latency", 1.0)
     return attrs.evolve(
@@ -76,7 +76,11 @@ def _scaled(step: RankStep, measured: MeasuredStep) -> Topology:
 
 
 def _limits(task: Task, seconds: float, transfer_seconds: float) -> list[tuple[str, float, float]]:
-    """Return what limits a measured task, its modelled seconds and its measured seconds."""
+    """Return [(name of the limit of a task, its modelled seconds, its measured seconds)]; [] if it was not measured.
+
+    Args:
+        seconds, transfer_seconds: the measured time of the kernels of the task, and of its transfer.
+    """
     if task.transfer is not None:
         return [(_limit_of(task.transfer), task.transfer.seconds, transfer_seconds)] if transfer_seconds else []
     if task.waits_for is not None or not task.seconds or not seconds:
