@@ -177,17 +177,21 @@ class _AliasTracer(EntrywiseInterpreter):
         return source is None or (source.root is None and source.layout.is_contiguous)
 
     def _record_value(self, node: fx.Node, layout: Layout) -> None:
-        """Add the tensor of a node to the values of its storage."""
+        """Add the tensor of a node to the values of its storage.
+
+        Its root is the value that it is a view of, if the schema of its op declares so. For example, the root of
+        `view(permute(x))` is x, and the result of `unsafe_chunk(x)` has no root, although it shares memory with x.
+        """
         call = _producing_call(node)
         group = self.groups.setdefault(layout.storage, [])
         inputs = [self.values[operand] for operand in call.all_input_nodes if operand in self.values]
         source = next((value for value in inputs if value.layout.storage == layout.storage), None)
         if source is None and group:  # the value enters or leaves an inner graph
             source = next((value for value in reversed(group) if value.layout == layout), None)
-        is_declared = source is not None and declares_aliases(call.target)
-        is_exact = self._is_exact.get(call, True) and (source is None or source.is_exact)
-        root = source.root_or_self if source and is_declared else None
-        value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or is_exact, layout)
+        root = source.root_or_self if source is not None and declares_aliases(call.target) else None
+        is_exact_view = self._is_exact.get(call, True) and (source is None or source.is_exact)
+        value = _Value(node, layout, self.clock[0], root, root is None or is_exact_view, layout)
+        self.values[node] = value
         if node.op == "placeholder":
             value.last_read_at = math.inf  # the caller may read it after the program
         group.append(value)

@@ -32,12 +32,16 @@ def find_slices(
     if 0 in size or not self.numel() or not 0 <= offset < self.numel():
         return None
     lengths_and_steps = [(length, step) for length, step in zip(size, stride, strict=True) if length > 1]
-    strides = [self.numel(), *(step for _, step in lengths_and_steps), 1]
+    # Try the shape of `self`, then the shape whose row-major strides are the strides of the call.
     shapes = [tuple(self.shape)]
+    strides = [self.numel(), *(step for _, step in lengths_and_steps), 1]
     if all(inner and outer % inner == 0 for outer, inner in itertools.pairwise(strides)):
         shapes.append(tuple(outer // inner for outer, inner in itertools.pairwise(strides)))
-    candidates = ((shape, _find_slices(shape, lengths_and_steps, offset)) for shape in shapes)
-    return next(((shape, parts) for shape, parts in candidates if parts is not None), None)
+    for shape in shapes:
+        slices = _find_slices(shape, lengths_and_steps, offset)
+        if slices is not None:
+            return shape, slices
+    return None
 
 
 def _find_slices(shape: tuple[int, ...], lengths_and_steps: list[tuple[int, int]], offset: int) -> list[Slice] | None:

@@ -26,42 +26,46 @@ _VERTICAL, _HORIZONTAL = _ABOVE + _BELOW, _LEFT + _RIGHT
 def terminal_text(tiling: Tiling, color: bool) -> str:
     """Return the picture as lines: the title, the positions of columns, the rectangles, and the notes.
 
-    Each rectangle contains the label of its ranks. A tensor without elements has no rectangles.
+    Each rectangle is the part of the tensor that some ranks hold, and contains the label of these ranks. A tensor
+    without elements has no rectangles.
 
     Args:
         color: whether terminal escapes fill the rectangles with the colours of their ranks.
     """
     if 0 in tiling.meta.shape:
         return "\n".join([tiling.title, "no elements", *tiling.notes])
-    labels = tiling.labels
-    across = _widths(tiling, labels)
-    down = _spread(tiling.rows, [1] * len(tiling.rows), min(HEIGHT, 4 * len(tiling.rows)) * (len(tiling.dims) == 2))
-    rights = list(itertools.accumulate([width + 1 for width in across], initial=0))
-    bottoms = list(itertools.accumulate([height + 1 for height in down], initial=0))
-    owner: dict[tuple[int, int], int] = {}
-    text: dict[tuple[int, int], str] = {}
+    labels, is_matrix = tiling.labels, len(tiling.dims) == 2
+    widths = _widths(tiling, labels)
+    height = min(HEIGHT, 4 * len(tiling.rows)) if is_matrix else 0
+    heights = _spread(tiling.rows, [1] * len(tiling.rows), height)
+    # The positions of the lines between rectangles, as characters and lines from the top left.
+    column_lines = list(itertools.accumulate([width + 1 for width in widths], initial=0))
+    row_lines = list(itertools.accumulate([height + 1 for height in heights], initial=0))
+    tile_at: dict[tuple[int, int], int] = {}
+    label_at: dict[tuple[int, int], str] = {}
     for number, tile in enumerate(tiling.tiles):
-        top, bottom = (bottoms[edge] for edge in tile.rows)
-        left, right = (rights[edge] for edge in tile.columns)
+        top, bottom = (row_lines[edge] for edge in tile.rows)
+        left, right = (column_lines[edge] for edge in tile.columns)
         for row, column in itertools.product(range(top + 1, bottom), range(left + 1, right)):
-            owner[row, column] = number
+            tile_at[row, column] = number
         label, middle = labels[tile.holder], (top + bottom) // 2
-        for column, character in enumerate(label, left + 1 + max(0, (right - left - 1 - len(label)) // 2)):
-            text[middle, column] = character
-    lines = [_heading(tiling.columns, rights)] if tiling.dims else []
-    for row in range(bottoms[-1] + 1):
-        cells = [_cell(owner, text, row, column) for column in range(rights[-1] + 1)]
+        indent = max(0, (right - left - 1 - len(label)) // 2)
+        for column, character in enumerate(label, left + 1 + indent):
+            label_at[middle, column] = character
+    lines = [_heading(tiling.columns, column_lines)] if tiling.dims else []
+    first_row = len(lines)
+    for row in range(row_lines[-1] + 1):
+        cells = [_cell(tile_at, label_at, row, column) for column in range(column_lines[-1] + 1)]
         holders = [tiling.tiles[tile].holder if color and tile is not None else None for _, tile in cells]
         line = ""
         for holder, run in itertools.groupby(zip(cells, holders, strict=True), key=itemgetter(1)):
             line += _filled("".join(character for (character, _), _ in run), holder)
         lines.append(line)
-    starts: dict[int, str] = {}
-    if len(tiling.dims) == 2:
-        starts = {bottoms[row] + 1: str(start) for row, (start, _) in enumerate(tiling.rows)}
-    margin = max(map(len, starts.values()), default=0) + bool(starts)
-    first_row = len(lines) - bottoms[-1] - 1
-    lines = [f"{starts.get(row - first_row, ''):<{margin}}{line}" for row, line in enumerate(lines)]
+    row_starts: dict[int, str] = {}  # line of the picture → the first row of the tensor in it
+    if is_matrix:
+        row_starts = {row_lines[index] + 1: str(start) for index, (start, _) in enumerate(tiling.rows)}
+    margin = max(map(len, row_starts.values()), default=0) + bool(row_starts)
+    lines = [f"{row_starts.get(number - first_row, ''):<{margin}}{line}" for number, line in enumerate(lines)]
     return "\n".join([tiling.title, *(line.rstrip() for line in lines), *tiling.notes])
 
 

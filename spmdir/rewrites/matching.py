@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -80,23 +81,27 @@ def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[Val
 
 
 def _match_operands(form: Term, op: ValueOp, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
-    """Yield the matches of `f(form, ...)`: one for each binding of axes and reductions from an operand."""
-    operand_variables = form.dims if isinstance(form, Collective) else set()
+    """Yield the matches of `f(form, ...)`: one for each binding of axes and reductions from an operand.
+
+    For `f(all_gather(x, axes), …)` and an op with two gathered operands, one along dp and one along tp, there are two
+    matches: axes = dp with the first operand, and axes = tp with the second. The dimension may differ between operands,
+    so it is not part of the binding.
+    """
+    dim_variables = form.dims if isinstance(form, Collective) else set()
     matches_of_operands = [list(_match_value(form, operand, bindings, ())) for operand in op.operands]
-    all_bindings: list[Bindings] = []
-    for matches in matches_of_operands:
-        for match in matches:
-            shared = {name: value for name, value in match.bindings.items() if name not in operand_variables}
-            if shared not in all_bindings:
-                all_bindings.append(shared)
-    for shared in all_bindings:
-        match_of_operands = [
-            next((match for match in matches if shared.items() <= match.bindings.items()), None)
+    distinct_bindings: list[Bindings] = []
+    for match in itertools.chain.from_iterable(matches_of_operands):
+        binding = {name: value for name, value in match.bindings.items() if name not in dim_variables}
+        if binding not in distinct_bindings:
+            distinct_bindings.append(binding)
+    for binding in distinct_bindings:
+        operand_matches = [
+            next((match for match in matches if binding.items() <= match.bindings.items()), None)
             for matches in matches_of_operands
         ]
-        inner_ops = dict.fromkeys(inner_op for match in match_of_operands if match for inner_op in match.ops)
-        values = tuple(match and match.value for match in match_of_operands)
-        yield Match(shared, (*ops, *inner_ops), None, op, values)
+        inner_ops = dict.fromkeys(inner_op for match in operand_matches if match for inner_op in match.ops)
+        values = tuple(match and match.value for match in operand_matches)
+        yield Match(binding, (*ops, *inner_ops), None, op, values)
 
 
 def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Bindings]:

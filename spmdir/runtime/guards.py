@@ -60,7 +60,7 @@ _SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[torch.device], Any]]] = 
 """Setting of the process → (names of the functions and attributes that read it, function that returns it)."""
 
 _VALUE = re.compile(r"\bx\b")
-"""The present value in `Guard.fails`."""
+"""The present value in `Guard.differs`."""
 
 _READERS = {id(getattr(torch, name)): name for names, _ in _SETTINGS.values() for name in names if hasattr(torch, name)}
 
@@ -120,22 +120,24 @@ class Guards:
         """
         code.users_names.update(_READERS[key] for key in walk.library_values.keys() & _READERS.keys())
         settings = {} if device is None else _settings(code, device)
-        # Variables of the generated function: s0 reads a setting, e0 is its expected value, n0 its present value;
-        # r0, w0 and m0 are the same for an environment variable.
         constants, guards = {**walk.constants, "device": device}, []
+        # In the generated function, read_setting0 reads a setting, setting0 is its present value, and traced_setting0
+        # the value in the trace. The names for environment variables are similar.
         for number, (name, value) in enumerate(settings.items()):
-            if name not in fixed:
-                constants |= {f"s{number}": _SETTINGS[name][1], f"e{number}": value}
-                guards.append(Guard(name, text_of(value), f"n{number}", f"s{number}(device)", f"x != e{number}"))
+            if name in fixed:
+                continue
+            constants |= {f"read_setting{number}": _SETTINGS[name][1], f"traced_setting{number}": value}
+            read, differs = f"read_setting{number}(device)", f"x != traced_setting{number}"
+            guards.append(Guard(name, text_of(value), f"setting{number}", read, differs))
         for number, name in enumerate(sorted(code.variables if device else ())):
             read_variable = os.environ.get if name != EVERY else lambda name: dict(os.environ)
-            constants |= {f"r{number}": read_variable, f"w{number}": read_variable(name)}
-            explain = functools.partial(_variable_change, name, read_variable(name))
-            path, expression = f"os.environ[{name!r}]", f"r{number}({name!r})"
+            traced_value = read_variable(name)
+            constants |= {f"read_environ{number}": read_variable, f"traced_environ{number}": traced_value}
+            read, differs = f"read_environ{number}({name!r})", f"x != traced_environ{number}"
+            explain = functools.partial(_variable_change, name, traced_value)
+            path = f"os.environ[{name!r}]"
             # Variables such as RANK differ between ranks.
-            guards.append(
-                Guard(path, "a variable", f"m{number}", expression, f"x != w{number}", explain, is_shared=False)
-            )
+            guards.append(Guard(path, "a variable", f"environ{number}", read, differs, explain, is_shared=False))
         return cls([*guards, *walk.guards], len(guards) + walk.of_globals, constants, list(roots))
 
     @cached_property
@@ -151,8 +153,8 @@ class Guards:
             if number == self.of_globals:
                 lines.append(f" if {self._roots[0]} is None: return None")
             lines.append(f" {guard.variable} = {guard.read}")
-            fails = _VALUE.sub(guard.variable, guard.fails)
-            lines.append(f" if {fails}: return {number}, {guard.variable}")
+            differs = _VALUE.sub(guard.variable, guard.differs)
+            lines.append(f" if {differs}: return {number}, {guard.variable}")
         exec("\n".join(lines), self._constants)  # only this package writes the lines; values are constants, not text
         return self._constants.pop("check")
 
@@ -171,8 +173,8 @@ class Guards:
         try:
             failure = self._check(*roots)
         except Exception as error:
-            # The frame below this one is that of the generated function.
-            line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 2
+            frame_of_check = error.__traceback__.tb_next if error.__traceback__ else None
+            line = frame_of_check.tb_lineno if frame_of_check else 2
             guard = self.guards[self._guard_at(line)]
             return f"{guard.path} was {guard.text} and is missing"
         return None if failure is None else self.guards[failure[0]].change_to(failure[1])

@@ -17,7 +17,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
-from spmdir.importer.program import Program
+from spmdir.importer.program import Output, Program
 from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
@@ -110,6 +110,7 @@ def capture_joint(
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic_shapes else None)
     originals = dict((*model.named_parameters(), *model.named_buffers()))
     check_traceable(model)
+    # Copy the module and its arguments to fake tensors.
     traced = fake_copy(model, mode, device)
     clear_hooks(traced)
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
@@ -127,12 +128,14 @@ def capture_joint(
         stack.enter_context(write_assignments(traced, dry_run.assigned))
         stack.enter_context(without_unknown_outputs(traced, dry_run.output))
         stack.callback(dry_run.caches.remove_fakes)
+        # TorchDynamo traces the forward to a graph of torch functions.
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
         capture = joint_export.capture_graph(traced, constraints, dynamic_shapes)
         say("tracing the forward of {}", type(model).__name__)
         graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
         _return_constants(graph, fakes)
+        # AOTAutograd traces that graph with its backward to a graph of aten ops.
         stack.enter_context(_trace_in_fake_mode(graph))
         # AOTAutograd would turn integers into symbolic sizes. The graph has their values as constants, so any number
         # of another type may replace them.
@@ -146,19 +149,10 @@ def capture_joint(
     module = joint.graph_module
     _name_inputs(module, leaf_names(model, args, kwargs))
     program = read_joint(module)
-    for entry in program.inputs:
-        if entry.kind in ("parameter", "buffer") and entry.names[0] not in originals:
-            raise UnsupportedError(
-                f"the module has the tensor '{entry.names[0]}', which is not a parameter or buffer; register it, such "
-                "as with register_buffer(name, tensor, persistent=False)"
-            )
     kinds = {entry.names[0]: entry.kind for entry in program.inputs}
     mutations = [output for output in program.outputs if output.kind == "mutation"]
-    for output in mutations:
-        if kinds[output.names[0]] not in ("parameter", "buffer", "late_buffer"):
-            raise UnsupportedError(
-                f"the module writes to its input '{output.names[0]}'; expected inputs that do not change"
-            )
+    _check_state(kinds, mutations, originals)
+    # A result of the kind "output" is an output of the forward, or the gradient of the input that it is like.
     returned = [output for output in program.outputs if output.kind == "output"]
     gradient_outputs = [output for output in returned if output.like is not None]
     gradients = tuple(output.like for output in gradient_outputs if output.like)
@@ -168,6 +162,27 @@ def capture_joint(
     sources = tuple(output.sources for output in (*gradient_outputs, *late_mutations))
     call = JointCall(len(returned), len(returned) - len(gradients), gradients, sources, convention)
     return JointCapture(program, capture, call)
+
+
+def _check_state(kinds: Mapping[str, str], mutations: Sequence[Output], originals: Mapping[str, Tensor]) -> None:
+    """Raise UnsupportedError if a program has a tensor that the module does not register, or writes to an input.
+
+    Args:
+        kinds: name of an input of the program → its kind.
+        mutations: the outputs of the program that are new values of its inputs.
+        originals: the parameters and buffers of the module.
+    """
+    for name, kind in kinds.items():
+        if kind in ("parameter", "buffer") and name not in originals:
+            raise UnsupportedError(
+                f"the module has the tensor '{name}', which is not a parameter or buffer; register it, such "
+                "as with register_buffer(name, tensor, persistent=False)"
+            )
+    for output in mutations:
+        if kinds[output.names[0]] not in ("parameter", "buffer", "late_buffer"):
+            raise UnsupportedError(
+                f"the module writes to its input '{output.names[0]}'; expected inputs that do not change"
+            )
 
 
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:

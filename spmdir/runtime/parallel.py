@@ -25,7 +25,7 @@ from spmdir.runtime.rank_state import RankState
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.resharding import LayoutChange, build_reshard_program
 from spmdir.runtime.signature import Argument, Result
-from spmdir.runtime.traces import Traces
+from spmdir.runtime.traces import Trace, Traces
 from spmdir.runtime.training import TrainingStep
 from spmdir.runtime.value_check_on_ranks import check_values_on_ranks
 from spmdir.simulator.simulate import check_memory
@@ -149,12 +149,62 @@ class Parallel:
     def _run_once(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
         """Run the program once, update the state, and return the outputs.
 
-        The steps: select the trace and the program for the arguments; take the local shards; run the graph; copy
-        results that share memory with the state; write the new state, inputs and edge states; arrange the outputs.
-
         Args:
             records_gradients: whether the caller has gradients enabled, which a trace may depend on.
             is_last: whether this is the last micro-batch. Otherwise only the accumulated part of the state is updated.
+        """
+        # Select the trace, the sizes and the program for the arguments.
+        trace = self._select_trace(args, records_gradients)
+        signature, programs = trace.signature, trace.programs
+        state_tensors, edge_states = {**self._state.shards, **trace.constants}, self._state.edge_states
+        with self._ranks.group.report_errors():
+            tensors = trace.convention.tensors(args)
+            inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
+            check_memory(inputs, (argument.name for argument, _ in signature.updates if not argument.is_state))
+        sizes = programs.find_sizes(tensors)
+        # Take the local shards.
+        with self._ranks.group.report_errors():
+            shards = []
+            for argument in signature.arguments:
+                if argument.is_state:
+                    shards.append(state_tensors[argument.name])
+                else:
+                    tensor, is_local = inputs[argument.name], self._ranks.local_inputs
+                    shards.append(input_shard(argument, tensor, self._ranks, sizes=sizes, is_local=is_local))
+        # Run the graph, or the part of it that accumulates.
+        program = programs.program_for(sizes, tensors)
+        graph = program.graph
+        updates = signature.updates
+        if not is_last and self._step is not None:
+            updates = [(argument, result) for argument, result in updates if self._step.is_accumulated(argument.name)]
+            graph = program.part({result.index for _, result in updates})
+        local_tensors = [*shards, *(edge_state.tensor for edge_state in edge_states.values())]
+        returned = run_rank(graph, local_tensors, self._ranks, draws=programs.draws)
+        result_count = len(returned) - len(edge_states)
+        returned, new_edge_states = returned[:result_count], returned[result_count:]
+        # Write the new state, inputs and edge states. A result that shares memory with the state is copied before.
+        indices_in_place = {
+            result.index
+            for argument, result in updates
+            if argument.is_state and returned[result.index] is state_tensors[argument.name]
+        }
+        results = copy_overwritten(returned, state_tensors.values(), indices_in_place)
+        for argument, result in updates:
+            if result.index not in indices_in_place:
+                written_tensors = state_tensors if argument.is_state else inputs
+                written_tensors[argument.name].copy_(results[result.index])
+        for edge_state, new_value in zip(edge_states.values(), new_edge_states, strict=True):
+            edge_state.tensor.copy_(new_value)
+        leaves = [
+            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes) for leaf in signature.outputs
+        ]
+        return pytree.tree_unflatten(leaves, trace.convention.out_spec)
+
+    def _select_trace(self, args: tuple[Any, ...], records_gradients: bool) -> Trace:
+        """Return the trace for these arguments, after a check of its guards.
+
+        Args:
+            records_gradients: as for `_run_once`.
         """
         with self._ranks.group.report_errors():
             self.check_values()
@@ -164,46 +214,7 @@ class Parallel:
             if trace is not self._traces.first:  # `__call__` has checked the guards of the first trace
                 with self._ranks.group.report_errors():
                     trace.guards.check()
-        signature, programs = trace.signature, trace.programs
-        state_tensors, edge_states = {**self._state.shards, **trace.constants}, self._state.edge_states
-        with self._ranks.group.report_errors():
-            tensors = trace.convention.tensors(args)
-            inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
-            check_memory(inputs, (argument.name for argument, _ in signature.updates if not argument.is_state))
-        sizes = programs.find_sizes(tensors)
-        with self._ranks.group.report_errors():
-            shards = []
-            for argument in signature.arguments:
-                if argument.is_state:
-                    shards.append(state_tensors[argument.name])
-                else:
-                    tensor, is_local = inputs[argument.name], self._ranks.local_inputs
-                    shards.append(input_shard(argument, tensor, self._ranks, sizes=sizes, is_local=is_local))
-        program = programs.program_for(sizes, tensors)
-        graph = program.graph
-        updates = signature.updates
-        if not is_last and self._step is not None:
-            updates = [(argument, result) for argument, result in updates if self._step.is_accumulated(argument.name)]
-            graph = program.part({result.index for _, result in updates})
-        tensors = [*shards, *(edge_state.tensor for edge_state in edge_states.values())]
-        returned = run_rank(graph, tensors, self._ranks, draws=programs.draws)
-        result_count = len(returned) - len(edge_states)
-        returned, new_edge_states = returned[:result_count], returned[result_count:]
-        indices_in_place = {
-            result.index
-            for argument, result in updates
-            if argument.is_state and returned[result.index] is state_tensors[argument.name]
-        }
-        results = copy_overwritten(returned, state_tensors.values(), indices_in_place)
-        for argument, result in updates:
-            if result.index not in indices_in_place:
-                (state_tensors if argument.is_state else inputs)[argument.name].copy_(results[result.index])
-        for edge_state, tensor in zip(edge_states.values(), new_edge_states, strict=True):
-            edge_state.tensor.copy_(tensor)
-        leaves = [
-            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes) for leaf in signature.outputs
-        ]
-        return pytree.tree_unflatten(leaves, trace.convention.out_spec)
+        return trace
 
     @torch.no_grad()
     def check(self, *args: Any) -> int:

@@ -27,7 +27,7 @@ from spmdir.runtime.rank_state import EdgeStateShard, RankState, allocate_meta, 
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import set_up
 from spmdir.runtime.signature import Argument, Signature
-from spmdir.runtime.traces import Traced, Traces, trace_again
+from spmdir.runtime.traces import Trace, Traces, trace_again
 from spmdir.runtime.tracing import Traceable, Tracing
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
@@ -130,7 +130,7 @@ def parallelize(
     )
 
 
-def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced, ranks: Ranks) -> Traces:
+def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Trace, ranks: Ranks) -> Traces:
     """Return the traces of a program: the trace `first`, and a function that traces it again for other sizes.
 
     Without dynamic shapes, and with local inputs, there is only the first trace.
@@ -148,7 +148,7 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
     }
     copy_traceable = traceable.make_later(layouts)
 
-    def trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+    def trace(fixed: Fixed, args: tuple[Any, ...]) -> Trace:
         """Trace the program again, with the present layouts of the state. Other tensors are constants of this trace."""
         traced_again = copy_traceable()
         decided = tracing.trace("another program", traced_again, args, fixed, layouts)

@@ -1,12 +1,16 @@
 """Walk over the Python state that executed code can read, and make a guard of each value.
 
 State consists of the values that are reachable by names that the code reads: from the roots, such as a model and its
-loss, and from the globals, classes and closures of the code. Some of the guards for `self.l(x) * self.config.k`:
+loss, and from the globals, classes and closures of the code. A guard has the source of two Python expressions: `read`
+reads the present value, and `differs` is true if this value, `x`, is not the value that the trace read. Some of the
+guards for `self.l(x) * self.config.k`:
 
-    model.config     a types.SimpleNamespace
-    model.config.k   1.0
+    path             text                      variable  read                      differs
+    model.config     a types.SimpleNamespace   v4        v3['config']              type(x) is not c7
+    model.config.k   1.0                       v6        v5['k']                   x is not c8 and (… or x != c8)
 
-Values of other kinds are compared by identity, and by the parts that can be read.
+The names c7 and c8 are constants of the check. Values of other kinds are compared by identity, and by the parts that
+can be read.
 """
 
 from __future__ import annotations
@@ -77,10 +81,10 @@ class Guard:
 
     Attributes:
         path: the path of the value, such as `model.config.k`.
-        text: the value as text, such as `1.0`; equal in all processes.
-        variable: the variable of the value in the check.
-        read: the Python expression of the value, over the variables of earlier guards.
-        fails: an expression that is true if `x`, the present value, differs.
+        text: the value that the trace read, as text such as `1.0`; equal in all processes.
+        variable: the variable of the present value in the check, such as `v6`.
+        read: a Python expression for the present value, over the variables of earlier guards.
+        differs: a Python expression, true if `x`, the present value, is not the value that the trace read.
         explain: returns a text for the change to a present value, if path and texts do not describe it.
         is_shared: whether ranks with equal models have equal texts. Loaded modules of libraries may differ.
     """
@@ -89,7 +93,7 @@ class Guard:
     text: str
     variable: str
     read: str
-    fails: str
+    differs: str
     explain: Callable[[Any], str] | None = None
     is_shared: bool = True
 
@@ -102,7 +106,7 @@ class Guard:
 
 
 class StateWalk:
-    """Visits the state of code, and makes a guard of each value.
+    """Visits the state of code, and makes a guard for each value that the code can read.
 
     Attributes:
         guards: the guards, in an order in which their expressions can be evaluated.
@@ -171,7 +175,7 @@ class StateWalk:
             self.visit(sys.modules[name], f"{self._constant_name(sys.modules)}[{name!r}]", name)
 
     def visit(self, value: Any, read: str, path: str) -> None:
-        """Make the guards of a value and of all values reachable from it.
+        """Make the guards of a value and of all values that the code can reach from it.
 
         Args:
             read: the expression that reads the value in the check, such as `v3['k']`.
@@ -213,25 +217,25 @@ class StateWalk:
             self._visit_object(value, read, path)
 
     def _constant_name(self, value: Any) -> str:
-        """Return the name of a constant of the check."""
+        """Return the name, such as `c5`, of the constant of the check that holds `value`."""
         if id(value) not in self._constant_names:
             self._constant_names[id(value)] = name = f"c{len(self._constant_names)}"
             self.constants[name] = value
         return self._constant_names[id(value)]
 
-    def _add_guard(self, path: str, text: str, read: str, fails: str, explain: Any = None) -> str:
+    def _add_guard(self, path: str, text: str, read: str, differs: str, explain: Any = None) -> str:
         """Add a guard, and return the variable of its value."""
         variable = f"v{len(self.guards)}"
         is_shared = self._is_shared and explain is None
-        self.guards.append(Guard(path, text, variable, read, fails, explain, is_shared))
+        self.guards.append(Guard(path, text, variable, read, differs, explain, is_shared))
         return variable
 
-    def _bind_guard(self, value: Any, path: str, text: str, read: str, fails: str) -> str:
+    def _bind_guard(self, value: Any, path: str, text: str, read: str, differs: str) -> str:
         """Add the guard of a value, and return its variable. Later guards may refer to the value by the variable.
 
         If the value is reachable by a second path, the guard of that path requires the same object.
         """
-        variable = self._add_guard(path, text, read, fails)
+        variable = self._add_guard(path, text, read, differs)
         self._visited[id(value)] = variable, path
         self._referenced.append(value)
         if not isinstance(value, (Tensor, types.FunctionType, types.MethodType)) and type(value) not in _CONTAINERS:
@@ -251,10 +255,10 @@ class StateWalk:
         """Add a guard that a plain value has the same type and content. Identity is compared first, as it is cheap."""
         if is_simple(value):
             constant = self._constant_name(value)
-            fails = f"x is not {constant} and (type(x) is not {self._constant_name(type(value))} or x != {constant})"
+            differs = f"x is not {constant} and (type(x) is not {self._constant_name(type(value))} or x != {constant})"
         else:
-            fails = f"content(x) != {self._constant_name(content(value))}"
-        variable = self._add_guard(path, text_of(value), read, fails)
+            differs = f"content(x) != {self._constant_name(content(value))}"
+        variable = self._add_guard(path, text_of(value), read, differs)
         if table_of(value) and not is_library_class(type(value)):
             self._visit_attributes(value, variable, path)
 
@@ -263,11 +267,11 @@ class StateWalk:
         text = text_of(value)
         if id(value) in self._registered:  # a program runs on the tensor that the name has
             text = f"{text} {'with' if value.requires_grad else 'without'} a gradient"
-            fails = f"x is None or x.requires_grad is not {value.requires_grad}"
+            differs = f"x is None or x.requires_grad is not {value.requires_grad}"
         else:
-            fails = f"{self._constant_name(weakref.ref(value))}() is not x"
-            fails += "" if value.is_inference() else f" or {version_code('x')} != {version(value)}"
-        self._bind_guard(value, path, text, read, fails)
+            differs = f"{self._constant_name(weakref.ref(value))}() is not x"
+            differs += "" if value.is_inference() else f" or {version_code('x')} != {version(value)}"
+        self._bind_guard(value, path, text, read, differs)
 
     def _visit_class(self, value: type) -> None:
         """Visit the namespaces of a class and its bases, except classes in C, whose attributes cannot be set."""
@@ -301,12 +305,16 @@ class StateWalk:
 
         Ranks do not compare these guards, because the loaded parts of libraries may differ between processes.
         """
-        names, is_shared = sorted(table.keys() & self._names), self._is_shared
-        names = [name for name in names if f"{path}.{name}" not in _REPLACED_BY_COMPILE]
+        names: list[str] = []  # of the values that are compared by identity
+        is_shared = self._is_shared
         self._is_shared = False
-        for name in [name for name in names if isinstance(table[name], (types.ModuleType, *PLAIN))]:
-            self.visit(table[name], f"{read}[{name!r}]", f"{path}.{name}")
-            names.remove(name)
+        for name in sorted(table.keys() & self._names):
+            if f"{path}.{name}" in _REPLACED_BY_COMPILE:
+                continue
+            if isinstance(table[name], (types.ModuleType, *PLAIN)):
+                self.visit(table[name], f"{read}[{name!r}]", f"{path}.{name}")
+            else:
+                names.append(name)
         if names:
             values = tuple(table[name] for name in names)
             get_values = self._constant_name(lambda table: tuple(map(table.__getitem__, names)))
@@ -317,21 +325,25 @@ class StateWalk:
         self._is_shared = is_shared
 
     def _visit_function(self, value: types.FunctionType, read: str, path: str) -> None:
-        """Guard the code of a function; if the code is executed, visit its defaults and its closure.
+        """Guard the code of a function; if the trace called it, visit its defaults and its closure.
 
-        Functions of libraries are compared by identity, unless they are executed and have a closure.
+        Functions of libraries are compared by identity, unless the trace called them and they have a closure.
         """
-        if is_library_file(value.__code__.co_filename) and not (value.__closure__ and value.__code__ in self._called):
+        is_called = value.__code__ in self._called
+        reads_closure = is_called and bool(value.__closure__)
+        if is_library_file(value.__code__.co_filename) and not reads_closure:
             self._guard_identity(value, read, path)
             return
-        fails = f"{self._type_differs(value)} or x.__code__ is not {self._constant_name(value.__code__)}"
-        is_called = value.__code__ in self._called
-        parts = {name: getattr(value, name) for name in ("__defaults__", "__kwdefaults__") if is_called}
-        fails += "".join(f" or x.{name} is not None" for name, part in parts.items() if part is None)
-        variable = self._bind_guard(value, path, text_of(value), read, fails)
+        differs = f"{self._type_differs(value)} or x.__code__ is not {self._constant_name(value.__code__)}"
+        defaults: dict[str, Any] = {}
         if is_called:
-            for name in (name for name, part in parts.items() if part is not None):
-                self.visit(parts[name], f"{variable}.{name}", f"{path}.{name}")
+            defaults = {"__defaults__": value.__defaults__, "__kwdefaults__": value.__kwdefaults__}
+        differs += "".join(f" or x.{name} is not None" for name, values in defaults.items() if values is None)
+        variable = self._bind_guard(value, path, text_of(value), read, differs)
+        if is_called:
+            for name, values in defaults.items():
+                if values is not None:
+                    self.visit(values, f"{variable}.{name}", f"{path}.{name}")
             for index, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
                 content = _cell_content(cell)
                 if content is not _UNSET:
@@ -348,39 +360,37 @@ class StateWalk:
         For {"k": 1.0, "m": module}, the guard compares the keys, and both items are visited. If all items are simple,
         as in {"k": 1.0}, the guard compares the items too, and none is visited. Keys that are objects are visited.
         """
-        fails = self._type_differs(value)
+        differs = self._type_differs(value)
         if path in self._caches:  # its entries are not part of the state
-            self._bind_guard(value, path, f"a {type(value).__name__}", read, fails)
+            self._bind_guard(value, path, f"a {type(value).__name__}", read, differs)
             return
         is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
         # A subclass of dict may override the methods, so those of dict read it.
         is_dict_subclass = isinstance(value, dict) and type(value) is not dict
         keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]  # of a list or set, its elements
-        if is_dict_subclass:
-            items = [dict.get(value, key) for key in keys]
-            keys_read, items_read = "[*dict.keys(x)]", "[*dict.values(x)]"
-        elif is_dict:
-            items = [value[key] for key in keys]
-            keys_read, items_read = "[*x.keys()]", "[*x.values()]"
-        else:
-            items = [] if is_set else keys
-            keys_read, items_read = "", "[*x]"
-        are_simple = all(map(is_simple, items))
         if is_set:
-            fails += " or " + self._elements_differ(keys)
+            items, items_read = [], ""
+            differs += " or " + self._elements_differ(keys)
+        elif is_dict_subclass:
+            items, items_read = [dict.get(value, key) for key in keys], "[*dict.values(x)]"
+            differs += " or " + self._items_differ(keys, "[*dict.keys(x)]")
         elif is_dict:
-            fails += " or " + self._items_differ(keys, keys_read)
+            items, items_read = [value[key] for key in keys], "[*x.values()]"
+            differs += " or " + self._items_differ(keys, "[*x.keys()]")
         else:
-            fails += f" or len(x) != {len(items)}"
+            items, items_read = keys, "[*x]"
+            differs += f" or len(x) != {len(items)}"
+        are_simple = all(map(is_simple, items))
         if are_simple and items:
-            fails += " or " + self._items_differ(items, items_read)
-        variable = self._bind_guard(value, path, text_of(value), read, fails)
+            differs += " or " + self._items_differ(items, items_read)
+        variable = self._bind_guard(value, path, text_of(value), read, differs)
         if isinstance(value, dict) and any(map(_holds_fakes, items)):
             self.dicts[path] = value
         object_keys = [key for key in keys if not is_plain(key)] if is_set or is_dict else []
         for key in sorted(object_keys, key=text_of):
             self.visit(key, self._constant_name(key), f"{path}{{{text_of(key)}}}")
-        for index, item in enumerate(() if are_simple else items):
+        items_to_visit = [] if are_simple else items
+        for index, item in enumerate(items_to_visit):
             key = keys[index] if is_dict else index
             key_text = repr(key) if type(key) in (str, int) else self._constant_name(key)
             item_read = f"dict.get({variable}, {key_text})" if is_dict_subclass else f"{variable}[{key_text}]"
@@ -416,18 +426,30 @@ class StateWalk:
         The tables of a module, such as `_parameters`, that are empty have one guard together: they stay empty.
         """
         is_root = value is self._root
-        fails = "x is None" if is_root else self._type_differs(value)  # a sharded model is of a subclass
-        variable = self._bind_guard(value, path, "a module" if is_root else text_of(value), read, fails)
+        differs = "x is None" if is_root else self._type_differs(value)  # a sharded model is of a subclass
+        variable = self._bind_guard(value, path, "a module" if is_root else text_of(value), read, differs)
         self._visit_class(type(value))
         omitted = self._omitted if is_root else frozenset[str]()
-        reads_every, names = EVERY in self._names or has_own_lookup(type(value)), _PRIVATE | omitted
-        table = self._visit_table(vars(value), f"{variable}.__dict__", path, omitted=names, reads_every=reads_every)
-        tables = {key: vars(value)[key] for key in TABLES if key not in omitted}
-        empty = [key for key in tables if not tables[key]]
-        self._add_guard(path, f"nothing in {empty}", table, " or ".join(f"x[{key!r}]" for key in empty) or "False",
-                  lambda table: f"{path}.{next(k for k in empty if table[k])} was empty and is not")  # fmt: skip
-        for key in (key for key in tables if tables[key]):
-            self._visit_members(key, vars(value), table, path)
+        attributes = vars(value)
+        table = self._visit_table(
+            attributes,
+            f"{variable}.__dict__",
+            path,
+            omitted=_PRIVATE | omitted,
+            reads_every=EVERY in self._names or has_own_lookup(type(value)),
+        )
+        keys = [key for key in TABLES if key not in omitted]
+        empty = [key for key in keys if not attributes[key]]
+
+        def explain(table_now: Mapping[str, Any]) -> str:
+            filled = next(key for key in empty if table_now[key])
+            return f"{path}.{filled} was empty and is not"
+
+        any_filled = " or ".join(f"x[{key!r}]" for key in empty) or "False"
+        self._add_guard(path, f"nothing in {empty}", table, any_filled, explain)
+        for key in keys:
+            if attributes[key]:
+                self._visit_members(key, attributes, table, path)
 
     def _visit_members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
         """Visit the hooks, tensors or submodules of a module."""
@@ -435,8 +457,8 @@ class StateWalk:
             names = [*tables[key]]
             # Ranks compare each member by its own path, so this guard only explains changes.
             explain = functools.partial(describe_names_change, path, list, names)
-            fails = f"[*x] != {self._constant_name(names)}"
-            members = self._add_guard(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
+            differs = f"[*x] != {self._constant_name(names)}"
+            members = self._add_guard(f"{path}.{key}", str(names), f"{variable}[{key!r}]", differs, explain)
             for name, value in tables[key].items():
                 self.visit(value, f"{members}[{name!r}]", f"{path}.{name}")
             return
@@ -453,7 +475,7 @@ class StateWalk:
 
     def _visit_object(self, value: Any, read: str, path: str) -> None:
         """Guard the type of an object and visit its attributes; compare an object with hidden state by its pickle."""
-        fails, kind = self._type_differs(value), type(value)
+        differs, kind = self._type_differs(value), type(value)
         if not isinstance(value, _WITH_PARTS) and _is_opaque(value):
             if hasattr(kind, "__next__"):
                 raise UnsupportedError(
@@ -461,10 +483,11 @@ class StateWalk:
                     "between calls; use a list instead of an iterator, or keep the index in a buffer"
                 )
             self.library_values[id(value)] = value
-            fails = f"x is not {self._constant_name(value)}"
+            differs = f"x is not {self._constant_name(value)}"
             state = None if callable(value) else reduced(value)
-            fails += "" if state is None else f" or reduced(x) != {self._constant_name(state)}"
-        variable = self._bind_guard(value, path, text_of(value), read, fails)
+            if state is not None:
+                differs += f" or reduced(x) != {self._constant_name(state)}"
+        variable = self._bind_guard(value, path, text_of(value), read, differs)
         self._visit_parts(value, variable, path)
         self._visit_attributes(value, variable, path)
 
@@ -509,9 +532,9 @@ class StateWalk:
         names_of = NamesRead(self._names, self._executed, omitted=omitted, **options)
         names = names_of(table)
         keys, find_names, expected = map(self._constant_name, ([*table], names_of, names))
-        fails = f"[*x] != {keys} and {find_names}(x) != {expected}"
+        differs = f"[*x] != {keys} and {find_names}(x) != {expected}"  # comparing the keys is cheaper
         explain = functools.partial(describe_names_change, path, names_of, names)
-        variable = self._add_guard(f"{path}.__dict__", str(names), read, fails, explain)
+        variable = self._add_guard(f"{path}.__dict__", str(names), read, differs, explain)
         is_shared = self._is_shared
         for name in names:
             self._is_shared = is_shared and name in self._own_names

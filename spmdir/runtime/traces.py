@@ -16,7 +16,7 @@ from spmdir.runtime.signature import Signature
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class Traced:
+class Trace:
     """The programs of one trace on this rank.
 
     Attributes:
@@ -45,10 +45,10 @@ class Traces:
         traces: dimensions that are numbers → trace.
     """
 
-    first: Traced
+    first: Trace
     find_fixed: Callable[[tuple[Any, ...]], Fixed]
-    trace: Callable[[Fixed, tuple[Any, ...]], Traced]
-    traces: dict[Fixed, Traced]
+    trace: Callable[[Fixed, tuple[Any, ...]], Trace]
+    traces: dict[Fixed, Trace]
 
     def find_fixed_dims(self, args: tuple[Any, ...]) -> Fixed:
         """Return the dynamic dimensions that must be numbers in a call.
@@ -59,7 +59,7 @@ class Traces:
         self.first.convention.tensors(args)
         return self.find_fixed(args)
 
-    def trace_for(self, fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+    def trace_for(self, fixed: Fixed, args: tuple[Any, ...]) -> Trace:
         """Return the trace for a call, and make it if there is none; all ranks must call this.
 
         Args:
@@ -70,6 +70,6 @@ class Traces:
         return self.traces[fixed]
 
 
-def trace_again(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+def trace_again(fixed: Fixed, args: tuple[Any, ...]) -> Trace:
     """Raise AssertionError: a program with one trace is never traced again."""
     raise AssertionError("the sizes of a program without dynamic dimensions do not change")

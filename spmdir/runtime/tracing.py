@@ -42,7 +42,7 @@ from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_size
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp
 from spmdir.runtime.signature import Argument, Signature, annotate_updates, read_signature
-from spmdir.runtime.traces import Traced
+from spmdir.runtime.traces import Trace
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop import pytree
 
@@ -231,7 +231,7 @@ class Decided:
         ranks: Ranks,
         traceable: Traceable,
         constants: Mapping[str, Tensor] | None = None,
-    ) -> Traced:
+    ) -> Trace:
         """Return the trace with a program of this rank that is ready to run; all ranks must call this.
 
         Args:
@@ -255,7 +255,7 @@ class Decided:
             programs={example_sizes: program},
         )
         guards = CallGuards.of(self.capture.dry_run, traceable.program, self.setup.device)
-        return Traced(
+        return Trace(
             programs=programs,
             signature=signature,
             convention=self.capture.convention,

@@ -57,7 +57,6 @@ def check_op(
 
     Args:
         samples: calls of the op. A sample whose op fails is left out, with a note.
-
         progress: called with a description of each step, before it runs. If the worker process crashes, the report
             contains the last description.
     """

@@ -82,8 +82,9 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
     if factor.clauses and sharded.all_axes:
         others = [other for other in sharded.all_axes if other != index and other not in sharded.by_texts]
         clauses_of_others = [set(rule.factors[other].clauses) for other in others if rule.factors[other].clauses]
+        # For each other factor that a clause rewrites: the clauses that rewrite the op for both factors.
         common_clauses = [clauses.intersection(factor.clauses) for clauses in clauses_of_others]
-        if factor.rewrite and not all(common_clauses):
+        if factor.rewrite and not all(common_clauses):  # an empty set: no clause supports both
             return Obstacle("another axis shards a factor that requires a different rewrite of the op")
         if factor.alone and any(clauses.issubset(factor.alone) for clauses in common_clauses):
             return _clause_obstacle(rule, index, factor.rewrite or "", "its rewrite supports one sharded factor only")

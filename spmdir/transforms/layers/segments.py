@@ -60,7 +60,7 @@ def repeated_segments(function: FuncOp, in_flight: bool = False) -> list[list[Se
     A group is left out if outlining it would make the program longer.
 
     Args:
-        in_flight: allow values in flight between segments. Such segments cannot be functions.
+        in_flight: whether segments may start a transfer that a later segment waits for. They cannot be functions.
     """
     ops = list(function.body.block.ops)
     place = {op: index for index, op in enumerate(ops)}

@@ -66,7 +66,9 @@ def _ops_above(
 ) -> Sequence[Operation]:
     """Return the ops of the backward whose stage is `boundary` or above it, in a minimum cut.
 
-    The source of the network is the upper side, and its sink the lower one.
+    The network has a node for each op, and one for each value. The source is the upper side, and the sink the lower
+    one. An edge of `byte_size(value)` is cut if its value is sent across the boundary. An edge of infinite capacity
+    from a to b is never cut: if a is above the boundary, b is too.
     """
     source, sink = 0, 1
     number = {op: index for index, op in enumerate(parts.backward, 2)}
@@ -75,27 +77,28 @@ def _ops_above(
     for op, node in number.items():
         if op in fixed:
             edges.append((source, node, INFINITE) if fixed[op] >= boundary else (node, sink, INFINITE))
-        for operand in {source_ for value in op.operands for source_ in free_sources(value, parts.free.__contains__)}:
+        operands = {value for operand in op.operands for value in free_sources(operand, parts.free.__contains__)}
+        for operand in operands:
             is_new = operand not in value_number
-            index = value_number.setdefault(operand, len(number) + 2 + len(value_number))
+            value_node = value_number.setdefault(operand, len(number) + 2 + len(value_number))
             producer = number.get(operand.owner) if isinstance(operand.owner, Operation) else None
             if producer is not None:
                 edges.append((node, producer, INFINITE))  # gradients flow from upper to lower stages
-                edges.append((index, node, INFINITE))
+                edges.append((value_node, node, INFINITE))
                 if is_new:
-                    edges.append((producer, index, byte_size(operand)))
+                    edges.append((producer, value_node, byte_size(operand)))
                 continue
             places = forward.places(operand)
             if places is None:
                 continue
             size = byte_size(operand) if isinstance(operand, OpResult) else INFINITE  # state is not sent
             if max(places) < boundary:  # above the boundary, the value would have to be sent up
-                edges.append((node, index, INFINITE))
+                edges.append((node, value_node, INFINITE))
                 if is_new:
-                    edges.append((index, sink, size))
+                    edges.append((value_node, sink, size))
             elif min(places) >= boundary:
-                edges.append((index, node, INFINITE))
+                edges.append((value_node, node, INFINITE))
                 if is_new:
-                    edges.append((source, index, size))
+                    edges.append((source, value_node, size))
     above = minimum_cut(len(number) + 2 + len(value_number), edges, source, sink)
     return [op for op, node in number.items() if node in above]

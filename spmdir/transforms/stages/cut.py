@@ -123,19 +123,22 @@ def _update_functions(
     places = UpdatePlaces(parts, count, sum_stage, _homes(parts, stage_of))
     places.place_all()
     for stage in range(count):
-        here = [value for value, at in places.source if at == stage]
+        values_here = [value for value, user_stage in places.source if user_stage == stage]
         renamed = {value: name for value, name in names_of_sums.items() if sum_stage[value] == stage}
-        rounds = 1 + max((places.round_of(value, stage) for value in here), default=0)
+        rounds = 1 + max((places.round_of(value, stage) for value in values_here), default=0)
         for number in range(rounds):
             ops = placed_ops(places, stage, number)
             returned: list[tuple[SSAValue, str]] = []
-            for value in here:
-                is_here = places.source[value, stage] == stage and places.round_of(value, stage) == number
+            for value in values_here:
+                is_computed_here = places.source[value, stage] == stage and places.round_of(value, stage) == number
+                if not is_computed_here:
+                    continue
                 is_output = places.outputs.get(value) == stage
-                if is_here and (is_output or _is_used_elsewhere(places, value, stage, number, rounds)):
+                if is_output or _is_used_elsewhere(places, value, stage, number, rounds):
                     returned.append((value, names.of(value)))
             if number == rounds - 1:
-                returned += [(parts.updates[name], name) for name, at in sorted(places.results) if at == stage]
+                new_state = sorted(name for name, result_stage in places.results if result_stage == stage)
+                returned += [(parts.updates[name], name) for name in new_state]
             if returned or rounds > 1:  # an empty round keeps the numbers of the later ones
                 name = f"stage{stage}.update{f'.{number}' if rounds > 1 else ''}"
                 yield StageFunction(stage, "U", name, ops, returned, renamed, copies_free=False)
