@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from spmdir.core.errors import Location, SpmdirError, raise_all
-from spmdir.pipelined.actions import Action, Entry, StageMap, StepOrder, all_actions, parse_action
+from spmdir.pipelined.actions import Action, Entry, StageMap, StageMessage, StepOrder, all_actions, parse_action
 
 _MESSAGE = re.compile(r"([0-9]{1,6})(SEND|RECV)_([FB])([0-9]{1,6})")
 
@@ -278,8 +278,9 @@ def _entry(token: str, location: Location, stage_map: StageMap, split: bool) -> 
     stage, end, direction, micro = match.groups()
     sender = int(stage) if end == "SEND" else int(stage) + (-1 if direction == "F" else 1)
     backward = "I" if split else "B"
+    messages: tuple[StageMessage, ...] = ()
     if 0 <= sender < stage_map.stages:
-        action = Action(sender, "F" if direction == "F" else backward, int(micro))  # type: ignore
-        for message in stage_map.messages(action):
-            return message
+        messages = stage_map.messages(Action(sender, "F" if direction == "F" else backward, int(micro)))  # type: ignore
+    if messages:  # at most one, because each stage sends only to its neighbour
+        return messages[0]
     raise SpmdirError(f"'{token}' sends nothing to another rank; expected only messages between ranks", location)

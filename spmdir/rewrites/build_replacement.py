@@ -109,10 +109,12 @@ class Builder:
                 self.reject("the result is <{}>; expected <{}>", sharding_at(node), target)
 
     def _build(self, term: Term, value: SSAValue | None, target: Sharding | None) -> Iterator[Node]:
-        """Yield the nodes that `term` builds.
+        """Yield the nodes that `term`, a part of the right side of a rewrite, can stand for in this program.
+
+        There may be several, because the right side may leave open which dimension a collective gathers or scatters.
 
         Args:
-            value: the value of x; None in a rewrite with f.
+            value: the value that x matches; None in a rewrite of an op f.
             target: the required sharding of the result, if it is known. The nodes may have another sharding, so the
                 caller checks them.
         """
@@ -128,9 +130,9 @@ class Builder:
             yield from self._to_target(term, value, target)
         else:
             axes = self._collective_axes(term)
-            if not axes:
+            if not axes:  # the match binds no axes, so the collective moves nothing
                 yield from self._build(term.operand, value, target)
-            elif target is not None and term.operand.is_open:
+            elif target is not None and term.operand.is_open:  # the target determines the sharding of the operand
                 yield from self._backward(term, axes, value, target)
             else:
                 yield from self._forward(term, axes, value)

@@ -127,10 +127,10 @@ def variables(term: Term) -> set[str]:
 def duplicates(rewrites: Sequence[Rewrite]) -> list[ParseError]:
     """Return a located error for each rewrite with the name of an earlier one."""
     first_of_name: dict[str, Rewrite] = {}
-    return [
-        ParseError(
-            f"duplicate rewrite '{rewrite.name}', first declared at {before.location}; rename it", rewrite.location
-        )
-        for rewrite in rewrites
-        if (before := first_of_name.setdefault(rewrite.name, rewrite)) is not rewrite
-    ]
+    errors: list[ParseError] = []
+    for rewrite in rewrites:
+        first = first_of_name.setdefault(rewrite.name, rewrite)
+        if first is not rewrite:
+            message = f"duplicate rewrite '{rewrite.name}', first declared at {first.location}; rename it"
+            errors.append(ParseError(message, rewrite.location))
+    return errors

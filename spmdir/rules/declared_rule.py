@@ -81,7 +81,9 @@ class DeclaredRule(OpRule):
 
 
 def declared_rule(call: Call, rules: Rules) -> DeclaredRule:
-    """Return the rule of a local map on `call`.
+    """Return the rule of a local map on `call`: each dimension of each tensor is an unsharded factor.
+
+    The only strategies are the declared shardings of the call.
 
     Raises:
         RuleError: the call has an argument that local maps do not have.
@@ -108,18 +110,18 @@ def declared_rule(call: Call, rules: Rules) -> DeclaredRule:
         rule,
         binding,
         call.operands,
-        tuple(factor.name for factor in factors),
-        tuple(factor.size for factor in factors),
-        frozenset(),
-        operand_dims,
-        result_dims,
-        (),
-        {},
-        (),
-        {},
-        {},
-        {},
-        {},
+        names=tuple(factor.name for factor in factors),
+        sizes=tuple(factor.size for factor in factors),
+        unsharded=frozenset(),
+        operand_dims=operand_dims,
+        result_dims=result_dims,
+        shape_arguments=(),
+        windows={},
+        paddings=(),
+        halo_bytes={},
+        named={},
+        variadic={},
+        separated={},
     )
     return DeclaredRule(rule, call, binding, layout, scope_of(call, binding, layout), tuple(factors), (), rules)
 

@@ -182,7 +182,7 @@ class OpRule(RuleInstance):
 
     @cached_property
     def evaluated(self) -> OpRule:
-        """This rule, after all its conditions and expansions were evaluated to raise their errors.
+        """This rule. Its conditions and expansions are evaluated now, so their errors are raised here.
 
         Raises:
             SpmdirError: see `strategies`.

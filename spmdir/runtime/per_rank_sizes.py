@@ -50,8 +50,8 @@ _DISTANCES = (1, -1, 2, -2, 3, -3)
 def allow_different_sizes(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
     """Return a pipeline that decides an imported program for ranks with different sizes.
 
-    In such a program, values with symbolic sizes are not sent along the axes of the batch. Otherwise the search may
-    send token ids, if the gradient of their embedding is larger.
+    Along the axes of the batch, values with symbolic sizes must not be sent, because their sizes differ between ranks.
+    Without the option, the search may gather token ids, if a reduction of the embedding's gradient is more expensive.
     """
     function = ir.main_function(imported)
     inputs = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) == "input"]

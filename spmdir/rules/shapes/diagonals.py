@@ -52,7 +52,7 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
     """
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:
-        layout.fail("a tensor without dimensions is not a diagonal")
+        layout.fail("a tensor without dimensions has no diagonal; expected one or more dimensions")
     diagonal_dims = [layout.dimension(name, len(dims) + 1) for name in (dim1, dim2)]
     size = shape[-1] + abs(layout.integers(offset)[0])
     return _unfolded(layout, dims, dict.fromkeys(diagonal_dims, size))

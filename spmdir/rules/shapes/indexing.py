@@ -33,9 +33,10 @@ def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
 
 
 def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions of `operand` with the one of `argument` replaced by those of an index, `*i`.
+    """Return the dimensions of `operand`, where the dimension `argument` is replaced by those of the index, `*i`.
 
-    A scalar has no dimensions afterwards either.
+    For `index_select(x, dim=1, index)` with dimensions [a, b, c] of x and [i] of the index, they are [a, i, c].
+    A scalar has no dimensions.
     """
     dims = list(layout.dims(operand))
     if not dims:

@@ -8,7 +8,7 @@ last stage sums `b`, and the update adds the two sums, once a step:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, FunctionType
 from xdsl.dialects.func import FuncOp
@@ -90,43 +90,51 @@ def _is_linear(op: Operation) -> bool:
 
 
 def _split(function: FuncOp, name: str, value: SSAValue, chain: list[Operation], terms: list[SSAValue]) -> None:
-    """Add a sum for each term but the first, and replace the old sum by the total in the update."""
+    """Replace the sum of a gradient by one sum for each term of the gradient.
+
+    The first sum keeps its argument and name. The others get new arguments, such as `gradients.tied1.wte.weight`.
+    In the update, the total of all sums replaces the old sum.
+
+    Args:
+        name: the name of the old sum, such as `gradients.wte.weight`.
+        value: the new value of the old sum: the result of an addition of its argument and the gradient.
+        chain: the linear ops between the terms and this addition, the last one first. They are applied to each term.
+        terms: the values whose sum is the gradient.
+    """
     assert isinstance(value, OpResult)
     add, block, names = value.op, function.body.block, Names(function.body.block)
+
+    def insert_copy(op: Operation, operands: Sequence[SSAValue], suffix: str) -> SSAValue:
+        """Insert a copy of `op` with other operands before the old addition, and return its result."""
+        copy = op.clone()
+        copy.operands = operands
+        copy.location = op.location
+        Rewriter.insert_op(copy, InsertPoint.before(add))
+        names.assign_name(copy.results[0], op.results[0], suffix)
+        return copy.results[0]
+
     old_argument = next(operand for operand in add.operands if signature_of(function, operand) == name)
+    arguments: list[SSAValue] = [old_argument]
+    for number in range(1, len(terms)):
+        sum_name = f"gradients.tied{number}.{name.partition('.')[2]}"
+        argument = block.insert_arg(old_argument.type, len(block.args))
+        keep_name(argument, sum_name)
+        _append(function, "arg_attrs", signature_attrs(sum_name, "input", sharding_of(old_argument), argument))
+        arguments.append(argument)
     sums: list[SSAValue] = []
-    for number, term in enumerate(terms):
-        argument, sum_name = old_argument, name
-        if number:
-            sum_name = f"gradients.tied{number}.{name.partition('.')[2]}"
-            argument = block.insert_arg(old_argument.type, len(block.args))
-            keep_name(argument, sum_name)
-            _append(function, "arg_attrs", signature_attrs(sum_name, "input", sharding_of(old_argument), argument))
-        current = term
-        for op in [*reversed(chain), add]:
-            mapping = {op.operands[0]: current} if op is not add else {}
-            copy = op.clone()
-            copy.operands = [mapping.get(operand, operand) for operand in op.operands]
-            if op is add:
-                copy.operands = [argument if operand is old_argument else current for operand in op.operands]
-            copy.location = op.location
-            Rewriter.insert_op(copy, InsertPoint.before(add))
-            names.assign_name(copy.results[0], op.results[0], f"tied{number}")
-            current = copy.results[0]
-        sums.append(current)
+    for number, (term, argument) in enumerate(zip(terms, arguments, strict=True)):
+        addend = term
+        for op in reversed(chain):
+            addend = insert_copy(op, [addend], f"tied{number}")
+        operands = [argument if operand is old_argument else addend for operand in add.operands]
+        sums.append(insert_copy(add, operands, f"tied{number}"))
     total = sums[0]
     for other in sums[1:]:
-        added = add.clone()
-        added.operands = [total, other]
-        added.location = add.location
-        Rewriter.insert_op(added, InsertPoint.before(add))
-        names.assign_name(added.results[0], value, "total")
-        total = added.results[0]
+        total = insert_copy(add, [total, other], "total")
     value.replace_all_uses_with(total)
     end = ir.terminator(function)
     end.operands = [*end.operands, *sums]
-    arguments = list(block.args)[-(len(sums) - 1) :]
-    for sum_value, argument in zip(sums, [old_argument, *arguments], strict=True):
+    for sum_value, argument in zip(sums, arguments, strict=True):
         sum_name = name if argument is old_argument else name_of(argument)
         _append(function, "res_attrs", signature_attrs(sum_name, "output", sharding_of(sum_value)))
     function.properties["function_type"] = FunctionType.from_lists(
