@@ -90,7 +90,7 @@ def _stage_limits(function: FuncOp) -> Iterator[tuple[str, str]]:
 
 
 def _op_limits(op: ValueOp) -> Iterator[tuple[str, str]]:
-    """Yield the limits of an op and of its results, as `_stage_limits` does."""
+    """Yield (last stage that allows it, description) for an op and its results."""
     for result, meta in zip(op.results, op.metas, strict=True):
         if meta is not None:
             yield from _value_limits(result)
@@ -101,7 +101,7 @@ def _op_limits(op: ValueOp) -> Iterator[tuple[str, str]]:
 
 
 def _value_limits(value: SSAValue) -> Iterator[tuple[str, str]]:
-    """Yield the limit of a value without a decided sharding, as `_stage_limits` does."""
+    """Yield (last stage that allows it, description) for a value whose sharding is not decided."""
     sharding = sharding_of(value)
     if sharding is None or sharding.open_axes:
         yield "imported", f"{text_name(value)} has {f'the sharding <{sharding}>' if sharding else 'no sharding'}"

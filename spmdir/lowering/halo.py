@@ -34,7 +34,11 @@ class Line:
 
 
 def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName) -> Line:
-    """Return the line of `rank` for a dimension that `axes` shard, outermost first."""
+    """Return the ranks that hold the chunks of one dimension, with the two neighbours of `rank` among them.
+
+    Args:
+        axes: the axes that shard the dimension, outermost first.
+    """
     axes = tuple(axis for axis in axes if mesh.sizes[axis] > 1)
     ranks_in_line, refined_mesh = mesh.group(rank, axes), mesh.refine(axes)
     parts = {part for axis in axes for part in refined_mesh.parts(axis)}

@@ -279,9 +279,11 @@ def check_memory(tensors: Mapping[str, torch.Tensor], mutated: Iterable[str]) ->
     """Raise SpmdirError if a mutated tensor shares memory with another. The trace assumed separate memory."""
     for name in mutated:
         layout = layout_of(tensors[name]) if name in tensors else None
+        if layout is None:
+            continue
         for other_name, tensor in tensors.items():
-            other_layout = layout_of(tensor) if other_name != name and layout else None
-            if layout and other_layout and other_layout.storage == layout.storage and layout.overlaps(other_layout):
+            other_layout = None if other_name == name else layout_of(tensor)
+            if other_layout and other_layout.storage == layout.storage and layout.overlaps(other_layout):
                 raise SpmdirError(
                     f"'{name}', which the program writes to, shares memory with '{other_name}'; expected separate "
                     "memory, as in the trace: pass a clone"

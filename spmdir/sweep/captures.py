@@ -116,10 +116,11 @@ def _capture_marked(workload: Workload, options: CaptureOptions) -> Captured:
     plan = ShardingPlan(activations={name: Activation(outputs=outputs) for name, outputs in marks.items()})
     with constrained_activations(step.model, plan):
         capture = capture_step(step.micro_step, state, batch, torch.device("cpu"))
-    keys = [key for key, part in state.items() for _ in pytree.tree_leaves(part)]
-    outputs = len(capture.outputs)
-    accumulated = [outputs + index for index, key in enumerate(keys) if step.is_accumulated(key)]
-    return Captured(capture, places, frozenset([*range(outputs), *accumulated]))
+    # The results of the trace are the outputs, then the new value of each tensor of the state.
+    output_count = len(capture.outputs)
+    key_of_tensor = [key for key, part in state.items() for _ in pytree.tree_leaves(part)]
+    accumulated = [output_count + index for index, key in enumerate(key_of_tensor) if step.is_accumulated(key)]
+    return Captured(capture, places, frozenset([*range(output_count), *accumulated]))
 
 
 def _constrained_places(model: nn.Module) -> tuple[Place, ...]:

@@ -56,6 +56,8 @@ def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, 
 def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     """Return the dimensions after padding. Padded dimensions of `operand` are separate, those of the result unsharded.
 
+    With the padding (1, 2) of the last dimension, [a, b] becomes [a, w1]; w1 is unsharded and has 3 more elements.
+
     Args:
         argument: the argument with (before, after) for each padded dimension, last dimension first.
     """
