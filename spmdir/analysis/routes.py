@@ -27,7 +27,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_type, sharding_of
 
 ROUTE, SORT, UNSORT = "experts.route", "experts.sort_rows", "experts.unsort_rows"
-TO_SOURCES = "experts.to_sources"
+TO_SOURCES, REGROUP = ("experts.to_sources", "experts.to_slots"), "experts.regroup"
 
 Routes = frozenset[SSAValue]
 """A set of routes, each as the first result of its `experts.route` op. A function argument has no known route."""
@@ -58,15 +58,19 @@ def mixing_ops(block: Block) -> frozenset[Operation]:
     """Return the ops whose operands may have rows of several routes; none if the block has fewer than two routes."""
     if not any(op.name == ROUTE for op in block.ops):
         return frozenset()
+    routes = routes_of_values(block)
+    return frozenset(
+        op for op in block.ops if len(frozenset().union(*(routes.get(operand, NONE) for operand in _combined(op)))) > 1
+    )
+
+
+def routes_of_values(block: Block) -> dict[SSAValue, Routes]:
+    """Return value → its routes, for each result of an op."""
     routes: dict[SSAValue, Routes] = {}
-    mixing = []
     for op in block.ops:
         result_routes = _routes_of_results(op, routes)
         routes.update((result, result_routes) for result in op.results)
-        combined = _combined(op)
-        if len(frozenset().union(*(routes.get(operand, NONE) for operand in combined))) > 1:
-            mixing.append(op)
-    return frozenset(mixing)
+    return routes
 
 
 def _combined(op: Operation) -> Iterable[SSAValue]:
@@ -104,11 +108,9 @@ def check_routed_annotations(function: FuncOp) -> None:
                 "or P for arguments and results: leave it to the search, or give it to rows inside the program",
                 location_of(function),
             )
-    routes: dict[SSAValue, Routes] = {}
+    routes = routes_of_values(function.body.block)
     for op in function.body.block.ops:
-        result_routes = _routes_of_results(op, routes)
-        routes.update((result, result_routes) for result in op.results)
-        for sharding in op.shardings if isinstance(op, AtenOp) and not result_routes else ():
+        for sharding in op.shardings if isinstance(op, AtenOp) and not routes[op.results[0]] else ():
             if placement := _routed_placement(sharding):
                 raise ShardingError(
                     f"'{op.name}' gives {placement}, but its operands are not rows in the order of an experts.route; "
@@ -157,7 +159,7 @@ def dispatched_dim(value: SSAValue) -> int | None:
     exchange = owner.start if isinstance(owner, WaitOp) else owner
     if isinstance(exchange, RowsExchangeOp) and sharding_of(value) is None:
         return next((dispatched_dim(use.operation.results[0]) for use in value.uses if use.operation.results), None)
-    if isinstance(owner, AtenOp) and owner.name == TO_SOURCES:
+    if isinstance(owner, AtenOp) and owner.name in TO_SOURCES:
         return dispatched_dim(owner.operands[0])
     sharding = sharding_of(value)
     return next((p.dim for _, p in sharding.entries if p.varies), None) if sharding is not None else None

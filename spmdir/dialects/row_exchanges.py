@@ -92,6 +92,19 @@ class RowsExchangeOp(ExpertExchangeOp):
             raise VerifyException(f"exchanges {rows} for {result}; expected rows of equal shapes")
 
 
+class SlotsExchangeOp(ExpertExchangeOp):
+    """Base class of the exchange of slots and of its start."""
+
+    def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless the operand and the result have one type, whose rows the ranks divide."""
+        self.check_value_counts(1, 1)
+        super().check_form(mesh)
+        count, meta = mesh.group_size(self.axes), self.operand_metas[0]
+        if meta is None or not meta.rank or (meta.shape[0] != DYNAMIC and meta.shape[0] % count):
+            raise VerifyException(f"exchanges {meta}; expected rows that {count} ranks divide evenly")
+        self.check_result_types(self.operand_metas)
+
+
 @irdl_op_definition
 class ExchangeCountsOp(CountsExchangeOp):
     """`exchange_counts %counts on [ep]`: send each rank the counts of its experts: [E] → [ranks, E / ranks]."""
@@ -108,6 +121,21 @@ class ExchangeRowsOp(RowsExchangeOp):
     """
 
     name = "spmd.exchange_rows"
+
+
+@irdl_op_definition
+class ExchangeSlotsOp(SlotsExchangeOp):
+    """`exchange_slots %slots on [ep]`: send each rank an equal part of the rows. Received parts are in rank order."""
+
+    name = "spmd.exchange_slots"
+
+
+@irdl_op_definition
+class ExchangeSlotsStartOp(SlotsExchangeOp):
+    """`exchange_slots_start %slots on [ep]`: start an `exchange_slots`."""
+
+    name = "spmd.exchange_slots_start"
+    IS_START: ClassVar[bool] = True
 
 
 @irdl_op_definition
@@ -129,13 +157,52 @@ class ExchangeRowsStartOp(RowsExchangeOp):
 EXCHANGE_STARTS: dict[type[ExpertExchangeOp], type[ExpertExchangeOp]] = {
     ExchangeCountsOp: ExchangeCountsStartOp,
     ExchangeRowsOp: ExchangeRowsStartOp,
+    ExchangeSlotsOp: ExchangeSlotsStartOp,
 }
 """Op class → class of the op that starts the exchange."""
 
-EXPERT_CLASSES: dict[str, type[LocalFormOp]] = {op.name: op for pair in EXCHANGE_STARTS.items() for op in pair}
+
+@irdl_op_definition
+class CheckCapacityOp(LocalFormOp):
+    """`check_capacity %counts capacity 12`: the counts. If one exceeds the capacity, the program fails at its end.
+
+    All ranks then raise an error, if only one of them has more rows than that for an expert.
+    """
+
+    name = "spmd.check_capacity"
+    PARENTHESISED: ClassVar[bool] = False
+    CLAUSES: ClassVar = (("capacity", "capacity"),)
+
+    @property
+    def capacity(self) -> int:
+        """Return the largest number of rows of an expert."""
+        return self.argument["capacity"]  # type: ignore  # verified
+
+    def check_form(self, mesh: Mesh) -> None:
+        """Raise SpmdirError unless the operand and the result are equal vectors, and the capacity is positive."""
+        self.check_value_counts(1, 1)
+        self.check_argument_names("capacity")
+        capacity = self.argument.get("capacity")
+        if type(capacity) is not int or capacity < 1:
+            raise VerifyException(f"has capacity {capacity!r}; expected a positive integer")
+        self.check_result_types(self.operand_metas)
+
+
+EXPERT_CLASSES: dict[str, type[LocalFormOp]] = {
+    op.name: op for op in (*EXCHANGE_STARTS, *EXCHANGE_STARTS.values(), CheckCapacityOp)
+}
 """Name of an op → its class."""
 
 
 def is_exchange_start(op: Operation) -> bool:
     """Return whether an op starts an exchange of rows, and so ends the first part of its local form."""
     return isinstance(op, ExpertExchangeOp) and op.IS_START
+
+
+def host_reads_counts(op: CountsExchangeOp) -> bool:
+    """Return whether an exchange of rows takes the exchanged counts, which the host then reads."""
+    (result,) = op.results
+    waits = [use.operation for use in result.uses if op.IS_START]
+    values = [wait.results[0] for wait in waits] if op.IS_START else [result]
+    users = [use.operation for value in values for use in value.uses]
+    return any(isinstance(user, RowsExchangeOp) for user in users)

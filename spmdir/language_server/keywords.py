@@ -13,18 +13,21 @@ CLAUSES = ("after", "before", "dim", "fill", "from", "on", "op", "steps", "strea
 TAILS = ("needs", "of", "intra", "loc")
 """The keywords after ops and meshes."""
 
-COLLECTIVES = (*(spec.name for spec in SHIPPED), "halo", "halo_reduce", "rotate", "exchange_counts", "exchange_rows")
+COLLECTIVES = (
+    *(spec.name for spec in SHIPPED), "halo", "halo_reduce", "rotate", "exchange_counts", "exchange_rows",
+    "exchange_slots",
+)  # fmt: skip
 """The collectives and local steps of `spmd`. Asynchronous forms end in `_start`."""
 
 OTHER_OPS = (
-    "assemble", "choose", "combine", "constant", "constraint", "finish", "identity", "local_index", "mesh",
-    "offload", "pack", "pipeline", "positions", "reload", "reshard", "size", "sizes", "wait",
+    "assemble", "check_capacity", "choose", "combine", "constant", "constraint", "finish", "identity", "local_index",
+    "mesh", "offload", "pack", "pipeline", "positions", "reload", "reshard", "size", "sizes", "wait",
 )  # fmt: skip
 """The other ops of `spmd`."""
 
 PLACEMENTS = (
-    "R", "S", "P", "Arrivals", "Cyclic", "Grouped", "Home", "LocalCounts", "LocalOrder", "Masked", "Norm", "Padded",
-    "Quantised", "Ragged", "Shadow", "Strided", "ZigZag",
+    "R", "S", "P", "Arrivals", "Cleared", "Cyclic", "Grouped", "Home", "LocalCounts", "LocalOrder", "Masked", "Norm",
+    "Padded", "Quantised", "Ragged", "Shadow", "Slots", "Strided", "ZigZag",
 )  # fmt: skip
 """The placements of spmdir, except `?`."""
 

@@ -33,7 +33,13 @@ from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring_ops import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
-from spmdir.dialects.row_exchanges import ExpertExchangeOp
+from spmdir.dialects.row_exchanges import (
+    CheckCapacityOp,
+    CountsExchangeOp,
+    ExpertExchangeOp,
+    SlotsExchangeOp,
+    host_reads_counts,
+)
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.spmd import ConstantOp
@@ -161,6 +167,7 @@ class _Emitter:
         rejected_nodes: nodes that other ranks use, but not this one. They are erased at the end if nothing uses them.
         random_nodes: nodes that draw random numbers. All ranks draw them, so they are never erased.
         calls_of_state: key of a call for a sent state → its node, see `call_once`.
+        exceeding: counts of rows → the number of rows beyond the capacity of their expert, and the capacity.
         meta: the metadata for the nodes of the current op.
         calls: the torch calls of `aten` ops.
         recordings: key of a collective → its nodes, for equal collectives.
@@ -189,6 +196,7 @@ class _Emitter:
         self.rejected_nodes: list[fx.Node] = []
         self.random_nodes: set[fx.Node] = set()
         self.calls_of_state: dict[object, fx.Node] = {}
+        self.exceeding: dict[fx.Node, tuple[fx.Node, int]] = {}
         self.meta: dict[str, Any] = {}
         self.calls = TorchCalls(self.evaluate, self.device)
         self.recordings: dict[object, Recording] = {}
@@ -215,6 +223,8 @@ class _Emitter:
             if isinstance(op, ValueOp):
                 with errors_at(op):
                     self.emit_op(op)
+        group = self.group_name(self.mesh.axis_names) if self.exceeding and self.mesh.world_size > 1 else None
+        exchange_rows.require_capacity(self.call, self.exceeding.values(), group)
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
         if self.rejected_nodes:
             results = (node for node in self.graph.nodes if node.target is operator.getitem)
@@ -435,14 +445,24 @@ class _Emitter:
         """
         group, size = exchange_rows.exchange_group(self.mesh, op, self.group_name)
         first, *counts = map(self.node, op.operands)
-        if not counts:
-            wait = exchange_rows.exchange_counts(self.call, group, size, first)
+        meta = meta_of(op.operands[0].type)
+        assert meta is not None
+        dtype = TORCH_DTYPES[meta.dtype]
+        if isinstance(op, CountsExchangeOp):
+            wait = exchange_rows.exchange_counts(self.call, group, size, first, host_reads_counts(op))
+        elif isinstance(op, SlotsExchangeOp):
+            wait = exchange_rows.exchange_slots(self.call, group, size, first, meta.shape[1:], dtype)
         else:
-            meta = meta_of(op.operands[0].type)
-            assert meta is not None
-            once, dtype = partial(self.call_once, ("counts", group)), TORCH_DTYPES[meta.dtype]
+            once = partial(self.call_once, ("counts", group))
             wait = exchange_rows.exchange_rows(self.call, once, group, size, first, dtype, *counts)
         return [lambda: [wait()]] if op.IS_START else [wait()]
+
+    def emit_check_capacity(self, op: Any) -> Sequence[Any]:
+        """Return the counts, and record the number of rows beyond the capacity, for an error at the end."""
+        counts = self.node(op.operands[0])
+        if counts not in self.exceeding:
+            self.exceeding[counts] = exchange_rows.count_exceeding(self.call, counts, op.capacity), op.capacity
+        return [counts]
 
     def emit_host_copy(self, op: Any) -> Sequence[Any]:
         """Emit a copy to or from host memory; for a start, return the function that waits for it."""
@@ -517,6 +537,7 @@ _EMITTERS = (
     (HaloExchangeOp, _Emitter.emit_halo),
     (RotationOp, _Emitter.emit_rotate),
     (ExpertExchangeOp, _Emitter.emit_expert_exchange),
+    (CheckCapacityOp, _Emitter.emit_check_capacity),
     (HostCopyOp, _Emitter.emit_host_copy),
     (AssembleOp, _Emitter.emit_assemble),
     (ChooseOp, _Emitter.emit_choose),

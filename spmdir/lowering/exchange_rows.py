@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.fx import Node
@@ -25,16 +27,18 @@ def host_list(counts: Tensor) -> list[int]:
     return counts.tolist()
 
 
-def exchange_counts(emit: Emit, group: str, size: int, counts: Node) -> Arrive:
+def exchange_counts(emit: Emit, group: str, size: int, counts: Node, is_read: bool) -> Arrive:
     """Send each rank the counts of its experts.
 
-    Returns: a function that emits the wait for the counts of this rank's experts on each rank, in the memory of the
-    host: [E] → [size, E / size].
+    Args:
+        is_read: whether the host reads the counts.
+
+    Returns: a function that emits the wait for the counts of this rank's experts on each rank: [E] → [size, E / size].
     """
     matrix = emit(aten.reshape.default, counts, [size, -1])
     ones = [1] * size
     started = emit(functional.all_to_all_single.default, matrix, ones, ones, group)
-    return lambda: emit(host_copy, emit(WAIT, started))
+    return lambda: emit(host_copy, emit(WAIT, started)) if is_read else emit(WAIT, started)
 
 
 def exchange_rows(
@@ -59,6 +63,35 @@ def exchange_rows(
     rows = emit(aten.contiguous.default, rows)
     started = emit(functional.all_to_all_single.default, rows, receives, sends, group)
     return lambda: unpack(emit(WAIT, started))
+
+
+def exchange_slots(
+    emit: Emit, group: str, size: int, rows: Node, row_shape: tuple[int, ...], dtype: torch.dtype
+) -> Arrive:
+    """Send each rank an equal part of the rows: [rows, *row_shape]. Returns a function as that of `exchange_rows`."""
+    rows, unpack = view_as_sendable(emit, emit(aten.reshape.default, rows, [size, -1, *row_shape]), dtype)
+    rows, ones = emit(aten.contiguous.default, rows), [1] * size
+    started = emit(functional.all_to_all_single.default, rows, ones, ones, group)
+    return lambda: emit(aten.reshape.default, unpack(emit(WAIT, started)), [-1, *row_shape])
+
+
+def count_exceeding(emit: Emit, counts: Node, capacity: int) -> Node:
+    """Return the number of rows beyond the capacity of their expert, as a tensor of one element."""
+    exceeding = emit(aten.clamp.default, emit(aten.sub.Tensor, counts, capacity), 0)
+    return emit(aten.sum.dim_IntList, exceeding, [0], True)
+
+
+def require_capacity(emit: Emit, exceeding: Iterable[tuple[Node, int]], group: str | None) -> None:
+    """Emit an error on all ranks if rows exceed the capacity of an expert on any rank.
+
+    Args:
+        exceeding: for each check, the number of rows beyond the capacity, and the capacity.
+        group: the name of the group of all ranks; None if there is one rank.
+    """
+    for number, capacity in exceeding:
+        if group is not None:
+            number = emit(WAIT, emit(functional.all_reduce.default, number, "sum", group))
+        emit(torch.ops.experts.require_capacity.default, number, capacity)
 
 
 def exchange_group(mesh: Mesh, op: ExpertExchangeOp, group_name: GroupName) -> tuple[str, int]:

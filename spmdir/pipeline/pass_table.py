@@ -21,6 +21,7 @@ PASSES: PassTable = {
     "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
     "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
     "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
+    "pad-rows": "spmdir.passes.pad_rows:PadRowsPass",
     "split-matmul": "spmdir.passes.split_matmul:SplitMatmulPass",
     "cut-stages": "spmdir.passes.cut_stages:CutStagesPass",
     "split-backward": "spmdir.passes.split_backward:SplitBackwardPass",

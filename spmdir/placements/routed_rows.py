@@ -65,6 +65,35 @@ class Grouped(RoutedPlacement):
 
 
 @attrs.frozen
+class Slots(RoutedPlacement):
+    """As `Grouped`, but with a fixed number of slots for the rows from each rank for each expert.
+
+    Slots without a row are padding, whose elements are unspecified. So only ops that keep rows apart use the placement.
+    """
+
+    text: ClassVar[str] = "Slots({dim})"
+    offered: ClassVar[bool] = False
+    is_searched: ClassVar[bool] = False
+    varies: ClassVar[bool] = True
+    nests_as_mesh: ClassVar[bool] = True
+    has_void_rows: ClassVar[bool] = True
+    dim: int
+
+
+@attrs.frozen
+class Cleared(RoutedPlacement):
+    """As `Slots`, but with zeros as padding. Strategies in text may sum over such rows."""
+
+    text: ClassVar[str] = "Cleared({dim})"
+    offered: ClassVar[bool] = False
+    is_searched: ClassVar[bool] = False
+    varies: ClassVar[bool] = True
+    nests_as_mesh: ClassVar[bool] = True
+    is_opaque: ClassVar[bool] = True
+    dim: int
+
+
+@attrs.frozen
 class LocalOrder(RoutedPlacement):
     """A rank has the order of the rows of its own tokens, as indices of these rows."""
 

@@ -281,13 +281,14 @@ def inner_terms(op: str, size: float, ranks: int, nodes: int, topology: Topology
     """Return the terms of an op that occurs only inside local forms, not in reshards.
 
     Args:
-        op: `spmd.halo`, `spmd.halo_reduce`, `spmd.rotate`, `spmd.exchange_rows` or `spmd.exchange_counts`.
+        op: `spmd.halo`, `spmd.halo_reduce`, `spmd.rotate`, `spmd.exchange_rows`, `spmd.exchange_slots` or
+            `spmd.exchange_counts`.
         size: bytes that a rank sends; if it sends rows, with a balanced router.
         ranks, nodes: of a group.
     """
     if op == "spmd.exchange_rows":
         size *= topology.imbalance
-    traffic = _TO_EXPERTS if op in ("spmd.exchange_rows", "spmd.exchange_counts") else _TO_NEIGHBOURS
+    traffic = _TO_EXPERTS if op.startswith("spmd.exchange_") else _TO_NEIGHBOURS
     inner = terms(traffic, Sizes(ranks, size, size), nodes, topology)
     if op != "spmd.exchange_counts" or ranks == 1:
         return inner

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from spmdir.core.errors import UnsupportedError
+
 LIBRARY = torch.library.Library("experts", "DEF")
 
 _KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -89,7 +91,7 @@ def grouped_outer(left: Tensor, right: Tensor, counts: Tensor, experts: int, fir
     return result
 
 
-def regroup(rows: Tensor, counts: Tensor, arrivals: Tensor) -> Tensor:
+def regroup(rows: Tensor, counts: Tensor, arrivals: Tensor, capacity: int = 0) -> Tensor:
     """Return a copy of the rows. On ranks, rows move between the ranks of their tokens and those of their experts."""
     return rows.clone()
 
@@ -106,6 +108,93 @@ def from_sources(rows: Tensor, arrivals: Tensor) -> Tensor:
 def to_sources(rows: Tensor, arrivals: Tensor) -> Tensor:
     """Order rows by source rank, then by expert: the inverse of `from_sources`."""
     return torch.cat(_blocks(rows, arrivals.T.tolist()))
+
+
+def pad_rows(rows: Tensor, counts: Tensor, capacity: int) -> Tensor:
+    """Give each expert `capacity` slots for its rows: [t, …] → [experts · capacity, …]. Empty slots are zero.
+
+    Rows beyond the capacity are left out.
+
+    Args:
+        counts: the number of rows of each expert, in the order of the rows.
+    """
+    expert, position = _places(len(rows), counts)
+    # Rows beyond the capacity go to one more slot at the end.
+    slots = torch.where(position < capacity, expert * capacity + position, len(counts) * capacity)
+    result = rows.new_zeros(len(counts) * capacity + 1, *rows.shape[1:])
+    result[slots] = rows
+    return result[:-1]
+
+
+def unpad_rows(slots: Tensor, counts: Tensor, capacity: int, size: int) -> Tensor:
+    """Return the rows that `pad_rows` has put into slots: [experts · capacity, …] → [size, …].
+
+    Rows beyond the capacity are zero.
+    """
+    expert, position = _places(size, counts)
+    rows = slots[expert * capacity + position.clamp(max=capacity - 1)]
+    return rows * (position < capacity).reshape(-1, *[1] * (rows.dim() - 1))
+
+
+def _places(size: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the expert of each row, and its position among the rows of this expert."""
+    ends, index = counts.cumsum(0), torch.arange(size, device=counts.device)
+    expert = torch.searchsorted(ends, index, right=True).clamp(max=len(counts) - 1)
+    return expert, index - (ends - counts)[expert]
+
+
+def from_slots(slots: Tensor, arrivals: Tensor) -> Tensor:
+    """Order received slots by expert, then by source rank. They arrive ordered by source rank, then by expert.
+
+    Args:
+        arrivals: [sources, experts]; only its shape is used.
+    """
+    return slots.reshape(*arrivals.shape, -1, *slots.shape[1:]).transpose(0, 1).reshape(slots.shape)
+
+
+def to_slots(slots: Tensor, arrivals: Tensor, size: int) -> Tensor:
+    """Order `size` slots by source rank, then by expert: the inverse of `from_slots`."""
+    return from_slots(slots, arrivals.T)
+
+
+def clear(rows: Tensor, arrivals: Tensor) -> Tensor:
+    """Return a copy of the rows. On ranks with empty slots, these become zero."""
+    return rows.clone()
+
+
+def clear_slots(slots: Tensor, arrivals: Tensor) -> Tensor:
+    """Set the empty slots to zero.
+
+    Args:
+        slots: [experts · sources · capacity, …].
+        arrivals: [sources, experts], the number of rows.
+    """
+    capacity = len(slots) // max(arrivals.numel(), 1)
+    is_row = torch.arange(capacity, device=slots.device) < arrivals.to(slots.device).T.reshape(-1, 1)
+    return torch.where(is_row.reshape(-1, *[1] * (slots.dim() - 1)), slots, slots.new_zeros(()))
+
+
+def slots_mm(slots: Tensor, weights: Tensor) -> Tensor:
+    """Multiply equally many slots of each expert by the weight of the expert: [t, k], [g, k, n] → [t, n]."""
+    number = max(len(weights), 1)
+    return torch.bmm(slots.reshape(number, -1, slots.shape[1]), weights).reshape(len(slots), weights.shape[2])
+
+
+def slots_outer(left: Tensor, right: Tensor, experts: int) -> Tensor:
+    """Return for each expert the sum over its slots of the products leftᵀ·right: [t, m], [t, n] → [experts, m, n]."""
+    left, right = (x.reshape(experts, -1, x.shape[1]) for x in (left, right))
+    return torch.bmm(left.transpose(1, 2), right)
+
+
+def require_capacity(exceeding: Tensor, capacity: int) -> None:
+    """Raise SpmdirError if rows exceed the capacity of their expert, and set their number to zero."""
+    number = int(exceeding)
+    exceeding.zero_()
+    if number:
+        raise UnsupportedError(
+            f"{number} rows exceed the capacity of {capacity} rows for each expert and rank; expected none, since they "
+            "were dropped: load a checkpoint, and increase `capacity` of pad-rows or remove the pass"
+        )
 
 
 def _blocks(rows: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -141,8 +230,32 @@ def _fake_grouped_outer(left: Tensor, right: Tensor, counts: Tensor, experts: in
     return left.new_empty([experts, left.shape[1], right.shape[1]])
 
 
-def _fake_rows(rows: Tensor, *counts: Tensor) -> Tensor:
+def _fake_rows(rows: Tensor, *counts: Tensor, capacity: int = 0) -> Tensor:
     return torch.empty_like(rows)
+
+
+def _fake_pad_rows(rows: Tensor, counts: Tensor, capacity: int) -> Tensor:
+    return rows.new_empty([counts.shape[0] * capacity, *rows.shape[1:]])
+
+
+def _fake_unpad_rows(slots: Tensor, counts: Tensor, capacity: int, size: int) -> Tensor:
+    return slots.new_empty([size, *slots.shape[1:]])
+
+
+def _fake_to_slots(slots: Tensor, arrivals: Tensor, size: int) -> Tensor:
+    return slots.new_empty([size, *slots.shape[1:]])
+
+
+def _fake_slots_mm(slots: Tensor, weights: Tensor) -> Tensor:
+    return slots.new_empty([slots.shape[0], weights.shape[2]])
+
+
+def _fake_slots_outer(left: Tensor, right: Tensor, experts: int) -> Tensor:
+    return left.new_empty([experts, left.shape[1], right.shape[1]])
+
+
+def _fake_require_capacity(exceeding: Tensor, capacity: int) -> None:
+    return None
 
 
 _OPS = (
@@ -155,9 +268,18 @@ _OPS = (
         "(Tensor left, Tensor right, Tensor counts, int experts, int first=0) -> Tensor",
         _fake_grouped_outer,
     ),
-    (regroup, "(Tensor rows, Tensor counts, Tensor arrivals) -> Tensor", _fake_rows),
+    (regroup, "(Tensor rows, Tensor counts, Tensor arrivals, int capacity=0) -> Tensor", _fake_rows),
     (from_sources, "(Tensor rows, Tensor arrivals) -> Tensor", _fake_rows),
     (to_sources, "(Tensor rows, Tensor arrivals) -> Tensor", _fake_rows),
+    (pad_rows, "(Tensor rows, Tensor counts, int capacity) -> Tensor", _fake_pad_rows),
+    (unpad_rows, "(Tensor slots, Tensor counts, int capacity, int size) -> Tensor", _fake_unpad_rows),
+    (from_slots, "(Tensor slots, Tensor arrivals) -> Tensor", _fake_rows),
+    (to_slots, "(Tensor slots, Tensor arrivals, int size) -> Tensor", _fake_to_slots),
+    (clear, "(Tensor rows, Tensor arrivals) -> Tensor", _fake_rows),
+    (clear_slots, "(Tensor slots, Tensor arrivals) -> Tensor", _fake_rows),
+    (slots_mm, "(Tensor slots, Tensor weights) -> Tensor", _fake_slots_mm),
+    (slots_outer, "(Tensor left, Tensor right, int experts) -> Tensor", _fake_slots_outer),
+    (require_capacity, "(Tensor(a!) exceeding, int capacity) -> ()", _fake_require_capacity),
 )
 """Function, schema without the name, and the function on fake tensors."""
 

@@ -12,6 +12,7 @@ from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.pipelines import PIPELINES
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.ranks import RANKS
+from tests.fuzz.routes import ROUTES
 from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
 from tests.fuzz.stage_orders import STAGE_ORDERS
@@ -28,6 +29,7 @@ KINDS: dict[str, Kind] = {
         TYPES,
         SPECIAL,
         SCHEDULES,
+        ROUTES,
         STAGE_ORDERS,
         LOSSY,
         RANKS,

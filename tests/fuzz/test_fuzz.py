@@ -18,7 +18,7 @@ from tests.fuzz.kinds import KINDS
 from tests.fuzz.training import TRAINING
 
 EXAMPLES = {"programs": 25, "pipelines": 15, "malformed": 160, "deletions": 200, "types": 40}
-EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30, "lossy": 20, "orders": 100}
+EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30, "lossy": 20, "orders": 100, "routes": 12}
 """Kind → how many cases; some seconds of processor time each."""
 
 

@@ -10,6 +10,7 @@ from torch.nn.functional import silu
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.lowering.emit import lower_to_fx
 
 LAYER = """
 spmd.mesh @mesh <{mesh}>
@@ -83,6 +84,49 @@ def test_rows_in_flight_give_the_numbers_of_one_device(tokens: int):
     starts = re.findall(r"spmd\.exchange_(\w+)_start", spmdir.print_ir(module))
     assert starts == ["counts", "rows", "rows"]
     assert error(module, tokens) < 1e-12
+
+
+LOWERED = "expand,insert-reshard,lower-reshard,fuse-collectives"
+HOME_AND_GROUPED, BOTH_GROUPED = "dp: Home(0), ep: Grouped(0)", "dp: Grouped(0), ep: Grouped(0)"
+
+
+def in_slots(capacity: int, hidden: str = HOME_AND_GROUPED, further_passes: str = "") -> ModuleOp:
+    module = layer("dp = 2, ep = 2", x="dp: S(0), ep: S(0)", hidden=hidden)
+    return spmdir.run_passes(
+        module, f"{LOWERED},pad-rows{{capacity={capacity}}},verify-spmd,localize{further_passes},verify-spmd"
+    )
+
+
+@pytest.mark.parametrize("hidden", [HOME_AND_GROUPED, BOTH_GROUPED])
+@pytest.mark.parametrize("further_passes", ["", ",split-async,reorder"])
+def test_rows_in_slots_give_the_numbers_of_one_device(hidden: str, further_passes: str):
+    module = in_slots(2, hidden, further_passes)
+    text = spmdir.print_ir(module)
+    assert text.count("spmd.exchange_slots") == 2
+    assert "spmd.exchange_rows" not in text
+    assert error(module, 8, bias=100.0) < 1e-12
+
+
+def test_the_search_does_not_choose_slots():
+    assert "Slots" not in spmdir.print_ir(layer())
+
+
+def test_the_host_reads_no_counts_of_rows_in_slots():
+    graph = lower_to_fx(in_slots(2), 0).graph
+    called = {getattr(node.target, "__name__", "") for node in graph.nodes}
+    assert "require_capacity.default" in called
+    assert called.isdisjoint(("host_copy", "host_list"))
+
+
+def test_rows_beyond_the_capacity_are_an_error_on_all_ranks():
+    with pytest.raises(spmdir.SpmdirError, match="8 rows exceed the capacity of 1 rows for each expert and rank"):
+        error(in_slots(1), 8, bias=100.0)
+
+
+def test_slots_require_equally_many_tokens_on_each_rank():
+    module = spmdir.run_passes(layer("ep = 4", tokens=7, hidden="ep: Grouped(0)"), LOWERED)
+    with pytest.raises(spmdir.SpmdirError, match="pad-rows found 14 rows, which the ranks do not divide evenly"):
+        spmdir.run_passes(module, "pad-rows{capacity=8}")
 
 
 @pytest.mark.parametrize("tokens", [8, 7, 5])

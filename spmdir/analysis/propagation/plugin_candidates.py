@@ -164,5 +164,6 @@ def _derived_candidates(
             exact_pairs = [
                 (value, placement) for value, placement in pairs if plugins([placement]) and not placement.error
             ]
-            if any(placement in candidates[value] for value, placement in exact_pairs):
+            is_searched = all(placement.is_searched for _, placement in exact_pairs)
+            if is_searched and any(placement in candidates[value] for value, placement in exact_pairs):
                 yield from exact_pairs

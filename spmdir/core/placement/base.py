@@ -50,7 +50,10 @@ SHIPPED = {
     "Quantised": "spmdir.placements.quantised",
     "Padded": "spmdir.placements.padded",
     "Shadow": "spmdir.placements.shadow",
-    **dict.fromkeys(("Home", "Grouped", "LocalOrder", "LocalCounts", "Arrivals"), "spmdir.placements.routed_rows"),
+    **dict.fromkeys(
+        ("Home", "Grouped", "Slots", "Cleared", "LocalOrder", "LocalCounts", "Arrivals"),
+        "spmdir.placements.routed_rows",
+    ),
 }
 """Name in texts → module of the class, which is imported on first use."""
 
@@ -80,10 +83,13 @@ class Placement:
         rules: the strategies of ops with this placement, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
         offered: whether propagation considers the placement without an annotation, for the ops in `rules`. It must
             be exact.
+        is_searched: whether propagation considers the placement without an annotation if a strategy connects it to a
+            considered placement. Otherwise only a later pass uses it.
         is_routed: whether the positions of a rank depend on data. No step is derived from and to the placement, and
             only ops that need no positions and no local sizes take it.
         varies: whether the number of a rank's elements is data. Times and memory multiply it by `Topology.imbalance`.
         nests_as_mesh: whether several axes with the placement must nest in the order of the mesh.
+        has_void_rows: whether local tensors have padding rows of unspecified elements, so ops cannot combine rows.
         is_opaque: whether only strategies in text use the placement, because the elements of local tensors are not
             those of the tensor.
         sample_shapes: additional shapes for `spmd check-placement`, if `check` accepts few of its default shapes.
@@ -97,8 +103,10 @@ class Placement:
     rounds: ClassVar[bool] = False
     rules: ClassVar[str] = ""
     offered: ClassVar[bool] = False
+    is_searched: ClassVar[bool] = True
     is_routed: ClassVar[bool] = False
     is_opaque: ClassVar[bool] = False
+    has_void_rows: ClassVar[bool] = False
     varies: ClassVar[bool] = False
     nests_as_mesh: ClassVar[bool] = False
     sample_shapes: ClassVar[Sequence[tuple[int, ...]]] = ()

@@ -258,16 +258,20 @@ class Emitter:
         if expression.op in HALO_OPS:
             return (self._with_halos(expression.op, tensors["input"], arguments),)
         if expression.op in EXCHANGE_OPS:
-            return (self._exchange(expression.op, [*tensors.values()]),)
+            return (self._exchange(expression.op, [*tensors.values()], arguments),)
         return self.emit(expression.op, tensors, arguments)
 
-    def _exchange(self, op: str, operands: list[Value]) -> Value:
-        """Emit the exchange of rows of experts, whose shape does not change, or of counts: [E] → [ranks, E / ranks]."""
+    def _exchange(self, op: str, operands: list[Value], arguments: Mapping[str, Any]) -> Value:
+        """Emit the exchange of rows of experts, whose shape does not change, or of counts: [E] → [ranks, E / ranks].
+
+        A check of counts with `arguments` returns the counts.
+        """
         metas = tuple(map(self.meta, operands))
         result, ranks = metas[0], self.rank.ring_size(self.axes)
         if op == "spmd.exchange_counts":
             result = attrs.evolve(result, shape=(ranks, result.shape[0] // ranks))
-        return self.add(Call(op, metas, (("axes", self.axes),), (result,)), tuple(operands))[0]
+        literals = tuple(arguments.items()) or (("axes", self.axes),)
+        return self.add(Call(op, metas, literals, (result,)), tuple(operands))[0]
 
     def _with_halos(self, op: str, value: Value, other_arguments: Mapping[str, Any]) -> Value:
         """Emit `op`, an exchange of halos, along each sharded window, and return the last result.

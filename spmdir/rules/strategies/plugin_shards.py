@@ -89,7 +89,7 @@ def _strategy(
         shards: the plug-in placements of the program.
     """
     size = rule.factors[index].size
-    if placement.is_routed and (reason := _reason_against_routed(rule, index)):
+    if placement.is_routed and (reason := _reason_against_routed(rule, index, placement)):
         return reason
     if not any(can_shard(placement, extent, count) for extent in (size, size // sharded.of(index))):
         return Obstacle("this placement cannot shard {1} elements over {0} ranks", (count, size))
@@ -101,7 +101,7 @@ def _strategy(
     return _substituted(rule, index, count, sharded, placement, shards, lay_out, rewrite)
 
 
-def _reason_against_routed(rule: RuleInstance, index: int) -> Obstacle | None:
+def _reason_against_routed(rule: RuleInstance, index: int, placement: ShardPlacement) -> Obstacle | None:
     """Return why a placement whose positions depend on data cannot shard the factor; None if it can."""
     if rule.factors[index].clauses:
         return Obstacle("its local form requires the positions of each rank, which depend on data")
@@ -109,6 +109,8 @@ def _reason_against_routed(rule: RuleInstance, index: int) -> Obstacle | None:
         return Obstacle("the op takes sizes, and those of each rank depend on data")
     if not any(index in factors for dims in rule.operand_dims for factors in dims):
         return Obstacle("no operand has the factor, and the positions of each rank depend on data")
+    if placement.has_void_rows and not all(any(index in factors for factors in dims) for dims in rule.result_dims):
+        return Obstacle("it combines rows, and padding rows are unspecified; clear them with experts.clear first")
     return None
 
 

@@ -16,7 +16,7 @@ from spmdir.rules.language.syntax_tree import TextStrategy
 _S = Shard(0)
 
 
-EXCHANGES = ("spmd.exchange_counts", "spmd.exchange_rows")
+EXCHANGES = ("spmd.exchange_counts", "spmd.exchange_rows", "spmd.exchange_slots")
 """Ops of local forms that send parts of a tensor to the ranks along all axes with the strategy together."""
 
 
