@@ -119,6 +119,29 @@ def check_routed_annotations(function: FuncOp) -> None:
                 )
 
 
+def check_needs(function: FuncOp) -> None:
+    """Raise a located ShardingError if a decided op needs an operand in another routed placement.
+
+    No reshard moves rows to or from a routed placement, so annotations of the user contradict each other.
+    """
+    for op in function.body.block.ops:
+        if not isinstance(op, ValueOp) or op.needs is None:
+            continue
+        for operand, need in zip(op.operands, op.needs.data, strict=True):
+            source = sharding_of(operand)
+            if source is None or need is None:
+                continue
+            for axis in dict.fromkeys(axis for axis, _ in (*source.entries, *need.entries)):
+                placed, needed = source[axis], need[axis]
+                if placed != needed and any(p.is_routed and p.trait != "partial" for p in (placed, needed)):
+                    raise ShardingError(
+                        f"'{op.name}' needs {text_name(operand)} as <{need}>, but its sharding is <{source}>, and only "
+                        f"experts.regroup moves rows to or from {placed if placed.is_routed else needed}; expected one "
+                        "placement for all rows between two experts.regroup: change or remove one of the annotations",
+                        location_of(op),
+                    )
+
+
 def _routed_placement(sharding: Sharding | None) -> Placement | None:
     """Return the first routed placement of a sharding; None if there is none."""
     return next((p for _, p in sharding.entries if p.is_routed), None) if sharding is not None else None

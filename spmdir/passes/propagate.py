@@ -17,7 +17,7 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.analysis.propagation.build_problem import Maker, build_problem
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.analysis.routes import check_routed_annotations
+from spmdir.analysis.routes import check_needs, check_routed_annotations
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, user_shardings, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
@@ -110,6 +110,7 @@ class PropagatePass(FunctionPass):
         """Decide the function, certify the decision if requested, and write the new axes into the types of sizes."""
         copy_shared_shardings(module, function)
         search, solution, objective = self.decide(ctx, module, function)
+        check_needs(function)
         if self.certify:
             counted = counted_fractions(search.problem) if self.overlap == "messages" else ()
             minimised = search.counted_seconds(solution, counted) if counted else objective

@@ -201,6 +201,16 @@ def test_a_decided_program_that_combines_two_routes_is_an_error():
         spmdir.run_passes(module, "verify-spmd")
 
 
+def test_rows_in_two_placements_are_an_error_of_propagate():
+    text = LAYER.format(mesh="ep = 2", x="ep: S(0)", up="ep: S(0)", tokens=8, rows=16, hidden=" <ep: Grouped(0)>")
+    text = text.replace(
+        "aten.silu(%hidden) : tensor<16x10xf64>", "aten.silu(%hidden) : tensor<16x10xf64> <ep: Home(0)>"
+    )
+    with pytest.raises(spmdir.SpmdirError, match=r"'aten.silu' needs %hidden as <ep: Home\(0\)>, but") as caught:
+        spmdir.run_passes(spmdir.parse(text), "propagate")
+    assert caught.value.location is not None
+
+
 RELU = """
 spmd.mesh @mesh <ep = 2>
 

@@ -109,7 +109,8 @@ def _reason_against_routed(rule: RuleInstance, index: int, placement: ShardPlace
         return Obstacle("the op takes sizes, and those of each rank depend on data")
     if not any(index in factors for dims in rule.operand_dims for factors in dims):
         return Obstacle("no operand has the factor, and the positions of each rank depend on data")
-    if placement.has_void_rows and not all(any(index in factors for factors in dims) for dims in rule.result_dims):
+    keeps_rows = all(any(index in factors for factors in dims or ()) for dims in rule.result_dims)
+    if placement.has_void_rows and not keeps_rows:
         return Obstacle("it combines rows, and padding rows are unspecified; clear them with experts.clear first")
     return None
 
