@@ -71,10 +71,11 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
     """Return the shares of the group of `rank`.
 
-    If the exchange creates partial values, the load of the busiest rank is balanced: cells are diverted in part from
-    the partial values whose ranks have most of them to others. The load of a rank is linear in the diverted part. If a
-    rank receives 600 elements without diversion and 0 with all diverted, and another 0 and 300, the least maximum is at
-    8 of 12 portions: 200 each.
+    A cell goes to the partial values of the target whose ranks have it already, which sends least in total. If that
+    makes one rank very busy, a part of each cell is *diverted* to other partial values. The load of a rank is linear in
+    the diverted part, so the best part is found from the loads with nothing and with everything diverted. For example,
+    one rank receives 600 elements with nothing diverted and 0 with everything, and another 0 and 300. With 8 of 12
+    portions diverted, both receive 200, which is the least load of the busiest rank.
     """
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     created_axes = partial_axes(source, target)

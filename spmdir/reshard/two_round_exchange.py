@@ -183,8 +183,8 @@ def _add_second_round(move: _Move, chunk: Chunk, reducer: int, shares: _Shares) 
     send_counts = [len(ranks - {reducer}) for ranks in move.ranks_without_sum]
     nearest_partials = [partial for partial, count in enumerate(send_counts) if count == min(send_counts)]
     for piece, target_partial in split_by_weight(chunk, [(partial, 1) for partial in nearest_partials]):
-        # The number of a share is 1 if it is added to a partial value that stays, which is number 0.
-        number = int(target_partial in move.staying.values())
+        # Ranks add up shares with different numbers. A partial value that stays has number 0, so the sum needs another.
+        number = 1 if target_partial in move.staying.values() else 0
         receivers_with_sum = move.ranks_with_sum.intersection(move.cell.receivers[target_partial])
         receivers_without_sum = move.ranks_without_sum[target_partial]
         shares.stationary.extend(Share(rank, rank, number, piece) for rank in receivers_with_sum)

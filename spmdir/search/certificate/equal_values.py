@@ -40,6 +40,7 @@ class NodeMessage:
     sharers: int = 1
 
     def __attrs_post_init__(self) -> None:
+        """Sort the states by placement, and find where those of each placement begin, for `least_by_placement`."""
         self._order = np.argsort(self.placement_of_state, kind="stable")
         self._starts = np.searchsorted(self.placement_of_state[self._order], np.arange(len(self.seconds)))
 
