@@ -6,7 +6,7 @@ it was written. So ranks write caches in place, although all values of the progr
     %k.1 = cache.write(%k, %rows, %positions) : tensor<4x64x8x128xbf16>
     %a = cache.attend(%q, %k.1, %v.1, %positions) : tensor<4x1x32x128xbf16>
 
-The last version is the result of kind `mutation` with the name of the cache. Only ops of the dialect `cache` use
+The last version is the result of kind `mutation` with the name of the cache. Only torch ops that are not views use
 versions, so no collective sends a cache, and no view of an old version exists.
 """
 
@@ -19,9 +19,11 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from spmdir.core.errors import ShardingError
+from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
+from spmdir.rules.shapes.views import VIEWS
 
 KIND = "cache"
 """The `spmd.kind` of arguments that are caches."""
@@ -105,7 +107,7 @@ def check_caches(function: FuncOp) -> None:
 
 
 def _check_version(version: SSAValue, name: str, order: dict[Operation, int]) -> None:
-    """Raise a located ShardingError unless only cache ops use a version, and none after the only write.
+    """Raise a located ShardingError unless only torch ops use a version, and none after the only write.
 
     Args:
         order: the position of each op of the function.
@@ -119,9 +121,10 @@ def _check_version(version: SSAValue, name: str, order: dict[Operation, int]) ->
         )
     for use in version.uses:
         reader = use.operation
-        if not reader.name.startswith("cache.") and not isinstance(reader, ReturnOp):
+        is_read = isinstance(reader, ReturnOp) or (isinstance(reader, AtenOp) and reader.name not in VIEWS)
+        if not is_read:
             raise ShardingError(
-                f"'{reader.name}' uses {text_name(version)} of cache '{name}'; expected an op of the dialect `cache`: "
+                f"'{reader.name}' uses {text_name(version)} of cache '{name}'; expected a torch op that is not a view: "
                 "caches are written in place, and never sent or viewed",
                 location_of(reader),
             )

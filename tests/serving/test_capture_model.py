@@ -16,7 +16,7 @@ PROMPTS = {2: [3, 1, 4, 1, 5], 0: [9, 2]}
 """Row of the caches → prompt."""
 
 
-@pytest.mark.parametrize("placement", ["S(2)", "S(0)", "R"])
+@pytest.mark.parametrize("placement", ["S(2)", "S(1)", "S(0)", "R"])
 def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     model, mesh = make_model("Llama"), spmdir.Mesh({"tp": 2})
     plan = {"caches.*": f"tp: {placement}"}

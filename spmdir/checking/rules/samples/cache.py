@@ -19,6 +19,8 @@ def samples() -> list[Sample]:
     return [
         Sample("cache.write", (cache, rows, positions)),
         Sample("cache.write", (paged, rows, positions, table)),
+        Sample("cache.write", (paged, rows, positions, table[:, :1])),
+        Sample("cache.attend", (f(4, 3, 4, 4), paged, f(8, 4, 2, 6), positions, table[:, 1:])),
         Sample("cache.attend", (f(4, 3, 4, 4), cache, f(4, 6, 2, 6), positions)),
         Sample("cache.attend", (f(4, 3, 4, 4), paged, f(8, 4, 2, 6), positions, table), {"window": 2}),
     ]

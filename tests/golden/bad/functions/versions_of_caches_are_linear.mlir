@@ -22,7 +22,7 @@ func.func @f(%k: tensor<4x8x2x4xf32> {spmd.kind = "cache"}, %q: tensor<4x1x2x4xf
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%k: tensor<4x8x2x4xf32> {spmd.kind = "cache", spmd.sharding = #spmd.sharding<@mesh, tp: S(2)>}) -> (tensor<4x8x2x4xf32> {spmd.name = "k", spmd.kind = "mutation", spmd.sharding = #spmd.sharding<@mesh>}) {
-  // expected-error@+1 {{'spmd.all_gather' uses %k of cache 'k'; expected an op of the dialect `cache`: caches are written in place, and never sent or viewed}}
+  // expected-error@+1 {{'spmd.all_gather' uses %k of cache 'k'; expected a torch op that is not a view: caches are written in place, and never sent or viewed}}
   %whole = spmd.all_gather %k on [tp] dim 2 : tensor<4x8x2x4xf32> <>
   return %whole : tensor<4x8x2x4xf32>
 }
