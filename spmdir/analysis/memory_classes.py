@@ -7,7 +7,7 @@ element by element from `w`, the new `exp_avg.w` and the product %g. So `w` is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 
 from xdsl.dialects.func import FuncOp
@@ -41,6 +41,8 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
     Values that collectives compute from parameters alone, and their results, are gathered weights.
     """
     is_source = cache(partial(_is_source, rules))
+    inputs_of = cache(partial(_inputs_of, is_source))
+    is_gradient = cache(partial(_is_gradient, is_source))
     classes: dict[SSAValue, str] = {}
     argument_named = {signature_name(function, "arg_attrs", index): value for index, value in enumerate(function.args)}
     argument_of_update: dict[SSAValue, SSAValue] = {}
@@ -50,13 +52,13 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
         is_cache = argument is not None and signature_kind(function, "arg_attrs", argument.index) == CACHE
         if argument is None or is_cache or not _shape(value):
             continue
-        inputs = dict.fromkeys(_elementwise_inputs(value, is_source))
+        inputs = _elementwise_inputs(value, inputs_of)
         if argument in inputs:
             argument_of_update[value] = argument
             update_ops.update(input_.owner for input_ in inputs if not is_source(input_))
         else:  # the result is the gradient of the argument
             classes[argument] = "parameters"
-        classes.update((input_, "gradients") for input_ in inputs if _is_gradient(input_, is_source))
+        classes.update((input_, "gradients") for input_ in inputs if is_gradient(input_))
     for argument in function.args:
         kind = _BY_KIND.get(signature_kind(function, "arg_attrs", argument.index))
         if kind is None and argument in argument_of_update.values():
@@ -89,21 +91,24 @@ def _is_source(rules: RuleSet, value: SSAValue) -> bool:
     return rule is None or any(dims != rule.result_dims[value.index] for dims in rule.operand_dims if dims)
 
 
-def _elementwise_inputs(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> Iterator[SSAValue]:
-    """Yield `value`, the values that it is computed from by reshards and elementwise ops, and their sources."""
-    seen, stack = {value}, [value]
+def _inputs_of(is_source: Callable[[SSAValue], bool], value: SSAValue) -> list[SSAValue]:
+    """Return the operands of a reshard or an elementwise op, without scalars; [] for a source."""
+    if not isinstance(value, OpResult) or is_source(value):
+        return []
+    return [operand for operand in value.op.operands if _shape(operand)]
+
+
+def _elementwise_inputs(value: SSAValue, inputs_of: Callable[[SSAValue], list[SSAValue]]) -> dict[SSAValue, None]:
+    """Return `value`, the values that it is computed from by reshards and elementwise ops, and their sources."""
+    inputs, stack = {value: None}, [value]
     while stack:
-        current = stack.pop()
-        if not _shape(current):
-            continue
-        yield current
-        if isinstance(current, OpResult) and not is_source(current):
-            new_operands = [operand for operand in current.op.operands if operand not in seen]
-            seen.update(new_operands)
-            stack += new_operands
+        new_inputs = [input_ for input_ in inputs_of(stack.pop()) if input_ not in inputs]
+        inputs.update(dict.fromkeys(new_inputs))
+        stack += new_inputs
+    return inputs
 
 
-def _is_gradient(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> bool:
+def _is_gradient(is_source: Callable[[SSAValue], bool], value: SSAValue) -> bool:
     """Return whether an input of an update is a computed source, or a reshard of one."""
     value_before_reshard = unresharded(value)
     return isinstance(value_before_reshard, OpResult) and is_source(value_before_reshard)

@@ -12,7 +12,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from spmdir.analysis.local_programs.globalize import Unit
-from spmdir.analysis.scheduling.rank_program import rank_program
+from spmdir.analysis.scheduling.rank_program import RankProgram, rank_program
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
@@ -37,10 +37,13 @@ class BucketPass(LocalPass, MachineOptions):
     memory: Memory = None
     """The memory limit of a rank: a size, or `auto` for the limit of propagate. By default, the peak does not rise."""
 
-    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh, ranked: RankProgram | None = None) -> None:
         """Merge collectives with equal keys where the scheduler finds that this saves time within the memory limit.
 
         The ops of `function` get the order that the merges require.
+
+        Args:
+            ranked: the tasks of `function`; computed if None.
         """
         machine = self.machine(ctx, function, self.memory)
         # Forward outputs are returned before backward starts, so a bucket must not mix forward and backward members.
@@ -52,7 +55,7 @@ class BucketPass(LocalPass, MachineOptions):
                 key_of_op[op] = key, op in backward
         if len(set(key_of_op.values())) == len(key_of_op):
             return  # no two collectives may share a bucket
-        program, units = rank_program(function, mesh, ctx.rules, machine.topology)
+        program, units = ranked or rank_program(function, mesh, ctx.rules, machine.topology)
         key_of_task = {
             task: key_of_op[ops[0]]
             for task, ops in enumerate(units)

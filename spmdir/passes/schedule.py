@@ -10,7 +10,7 @@ from typing import Literal
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from spmdir.analysis.scheduling.rank_program import rank_program
+from spmdir.analysis.scheduling.rank_program import RankProgram, rank_program
 from spmdir.core.byte_size import Bytes
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
@@ -81,24 +81,26 @@ class SchedulePass(LocalPass, MachineOptions):
         """Carry out the decision of fit-memory, then run the other passes."""
         if fitted is not None:
             fit.carry_out(function, fitted)
-        topology, costs, memory = self.topology, self.costs, self._memory(ctx, function, mesh)
-        BucketPass(topology, costs, memory).schedule(ctx, function, mesh)
+        topology, costs = self.topology, self.costs
+        memory, ranked = self._memory(ctx, function, mesh)
+        BucketPass(topology, costs, memory).schedule(ctx, function, mesh, ranked)
         SplitAsyncPass().schedule(ctx, function, mesh)
         ReorderPass(topology, costs, self.mode, memory).schedule(ctx, function, mesh)
 
-    def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Memory:
+    def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> tuple[Memory, RankProgram | None]:
         """Return the memory limit for the passes after fit-memory: the option `memory`, except with `spare`.
 
         Without a memory limit, `spare` sets one: the peak plus `spare` percent, if transfers that free memory run
         early. If that exceeds the memory of the topology, the limit is the memory of the topology, or the peak if that
-        is larger.
+        is larger. The tasks of `function` are also returned, if they were computed.
         """
         machine = self.machine(ctx, function, self.memory)
         if not self.spare or machine.memory < math.inf:
-            return self.memory
-        program, _ = rank_program(function, mesh, ctx.rules, machine.topology)
+            return self.memory, None
+        ranked = rank_program(function, mesh, ctx.rules, machine.topology)
+        program, _ = ranked
         peak = min(peak_bytes(program), peak_bytes(program, advance_transfers(program)))
-        return Bytes(max(peak, min(peak * (1 + self.spare / 100), machine.topology.memory)))
+        return Bytes(max(peak, min(peak * (1 + self.spare / 100), machine.topology.memory))), ranked
 
     def _seconds(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> float:
         """Return the modelled seconds of a scheduled function."""

@@ -52,6 +52,9 @@ from spmdir.schedule.program import KernelCost, Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.roofline import Work
 
+RankProgram = tuple[Program, tuple[Unit, ...]]
+"""The tasks of a localized function, and the ops of each task."""
+
 _ABSENT_META = TensorMeta((), I1)
 """The type of an absent result."""
 
@@ -69,7 +72,7 @@ def rank_program(
     topology: Topology,
     memory: LiveMemory | None = None,
     paths: Mapping[Any, str] | None = None,
-) -> tuple[Program, tuple[Unit, ...]]:
+) -> RankProgram:
     """Return the tasks of a localized function, and the ops of each task.
 
     A task with side effects, such as one that draws random numbers, needs the previous task with side effects. A
