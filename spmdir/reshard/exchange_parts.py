@@ -133,6 +133,9 @@ def share_among(partial: int, wanted: Sequence[tuple[int, Chunk]], senders: Sequ
     """
     if not wanted:
         return
+    if len(senders) == 1:
+        yield from [Share(senders[0], receiver, partial, chunk) for receiver, chunk in wanted]
+        return
     # The number of units is a multiple of the number of chunks and of the number of senders.
     units = math.lcm(len(wanted), len(senders))
     per_chunk, per_sender = units // len(wanted), units // len(senders)

@@ -180,8 +180,9 @@ def _add_second_round(move: _Move, chunk: Chunk, reducer: int, shares: _Shares) 
     ranks 0 and 1 and at the ranks 2 and 3, and rank 0 reduced the sum. The first takes one send, to rank 1, and the
     second takes two. So the sum becomes part of the first. If both take equally many, each gets half of the elements.
     """
-    send_counts = [len(ranks - {reducer}) for ranks in move.ranks_without_sum]
-    nearest_partials = [partial for partial, count in enumerate(send_counts) if count == min(send_counts)]
+    send_counts = [len(ranks) - (reducer in ranks) for ranks in move.ranks_without_sum]
+    fewest = min(send_counts)
+    nearest_partials = [partial for partial, count in enumerate(send_counts) if count == fewest]
     for piece, target_partial in split_by_weight(chunk, [(partial, 1) for partial in nearest_partials]):
         # Ranks add up shares with different numbers. A partial value that stays has number 0, so the sum needs another.
         number = 1 if target_partial in move.staying.values() else 0
