@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from random import Random
 
 import attrs
 import pytest
 
 from spmdir.placement import sharding_plan
 from spmdir.report.rank_step import rank_step
-from spmdir.sweep.candidate import candidates
+from spmdir.sweep.candidate import MeshRecipe, candidates
 from spmdir.sweep.captures import imported
-from spmdir.sweep.price import StepOptions, estimate, price, refine
+from spmdir.sweep.price import Estimate, StepOptions, estimate, price, refine
 from spmdir.sweep.step_costs import StepCosts, at_depth
 from spmdir.sweep.sweep import (
     DOMINATED,
@@ -119,6 +120,38 @@ def test_dominated_settings_are_skipped(tiny: SweepRequest) -> None:
     assert [entry.reason for entry in outcome.skipped] == [DOMINATED]
     (setting,) = settings_of(attrs.evolve(tiny, memory=math.inf), candidate, [Bound(0.0, math.inf)]).settings
     assert setting.bound.seconds <= setting.costs.seconds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_skipped_settings_are_not_the_best(seed: int, tiny: SweepRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = attrs.evolve(tiny, ranks=64, samples=256, memory=77e9)
+
+    def random_costs(candidate: MeshRecipe, options: StepOptions, time: float, memory: float) -> StepCosts:
+        random = Random(f"{seed} {candidate}")
+        seconds, activations, state = random.uniform(1.0, 2.0), random.uniform(2e10, 3e11), random.uniform(1e9, 3e10)
+        seconds *= 1.0 + 0.1 * options.micro_batches + 0.2 * options.recomputes
+        activations /= options.micro_batches * (4 if options.recomputes else 1)
+        places = {"end": {"activations": memory * activations, "parameters": memory * state}}
+        return StepCosts(time * seconds, time * 0.4 * seconds, 1.0, places)
+
+    def estimated(workload: object, candidate: MeshRecipe, options: StepOptions, pipeline: object) -> Estimate:
+        return Estimate(random_costs(candidate, options, 1.0, 1.0), *[None] * 3)  # type: ignore[arg-type]
+
+    def refine(workload: object, candidate: MeshRecipe, options: StepOptions, *others: object) -> StepCosts:
+        random = Random(f"{seed} {candidate} {options}")
+        time, memory = random.uniform(0.85, 1.2), random.uniform(0.9, 1.0)
+        return random_costs(candidate, options, time, memory)
+
+    monkeypatch.setattr("spmdir.sweep.sweep.estimate", estimated)
+    monkeypatch.setattr("spmdir.sweep.sweep.refine", refine)
+    recipes = ("fsdp", "hsdp", "fsdp*tp*sp", "hsdp*tp*sp", "fsdp*cp")
+    result = sweep(request, recipes)
+    outcomes = [settings_of(request, candidate) for candidate in candidates(64, 8, recipes)]
+    fitting = [setting for outcome in outcomes for setting in outcome.settings if setting.fits]
+    best = min(fitting, key=lambda setting: setting.costs.seconds)
+    assert result.best is not None
+    assert (result.best.candidate, result.best.costs) == (best.candidate, best.costs)
+    assert len(result.settings) <= sum(len(outcome.settings) for outcome in outcomes)
 
 
 def test_nothing_fits_into_too_little_memory(tiny: SweepRequest) -> None:
