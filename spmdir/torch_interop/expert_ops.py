@@ -149,7 +149,8 @@ def from_slots(slots: Tensor, arrivals: Tensor) -> Tensor:
     Args:
         arrivals: [sources, experts]; only its shape is used.
     """
-    return slots.reshape(*arrivals.shape, -1, *slots.shape[1:]).transpose(0, 1).reshape(slots.shape)
+    capacity = len(slots) // max(arrivals.numel(), 1)
+    return slots.reshape(*arrivals.shape, capacity, *slots.shape[1:]).transpose(0, 1).reshape(slots.shape)
 
 
 def to_slots(slots: Tensor, arrivals: Tensor, size: int) -> Tensor:
@@ -176,13 +177,14 @@ def clear_slots(slots: Tensor, arrivals: Tensor) -> Tensor:
 
 def slots_mm(slots: Tensor, weights: Tensor) -> Tensor:
     """Multiply equally many slots of each expert by the weight of the expert: [t, k], [g, k, n] → [t, n]."""
-    number = max(len(weights), 1)
-    return torch.bmm(slots.reshape(number, -1, slots.shape[1]), weights).reshape(len(slots), weights.shape[2])
+    per_expert = len(slots) // max(len(weights), 1)
+    rows = slots.reshape(len(weights), per_expert, slots.shape[1])
+    return torch.bmm(rows, weights).reshape(len(slots), weights.shape[2])
 
 
 def slots_outer(left: Tensor, right: Tensor, experts: int) -> Tensor:
     """Return for each expert the sum over its slots of the products leftᵀ·right: [t, m], [t, n] → [experts, m, n]."""
-    left, right = (x.reshape(experts, -1, x.shape[1]) for x in (left, right))
+    left, right = (x.reshape(experts, len(x) // max(experts, 1), x.shape[1]) for x in (left, right))
     return torch.bmm(left.transpose(1, 2), right)
 
 

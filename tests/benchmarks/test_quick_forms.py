@@ -51,6 +51,7 @@ QUICK_FORMS = {
 ON_RANKS = {
     "calibrate": "--ranks 2 --seconds 0.5 -o measured",
     "first_step": "--layers 1 --dim 16 --seq 4 --batch 4 --sides cold",
+    "expert_step": "--rounds 1 --layers 1 --dim 32 --hidden 32 --tokens 64",
     "gloo_step": "--rounds 1 --layers 1 --dim 32 --seq 4 --batch 4",
     "module_startup": "--layers 2 --dim 32",
     "module_step": "--rounds 1 --recipes fsdp --sizes tiny",
