@@ -7,7 +7,7 @@ from spmdir.reshard.collectives import SHIPPED
 STRUCTURE = ("func.func", "func.call", "func.return", "return", "builtin.module", "module", "private", "attributes")
 """The keywords of the structure of a program."""
 
-CLAUSES = ("after", "before", "dim", "fill", "from", "on", "op", "steps", "stream", "to", "value")
+CLAUSES = ("after", "before", "capacity", "dim", "fill", "from", "on", "op", "steps", "stream", "to", "value")
 """The keywords of collectives and of other ops of the dialect."""
 
 TAILS = ("needs", "of", "intra", "loc")

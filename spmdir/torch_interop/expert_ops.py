@@ -37,9 +37,11 @@ def route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def sort_rows(rows: Tensor, order: Tensor) -> Tensor:
-    """Return rows in the order of their experts: [T, k, …] → [T·k, …]. An expanded operand is not materialized."""
+    """Return rows in the order of their experts: [T, k, …] → [T·k, …]. An expanded operand is not copied."""
     k = max(rows.shape[1], 1)
-    return rows[torch.div(order, k, rounding_mode="floor"), order % k]
+    if rows.shape[1] and rows.stride(1) == 0:
+        return rows.select(1, 0).index_select(0, torch.div(order, k, rounding_mode="floor"))
+    return rows.flatten(0, 1).index_select(0, order)
 
 
 def unsort_rows(rows: Tensor, order: Tensor, ids: Tensor) -> Tensor:
