@@ -186,11 +186,14 @@ def cost_rows(ops: Sequence[OpCost], by: Sequence[str], sort: str = "time", fold
     check_sort(sort)
     groups: dict[tuple[str, ...], list[OpCost]] = {}
     for op in ops:
-        groups.setdefault(tuple(label for key in by for label in KEYS[key](op)), []).append(op)
+        labels = tuple(label for key in by for label in KEYS[key](op))
+        groups.setdefault(labels, []).append(op)
     rows = [CostRow(labels, tuple(members)) for labels, members in groups.items()]
-    columns = [key for key in by for _ in LABELS.get(key, (key,))]
-    paths = {index for index, key in enumerate(columns) if key in PATHS}
-    return sorted(_merge_equal_layers(rows, paths) if fold else rows, key=lambda row: -SORTS[sort](row))
+    if fold:
+        key_of_column = [key for key in by for _ in LABELS.get(key, (key,))]  # a key may have several columns
+        path_columns = {index for index, key in enumerate(key_of_column) if key in PATHS}
+        rows = _merge_equal_layers(rows, path_columns)
+    return sorted(rows, key=lambda row: -SORTS[sort](row))
 
 
 def equal_modules(ops: Iterable[OpCost]) -> list[list[str]]:

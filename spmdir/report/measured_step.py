@@ -247,6 +247,7 @@ def _find_owners(keys: Sequence[_Key], calls: Sequence[TraceCall]) -> list[int |
     has_shapes = any(call.dims is not None for call in calls)
     expected = [(key.name, key.detail if has_shapes or key.name in _MESSAGE_KEYS else None) for key in keys]
     traced = [_call_key(call) for call in calls]
+    # First match calls in the order of the program, then equal calls at other positions, then the calls between these.
     gaps = list(_match(keys, expected, traced, owners))
     free_keys = [key for key_gap, _ in gaps for key in key_gap]
     _match_elsewhere(keys, expected, traced, owners, free_keys)

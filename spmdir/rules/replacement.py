@@ -44,6 +44,7 @@ def localize(
     The local form is that of the first strategy with one, else that of the last suitable `local` clause of the rule.
 
     Args:
+        owner: the rule of the op on global types.
         shards: sharded factor → its shard, a Local of kind "shard".
         scattered: the factors of which a rank may have several ranges.
         operands: the types of the local operands.

@@ -126,6 +126,8 @@ def _insert_values(operand: object, values: tuple[float, ...], share: float) -> 
     if not isinstance(operand, Tensor) or operand.dtype != torch.float64 or not operand.numel():
         return operand
     inserted = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), operand.shape)]
-    mask = torch.rand(operand.shape) < share
-    mask.view(-1)[torch.randint(operand.numel(), ())] |= operand.numel() > 1
-    return torch.where(mask, inserted, operand)
+    is_replaced = torch.rand(operand.shape) < share
+    chosen = torch.randint(operand.numel(), ())
+    if operand.numel() > 1:  # at least one
+        is_replaced.view(-1)[chosen] = True
+    return torch.where(is_replaced, inserted, operand)
