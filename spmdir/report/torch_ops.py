@@ -136,15 +136,13 @@ def _replaced_op(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleS
         ShardingError: a sharding in the note does not fit the mesh or the type.
     """
     operands, results = _values(members, note)
-    metas = [tuple(map(meta_of, types)) for types in (note.operands, note.results)]
-    needed, produced = (
-        tuple(map(_sharded_type, types, shardings))
-        for types, shardings in zip(metas, (note.operand_shardings, note.result_shardings), strict=True)
-    )
+    operand_metas, result_metas = tuple(map(meta_of, note.operands)), tuple(map(meta_of, note.results))
+    needed = tuple(map(_sharded_type, operand_metas, note.operand_shardings))
+    produced = tuple(map(_sharded_type, result_metas, note.result_shardings))
     for meta, sharding in (*needed, *produced):
         sharding.check_shape(mesh, meta.shape, meta.dtype)
     arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
-    call = Call(note.op, tuple([meta for meta, _ in needed]), arguments or (), metas[1], structure)
+    call = Call(note.op, tuple([meta for meta, _ in needed]), arguments or (), result_metas, structure)
     rule = rules.instantiate(call)
     name = next((text_name(value) for value in results if value is not None), "")
     return TorchOp(name, note.op, location_of(members[0]), rule and rule.evaluated, operands, results, needed, produced)
