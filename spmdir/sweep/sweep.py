@@ -410,12 +410,14 @@ class _Pricing:
                 regathers = True
                 options = attrs.evolve(options, regathers=True)
                 plain = self._estimate(options)
+            if regathers:  # the few layers of an estimate are all gathered early, so its memory is too large
+                plain = attrs.evolve(plain, costs=self._refine(options, plain))
             fits = plain.costs.peak_bytes <= limit
             bound = bound_of(plain.costs) if fits else limited_bound(plain.costs, limit)
             if self._is_dominated(bound):
                 return
             if fits:
-                costs = self._refine(options, plain)
+                costs = plain.costs if regathers else self._refine(options, plain)
                 self._add(options, 0, costs, bound)
                 if costs.peak_bytes <= limit:
                     return

@@ -24,6 +24,7 @@ QUICK_FORMS = {
     "compile_time": "--layers 1 --attention sdpa",
     "context_parallel": "--ranks 2 --length 64",
     "correctness": "--models llama --plans fsdp --meshes 3 --sizes 2x4",
+    "expert_layer": "--small --mesh 2,2,1",
     "fit_memory": "--layers 2 --batch 512",
     "flatness": "--plans tp --layers 1,2,3 --no-wide",
     "integer_program": "--models tiny --layers 1 --meshes 2x2",
