@@ -24,6 +24,9 @@ VERSIONS = ("2.11", "2.12", "2.13")
 LISTED = ("aten", "prims")
 """The namespaces whose ops are all listed in `ops.txt`."""
 
+FUNCTIONAL = (*LISTED, "experts")
+"""The namespaces whose admitted ops have no effects, except the random ones."""
+
 SENTENCES = {
     "writes": "writes its operand '{}'",
     "takes": "takes a {} as '{}'; the IR has only tensors and plain values",

@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
-from spmdir.core.admitted_ops import DROPOUT, LISTED, RANDOM, STATISTICS, draws, is_admitted, why_not
+from spmdir.core.admitted_ops import DROPOUT, FUNCTIONAL, RANDOM, STATISTICS, draws, is_admitted, why_not
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Literal
@@ -167,4 +167,4 @@ def _base(name: str) -> type[AtenOp]:
     if is_local_map(name):
         return LocalMapOp
     special = next((base for table, base in tables if name in table), None)
-    return special or (FunctionalOp if name.partition(".")[0] in LISTED else LibraryOp)
+    return special or (FunctionalOp if name.partition(".")[0] in FUNCTIONAL else LibraryOp)

@@ -158,15 +158,13 @@ def _check_lists(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
     """Yield an error for each tensor in `state` that is a sum over micro-batches, or in `sums` that is not.
 
     A sum starts at 0 in each step, each micro-batch changes it, and then the update, or an output, uses it. Other
-    tensors keep their value: the update changes parameters, micro-batches change buffers, and nothing changes rates.
+    tensors keep their value: only the update changes parameters, only micro-batches use buffers.
     """
     step, stages = flow.step, range(len(flow.step.stages))
-    parts = [(part.kind == "U", set(flow.arguments(part)), set(flow.results(part))) for part in flow.functions]
-    changed_by_micro = {name for is_update, _, results in parts if not is_update for name in results}
-    changed_by_update = {name for is_update, _, results in parts if is_update for name in results}
-    used_at_end = {name for is_update, arguments, _ in parts if is_update for name in arguments} | {*step.outputs}
+    changed_by_micro = {name for part in flow.functions if part.kind != "U" for name in flow.results(part)}
+    used_by_updates = {name for part in flow.functions if part.kind == "U" for name in flow.arguments(part)}
     for name in dict.fromkeys(name for stage in stages for name in flow.state_names(stage)):
-        is_sum = name in changed_by_micro and name in used_at_end and name not in changed_by_update
+        is_sum = name in changed_by_micro and name in used_by_updates | {*step.outputs}
         if is_sum and not step.is_sum(name):
             yield UnsupportedError(
                 f"'{name}' is in state, but each micro-batch changes it, and the update or an output uses it; expected "
@@ -176,7 +174,7 @@ def _check_lists(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
         if step.is_sum(name) and not is_sum:
             yield UnsupportedError(
                 f"'{name}' is in sums, so it is 0 when a step starts; expected a tensor that each micro-batch changes, "
-                "and that the update or an output uses without changing it: move it to state",
+                "and that the update or an output uses: move it to state",
                 location_of(op),
             )
 

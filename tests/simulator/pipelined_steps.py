@@ -99,6 +99,45 @@ def llama() -> nn.Module:
     return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
 
 
+def t5() -> nn.Module:
+    """Return a model whose decoder uses the result of the encoder in each layer."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 2, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(**sizes, vocab_size=16, dropout_rate=0.0))
+
+
+def vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    image = {"image_size": 8, "patch_size": 4, "num_channels": 1, "num_labels": 4}
+    return ViTForImageClassification(ViTConfig(**sizes, **image))
+
+
+def mixtral() -> nn.Module:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    experts = {"num_local_experts": 4, "experts_implementation": "grouped_mm"}
+    return MixtralForCausalLM(MixtralConfig(**sizes, **heads, **experts))
+
+
+def translation(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
+    logits = model(input_ids=tokens, decoder_input_ids=labels, use_cache=False).logits
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def classification(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(pixel_values=images).logits, labels)
+
+
+def images() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 1, 8, 8, generator=generator).double(), torch.randint(0, 4, (8,), generator=generator)
+
+
 def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,22 @@ def test_language_models_equal_one_device(model: Callable[[], nn.Module], cut: s
     batch = cases.tokens()
     step, state, module = cases.step_of(model, cases.cross_entropy, batch, clip=0.1)
     assert cases.relative_error(step, state, cases.pipelined(module, cut, kind), batch, 5) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "batch", "kind"),
+    [
+        (cases.t5, cases.translation, cases.tokens, "zb"),
+        (cases.vit, cases.classification, cases.images, "1f1b"),
+        (cases.mixtral, cases.cross_entropy, cases.tokens, "1f1b"),
+    ],
+    ids=["t5", "vit", "mixtral"],
+)
+def test_models_of_two_balanced_stages_equal_one_device(
+    model: Callable[[], nn.Module], loss: Callable[..., torch.Tensor], batch: Callable[[], Any], kind: str
+) -> None:
+    step, state, module = cases.step_of(model, loss, batch(), mesh={"dp": 1})
+    assert cases.relative_error(step, state, cases.pipelined(module, "ranks=2", kind, "propagate"), batch(), 5) < LIMIT
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def find_parts(function: FuncOp) -> StepParts:
         )
     outputs = tuple(value for name, value in zip(result_names, returned, strict=True) if name not in state)
     accumulating = ops_before([*sums.values(), *buffers.values()])
-    _reject_random(accumulating)
+    _reject_random(op for op in function.body.block.ops if op in accumulating)
     batch = tuple(value for value in function.args if value not in state.values())
     free = _free_ops(function, batch, state) - {value.owner for value in buffers.values()}
     forward = ops_before([sums["loss"], *buffers.values()])
