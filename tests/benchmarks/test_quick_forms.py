@@ -36,6 +36,7 @@ QUICK_FORMS = {
     "parse_speed": "--ops 500",
     "partitioner": "--layers 1 --vocabs 4096 --budgets 0.5",
     "peers": "--small --programs mlp --plans tp --meshes 2x4",
+    "pipelined_step": "--layers 2 --mesh 2,2,2 --micro 4",
     "program_page": "--layers 1",
     "published_prices": "",
     "reshard_bound": "--limit 5",
