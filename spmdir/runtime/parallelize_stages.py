@@ -167,7 +167,14 @@ def lower_stages(module: ModuleOp, setup: SetUp, coordinate: int) -> StageProgra
                 location_of(function),
             )
         graphs[part] = emit(local, setup.mesh, setup.rank, symbolic_group).to(setup.device)
-    return StagePrograms(module, flow, graphs, value_layouts(flow))
+    layouts = value_layouts(flow)
+    for name in flow.step.outputs:
+        if any(placement.trait != "replicated" for _, placement in layouts[name].sharding.entries):
+            raise UnsupportedError(
+                f"the output '{name}' has the sharding <{layouts[name].sharding}>; expected a replicated output",
+                location_of(scheduled_step(module)),
+            )
+    return StagePrograms(module, flow, graphs, layouts)
 
 
 def kept_names(flow: StepFlow, names: Collection[str], rates: Mapping[str, float], coordinate: int) -> set[str]:
