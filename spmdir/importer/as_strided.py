@@ -41,6 +41,8 @@ def find_slices(
         slices = _find_slices(shape, lengths_and_steps, offset)
         if slices is not None:
             return shape, slices
+    if all(step == math.prod(size[dim + 1 :]) for dim, step in enumerate(stride)):
+        return (self.numel(),), [(0, offset, offset + math.prod(size), 1)]
     return None
 
 

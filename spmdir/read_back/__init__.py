@@ -3,6 +3,7 @@
 May import: core, rules, reshard, dialects, passes, analysis, torch_interop, lowering, simulator, importer.
 Start with import_ranks.py, which defines `import_ranks`. The other modules, in the order in which a graph passes them:
 
+- eager_graphs.py: collectives that write to buffers, as in FSDP2, become functional. message_buffers.py: so do buffers.
 - group_axes.py: the mesh axes of a process group.
 - local_ops.py: nodes → ops of the IR with local types. Functional collectives become ops of one table.
 - global_calls.py: the global type and the sharding of the results of a torch op.

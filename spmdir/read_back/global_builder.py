@@ -40,6 +40,12 @@ from spmdir.read_back.rank_lookups import LOOKUP, Lookup, id_values, is_masked_l
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Value
 
+_REVISED = 8
+"""The largest number of ops that get other global sizes, one at a time, so that a later op is legal."""
+
+_CHOICES = 8
+"""The largest number of global sizes that are tried for such an op."""
+
 
 @attrs.frozen(eq=False)
 class Received:
@@ -76,6 +82,9 @@ class GlobalBuilder:
         self._received: dict[SSAValue, Received] = {}
         self._lookups: dict[SSAValue, Lookup] = {}
         self._errors: dict[SSAValue, SpmdirError] = {}
+        self._done: list[ValueOp] = []  # the local ops that were added
+        self._choices: dict[Operation, int] = {}  # local op → the number of its chosen global call, if not the first
+        self._is_revising = False
 
     def set_value(self, local: SSAValue, value: SSAValue) -> None:
         """Set the global value of a local value. Both get the same name."""
@@ -96,15 +105,60 @@ class GlobalBuilder:
         """Add the global form of a local op.
 
         An op that packs or unpacks a message has no global form. A lookup in sharded rows gets one with its mask.
+        The global sizes of an earlier view may be ambiguous: on tp = 2, `view(x, [6, 1, 4])` of [6, 8] <tp: S(1)> may
+        be [6, 1, 8] or [6, 2, 4]. If the op is not legal with the first choice, other choices are tried.
 
         Raises:
             SpmdirError: the op is not legal on the shardings of its operands.
         """
+        try:
+            self._add(op)
+        except SpmdirError:
+            if self._is_revising or not self._revise(op):
+                raise
+        self._done.append(op)
+
+    def _revise(self, op: ValueOp) -> bool:
+        """Choose other global sizes of an op that `op` depends on, so that `op` is legal; return whether there are.
+
+        The ops between them are added again.
+        """
+        state = (self._values, self._operands, self._received, self._lookups, self._errors, self._choices)
+        producers = producers_of(op)
+        views = [view for view in reversed(self._done) if view in producers and self._has_sizes(view)]
+        for view in views[:_REVISED]:
+            users = users_of(view, [*self._done[self._done.index(view) + 1 :], op])
+            for choice in range(1, _CHOICES):
+                before, op_count = [dict(entries) for entries in state], len(self.ops)
+                self._choices[view], self._is_revising = choice, True
+                try:
+                    for user in (view, *users):
+                        self._add(user)
+                    return True
+                except SpmdirError:
+                    for entries, old in zip(state, before, strict=True):
+                        entries.clear()
+                        entries.update(old)  # type: ignore  # each gets its own entries
+                    del self.ops[op_count:]
+                finally:
+                    self._is_revising = False
+        return False
+
+    def _has_sizes(self, op: ValueOp) -> bool:
+        """Return whether an op has sizes as arguments, and a sharded operand."""
+        is_sized = bool(self.rules.shape_arguments(op.name) & op.argument.keys()) and op in self._operands
+        return is_sized and any(sharding_of(operand).entries for operand in self._operands[op])  # type: ignore
+
+    def _add(self, op: ValueOp) -> None:
+        """Add the global form of a local op."""
         if is_collective(op):
             self._add_message(op)
             return
-        if is_move(op) and any(operand not in self._values for operand in op.operands):
+        is_part = is_move(op) and any(operand in self._received for operand in op.operands)
+        if is_part or (is_move(op) and any(operand not in self._values for operand in op.operands)):
             self._add_unpacking(op)
+            if is_part and all(operand in self._values for operand in op.operands):
+                self._add_whole(op)
             return
         if may_mask(op) and any(operand in self._lookups for operand in op.operands):
             self._add_mask(op)
@@ -138,7 +192,7 @@ class GlobalBuilder:
 
     def _add_typed(self, op: ValueOp, operands: Sequence[SSAValue], before: Sequence[Operation] = ()) -> None:
         """Add a torch op on these operands, after the ops `before`; raise NoStrategyError if it is not legal."""
-        call = self._typer.infer(op, list(map(global_value, operands)))
+        call = self._typer.infer(op, list(map(global_value, operands)), number=self._choices.get(op, 0))
         self.ops += before
         self._operands[op] = operands
         new = op_class(op.name).build_op(
@@ -201,7 +255,7 @@ class GlobalBuilder:
                     location=op.location,
                 )
                 self._expanded.append(new)
-                self.add(new)
+                self._add(new)
                 values.update({Value("op", number, index): result for index, result in enumerate(new.results)})
             for result, value in zip(op.results, expansion.results, strict=True):
                 if value is not None:
@@ -259,14 +313,24 @@ class GlobalBuilder:
     def _add_unpacking(self, op: ValueOp) -> None:
         """Record which elements of a message an unpacking op returns. A complete tensor of the message gets a value."""
         parts = [self._received.get(operand) for operand in op.operands]
-        error = next(self._errors[operand] for operand in op.operands if operand in self._errors)
-        self._errors.update(dict.fromkeys(op.results, error))
+        errors = [self._message_error(part.message) for part in parts if part is not None]
+        errors += [self._errors[operand] for operand in op.operands if operand in self._errors]
+        self._errors.update(dict.fromkeys(op.results, errors[0]))
         messages = {id(part.message) for part in parts if part is not None}
         if len(messages) != 1 or None in parts:
             return
         results = self._local.run(op, [part.elements for part in parts if part is not None])
         for result, elements in zip(op.results, results, strict=True):
             self._receive(result, parts[0].message, elements)  # type: ignore  # no part is None
+
+    def _add_whole(self, op: ValueOp) -> None:
+        """Add a move of a value that is a whole message, if its results are not tensors of the message."""
+        if all(result in self._values for result in op.results):
+            return
+        try:
+            self._add_call(op, [self.value(operand) for operand in op.operands])
+        except SpmdirError:
+            return  # its results are parts of the message
 
     def _receive(self, local: SSAValue, message: PackedMessage, elements: Tensor) -> None:
         """Record the received elements of a local value. If they are the result of a collective, add it."""
@@ -325,6 +389,29 @@ class GlobalBuilder:
             )
         sharding = global_value(self._values[source]).sharding
         return collective_error(message.op, message.axes, sharding, self.mesh)
+
+
+def producers_of(op: Operation) -> set[Operation]:
+    """Return the ops that an op depends on."""
+    producers: set[Operation] = set()
+    remaining = [operand.owner for operand in op.operands]
+    while remaining:
+        producer = remaining.pop()
+        if isinstance(producer, Operation) and producer not in producers:
+            producers.add(producer)
+            remaining += [operand.owner for operand in producer.operands]
+    return producers
+
+
+def users_of(op: Operation, later: Sequence[ValueOp]) -> list[ValueOp]:
+    """Return the ops of `later`, which are in order, that depend on an op."""
+    dependent: set[Operation] = {op}
+    users = []
+    for user in later:
+        if any(operand.owner in dependent for operand in user.operands):
+            dependent.add(user)
+            users.append(user)
+    return users
 
 
 def _group_name(op: ValueOp) -> Any:

@@ -81,27 +81,45 @@ class CallTyper:
         operands: Sequence[GlobalValue],
         wanted: GlobalValue | None = None,
         rewrites: Sequence[str] = (),
+        number: int = 0,
     ) -> GlobalCall:
-        """Return the global call of a local op.
+        """Return the most likely global call of a local op.
 
         Args:
             operands: the global types and shardings of its operands.
             rewrites: the kinds of rewrites that a strategy may need, such as "local". The rank has written them out.
             wanted: the global type and the sharding of the first result, if they are known.
+            number: return the call with this number, in the order of likelihood.
 
         Raises:
             NoStrategyError: the op is not legal on these operands.
         """
-        failure: NoStrategyError | None = None
+        failures: list[NoStrategyError] = []
+        candidates = self._candidates(op, operands, wanted, rewrites, failures)
+        for call in itertools.islice(candidates, number, None):
+            return call
+        raise failures[0] if failures else NoStrategyError("its operands have no common global type")
+
+    def _candidates(
+        self,
+        op: ValueOp,
+        operands: Sequence[GlobalValue],
+        wanted: GlobalValue | None,
+        rewrites: Sequence[str],
+        failures: list[NoStrategyError],
+    ) -> Iterator[GlobalCall]:
+        """Yield the global calls of a local op, the most likely one first. Views may have several.
+
+        Args:
+            operands, wanted, rewrites: as in `infer`.
+            failures: the reasons against other calls are appended.
+        """
         for call in self._calls(op, operands, wanted):
             try:
                 rule = self.rules.instantiate(call)
-                return GlobalCall(call, self._result_shardings(rule, call, operands, op.metas, wanted, rewrites))
-            except NoStrategyError as error:
-                failure = failure or error
+                yield GlobalCall(call, self._result_shardings(rule, call, operands, op.metas, wanted, rewrites))
             except SpmdirError as error:
-                failure = failure or NoStrategyError(error.message)
-        raise failure or NoStrategyError("its operands have no common global type")
+                failures.append(error if isinstance(error, NoStrategyError) else NoStrategyError(error.message))
 
     def _calls(self, op: ValueOp, operands: Sequence[GlobalValue], wanted: GlobalValue | None) -> Iterator[Call]:
         """Yield the calls with global types that may be the op."""
@@ -114,6 +132,10 @@ class CallTyper:
         shapes = [wanted.meta.shape] if wanted is not None else self._global_shapes(op, operands)
         for global_shape in itertools.islice(shapes, _COMBINATIONS):
             arguments = {**op.argument, **dict.fromkeys(size_names, global_shape)}
+            if len(op.metas) == 1:
+                result = attrs.evolve(op.metas[0], shape=global_shape)  # type: ignore  # it is a tensor
+                yield Call(op.name, metas, tuple(sorted(arguments.items())), (result,), structure)
+                continue
             try:
                 call = self._infer_call(op.name, metas, arguments, structure)
             except NoStrategyError:

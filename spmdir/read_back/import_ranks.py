@@ -10,12 +10,13 @@ all-reduce makes the result complete.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
@@ -43,9 +44,11 @@ from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.user_shardings import match_input_shardings
 from spmdir.lowering.process_groups import device_rank
 from spmdir.passes.fold_views import FoldViewsPass
+from spmdir.read_back.eager_graphs import global_type, is_eager, with_functional_collectives
 from spmdir.read_back.global_builder import GlobalBuilder
 from spmdir.read_back.group_axes import GroupAxes, GroupTable
 from spmdir.read_back.local_ops import RankGraphBuilder
+from spmdir.read_back.message_buffers import simplify_buffers
 from spmdir.read_back.moved_elements import insert_barriers
 from spmdir.rules.rule_set import default
 
@@ -53,6 +56,7 @@ from spmdir.rules.rule_set import default
 @accepts(
     mesh=MESH,
     example_inputs=instance(list, tuple, expected="a list of the graph's inputs").optional,
+    model=instance(nn.Module, expected="the module whose step was traced").optional,
     groups=instance(Mapping, expected="a dict from the name of a process group to mesh axes").optional,
     rank=COUNT.optional,
 )
@@ -64,6 +68,7 @@ def import_ranks(
     groups: GroupAxes | None = None,
     rank: int | None = None,
     example_inputs: Sequence[Any] | None = None,
+    model: nn.Module | None = None,
 ) -> ModuleOp:
     """Import the program that one rank runs, and infer the global program.
 
@@ -78,6 +83,8 @@ def import_ranks(
         groups: name of a process group → its mesh axes. Groups of this process, and names such as `mesh:tp`, are known.
         rank: the position of the rank in the mesh; by default that of this process in a DeviceMesh, or 0.
         example_inputs: local inputs to run the graph on, if its nodes have no shapes.
+        model: the module whose parameters and buffers the graph captures, as a step of FSDP2 does. They become the
+            first inputs. The shapes and placements of its DTensors are read; the module may be on the meta device.
 
     Returns:
         A module at the stage `lowered`, with the function `main`.
@@ -97,16 +104,24 @@ def import_ranks(
     if position >= mesh.world_size:
         raise ShardingError(f"rank is {position}; expected 0 to {mesh.world_size - 1}, a position in the mesh {mesh}")
     table = GroupTable(mesh, groups, ranks or range(mesh.world_size))
-    program = _read(graph, example_inputs)
-    return _Import(program, mesh, as_plan(in_shardings, mesh), table, position).module()
+    state = {} if model is None else {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    program = _read(graph, example_inputs, state)
+    plan = as_plan(in_shardings, mesh)
+    types = {name: global_type(value) for name, value in state.items()}
+    plan = ShardingPlan({name: sharding for name, (_, sharding) in types.items()}).updated_with(plan)
+    shapes = {name: shape for name, (shape, _) in types.items()}
+    return _Import(program, mesh, plan, table, position, shapes).module()
 
 
-def _read(graph: Any, example_inputs: Sequence[Any] | None) -> Program:
+def _read(graph: Any, example_inputs: Sequence[Any] | None, state: Mapping[str, Tensor]) -> Program:
     """Return the program of a graph; its collectives are kept."""
     if isinstance(graph, torch.export.ExportedProgram):
         return read_exported(graph)
     if isinstance(graph, fx.GraphModule):
-        return read_traced(graph, example_inputs)
+        examples = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+        if state or is_eager(graph):
+            graph = with_functional_collectives(graph, state)
+        return read_traced(graph, example_inputs if None in examples else examples)
     raise UnsupportedError(
         f"cannot import an object of type {type(graph).__name__}; expected an fx.GraphModule or an ExportedProgram: "
         "trace the function of one rank with make_fx"
@@ -116,8 +131,16 @@ def _read(graph: Any, example_inputs: Sequence[Any] | None) -> Program:
 class _Import:
     """One import: the ops of the graph in a block with local types, and the module with global types."""
 
-    def __init__(self, program: Program, mesh: Mesh, plan: ShardingPlan, table: GroupTable, rank: int):
-        self.program, self.mesh, self.plan, self.rank = program, mesh, plan, rank
+    def __init__(
+        self,
+        program: Program,
+        mesh: Mesh,
+        plan: ShardingPlan,
+        table: GroupTable,
+        rank: int,
+        shapes: Mapping[str, tuple[int, ...]],
+    ):
+        self.program, self.mesh, self.plan, self.rank, self.shapes = program, mesh, plan, rank, shapes
         self.symbols = SymbolTable(program.graph, program.ranges)
         self.arguments = [entry for entry in program.inputs if entry.is_argument]
         self.local_metas = [self._meta(entry) for entry in self.arguments]
@@ -167,6 +190,7 @@ class _Import:
         local.add_ops([*builder.ops, end])
         types = (list(local.arg_types), [value.type for value in returned])
         _drop_full_slices(local)
+        simplify_buffers(local, self.builder.rules)
         barriers = insert_barriers(local)
         FoldViewsPass().apply(context(), ModuleOp([MeshOp.build(self.mesh), FuncOp("main", types, Region(local))]))
         for barrier in barriers:
@@ -180,7 +204,8 @@ class _Import:
 
     def _input_shardings(self) -> list[Sharding]:
         """Return the sharding of each argument; replicated if the user gives none."""
-        positions = [index if entry.kind == "input" else None for index, entry in enumerate(self.arguments)]
+        numbers = itertools.count()
+        positions = [next(numbers) if entry.kind == "input" else None for entry in self.arguments]
         # The global sizes are computed from the shardings later. Each divides its local size times all ranks.
         largest_metas = [
             TensorMeta(tuple(size * self.mesh.world_size for size in meta.shape), meta.dtype)
@@ -207,7 +232,7 @@ class _Import:
         for dim, size in enumerate(local.shape):
             axes = sharding.dim_axes(dim)
             sizes.append(size * self.mesh.refine(axes).group_size(axes))
-        meta = TensorMeta(tuple(sizes), local.dtype)
+        meta = TensorMeta(self.shapes.get(entry.names[0], tuple(sizes)), local.dtype)
         fine = self.mesh.refine([axis for axis, _ in sharding.entries])
         if sharding.open_axes or sharding.refined(fine).local_type(meta, fine, fine.coordinate(self.rank)) != local:
             raise ShardingError(

@@ -38,6 +38,9 @@ MOVES = frozenset(
         "t",
         "clone",
         "contiguous",
+        "constant_pad_nd",
+        "copy",
+        "slice_scatter",
         "slice.Tensor",
         "split.Tensor",
         "split_with_sizes",
@@ -57,7 +60,7 @@ MOVES = frozenset(
         "flatten.using_ints",
     ]
 )
-"""Ops that only move elements."""
+"""Ops that only move elements, or add zeros."""
 
 BARRIER = FUNCTIONAL + "barrier"
 """The name of an op that returns its operand, and that no pass sees through."""
@@ -66,9 +69,9 @@ LARGEST = 1 << 27
 """The largest number of elements of a message, over all ranks of its group."""
 
 
-def is_move(op: Operation) -> bool:
+def is_move(op: Operation | Block) -> bool:
     """Return whether an op only moves elements."""
-    return op.name in MOVES
+    return isinstance(op, ValueOp) and op.name in MOVES
 
 
 def insert_barriers(block: Block) -> list[Operation]:
@@ -89,13 +92,26 @@ def insert_barriers(block: Block) -> list[Operation]:
         for index, operand in enumerate(op.operands):
             is_packed = op in sending and operand.owner not in sending
             is_unpacked = operand.owner in unpacking and op not in unpacking
-            if is_packed or is_unpacked:
+            if is_packed or is_unpacked or _hides_dimension(op) or _hides_dimension(operand.owner):
                 meta = meta_of(operand.type)
                 barrier = op_class(BARRIER).build_op([operand], [meta], location=op.location)
                 Rewriter.insert_op(barrier, InsertPoint.before(op))
                 op.operands[index] = barrier.results[0]
                 barriers.append(barrier)
     return barriers
+
+
+def _hides_dimension(op: Operation | Block) -> bool:
+    """Return whether an op moves or expands a tensor with a dimension of local size 1, except the first.
+
+    On local sizes, it may look like another view. `transpose(1, 2)` of [6, 1, 4] moves no element, and is that of
+    [6, 2, 4] on two ranks. The first dimension is usually the batch, which all views treat alike.
+    """
+    if not isinstance(op, ValueOp) or len(op.operands) != 1 or len(op.results) != 1 or is_collective(op):
+        return False
+    before, after = _shape(op.operands[0]), _shape(op.results[0])
+    is_expansion = len(before) == len(after) and all(s in (1, o) for s, o in zip(before, after, strict=True))
+    return 1 in before[1:] and before != after and (is_expansion or is_move(op))
 
 
 class LocalRun:
@@ -121,6 +137,7 @@ class PackedMessage:
         group: the ranks of the group, in the order of the process group.
         position: the position of this rank in the group.
         packed: each value that is packed into the message → the ids of its elements, the earliest values first.
+            The id of a zero that fills a gap is 0.
         count: the number of elements that one rank packs. The ids on the next rank of the group start at this number.
     """
 
@@ -133,7 +150,7 @@ class PackedMessage:
 
     def of_member(self, elements: Tensor, member: int) -> Tensor:
         """Return the ids of the same elements on another rank of the group."""
-        return elements + member * self.count
+        return torch.where(elements > 0, elements + member * self.count, 0)
 
 
 def pack(
@@ -146,7 +163,7 @@ def pack(
     if count * len(group) > LARGEST:
         return None
     packed: dict[SSAValue, Tensor] = {}
-    start = 0
+    start = 1
     for value in inputs:
         packed[value] = torch.arange(start, start + _numel(value)).reshape(_shape(value))
         start += _numel(value)

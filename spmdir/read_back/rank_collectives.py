@@ -78,19 +78,23 @@ class CollectiveTyper:
         dim, members, axes = gathered
         pieces = [message.of_member(packed, member) for member in members]
         step = make_step("all_gather", sharding, self.mesh, meta.shape, axes=axes, dim=dim)
-        yield CollectiveCall((step,)), torch.cat(pieces, dim)
+        elements = torch.cat(pieces, dim)
+        if len(axes) == len(sharding.dim_axes(dim)):  # the shards of the last ranks may be shorter, and padded
+            elements = elements.narrow(dim, 0, min(meta.shape[dim], elements.shape[dim]))
+        yield CollectiveCall((step,)), elements
 
     def _reduce_scatter(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
         count = len(message.group)
         reduction, factor = self._reduction(message, sharding)
-        for dim, size in enumerate(packed.shape):
-            if size % count == 0:
+        for dim in range(packed.dim()):
+            chunks = packed.chunk(count, dim)
+            if message.position < len(chunks):
                 step = make_step(
                     "reduce_scatter", sharding, self.mesh, meta.shape, axes=message.axes, dim=dim, reduction=reduction
                 )
-                yield CollectiveCall((step,), factor), packed.chunk(count, dim)[message.position]
+                yield CollectiveCall((step,), factor), chunks[message.position]
 
     def _all_reduce(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor

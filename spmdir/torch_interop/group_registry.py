@@ -23,6 +23,17 @@ def group_ranks(name: str) -> list[int] | None:
         return None
 
 
+def boxed_group(group: Any) -> tuple[str, int]:
+    """Return (name, number of ranks) of the process group of an argument of an op of `c10d`."""
+    unboxed = c10d.ProcessGroup.unbox(group)
+    return unboxed.group_name, unboxed.size()
+
+
+def boxed_reduction(reduction: Any) -> str:
+    """Return the name of the reduction of an argument of an op of `c10d`, such as "sum"."""
+    return distributed_c10d.ReduceOp.RedOpType(reduction.op()).name.lower()
+
+
 def register_group(name: Any, group: Any) -> None:
     """Let programs of this process find a group by a name, in place of what had the name before."""
     with suppress(RuntimeError, ValueError):

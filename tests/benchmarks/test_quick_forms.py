@@ -39,6 +39,7 @@ QUICK_FORMS = {
     "pipelined_step": "--layers 2 --mesh 2,2,2 --micro 4",
     "program_page": "--layers 1",
     "published_prices": "",
+    "read_back": "--schemes tp --models gpt2 --faults 2",
     "reshard_bound": "--limit 5",
     "runner_up": "--plans tp --layers 1 --most 3",
     "schedule": "--layers 1 --plans tp_fsdp --dtypes bfloat16",
@@ -62,7 +63,16 @@ ON_RANKS = {
 }
 """The same of benchmarks that start processes."""
 
-SHARED = {"__init__", "dtensor_programs", "manual_schedule", "measure", "plain_schedule", "programs", "rank_graph"}
+SHARED = {
+    "__init__",
+    "dtensor_programs",
+    "manual_schedule",
+    "measure",
+    "plain_schedule",
+    "programs",
+    "rank_graph",
+    "rank_models",
+}
 SHARED |= {"rule_coverage_worker", "torch_schedules"}
 """Modules that benchmarks import."""
 

@@ -162,6 +162,7 @@ def right() -> dict[str, dict[str, Any]]:
         "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},
         "import_ranks": {
             "graph": GRAPH, "mesh": MESH, "in_shardings": None, "groups": None, "rank": None, "example_inputs": None,
+            "model": None,
         },
         "check_ranks": {"module": module, "reference": GRAPH, "inputs": None, "seed": 0},
         "expert_report": {"module": module, "pipeline": None},
