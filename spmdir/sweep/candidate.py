@@ -10,10 +10,14 @@ import attrs
 
 from spmdir.core.errors import UnsupportedError, did_you_mean
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.pipeline_axis import PipelineAxis
 from spmdir.plans.recipes import AUTO
 
 DATA_AXES = ("dp_replicate", "dp_shard", "dp", "ep")
 """The axes that may shard the batch."""
+
+STAGES = "pp"
+"""The axis along which ranks have different stages of the model."""
 
 RECIPE_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -26,12 +30,16 @@ RECIPE_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hsdp*tp*sp": ("dp_replicate", "dp_shard", "tp"),
         "fsdp*cp": ("dp", "cp"),
         "fsdp*ep": ("dp", "ep"),
+        "pp*fsdp": ("pp", "dp"),
+        "pp*fsdp*tp*sp": ("pp", "dp", "tp"),
         AUTO: ("dp", "tp"),
     }
 )
 """Recipe → the axes of its meshes, the outermost one first."""
 
-DEFAULT_RECIPES = tuple(recipe for recipe in RECIPE_AXES if recipe not in (AUTO, "fsdp*ep"))
+DEFAULT_RECIPES = tuple(
+    recipe for recipe, axes in RECIPE_AXES.items() if recipe not in (AUTO, "fsdp*ep") and STAGES not in axes
+)
 
 
 @attrs.frozen
@@ -53,6 +61,18 @@ class MeshRecipe:
     def data_ranks(self) -> int:
         """The number of ranks with different samples."""
         return math.prod(size for axis, size in self.mesh.axes if axis in DATA_AXES)
+
+    @property
+    def stages(self) -> int:
+        """The number of stages of the model, one for each rank along the pipeline axis."""
+        return self.mesh.sizes[STAGES] if STAGES in self.mesh.axis_names else 1
+
+    @property
+    def of_stage(self) -> MeshRecipe:
+        """The recipe on the mesh of the ranks of one stage; this object itself without a pipeline axis."""
+        if self.stages == 1:
+            return self
+        return MeshRecipe(PipelineAxis(STAGES).other_axes(self.mesh), self.recipe.removeprefix(f"{STAGES}*"))
 
     @property
     def shape(self) -> str:
@@ -90,8 +110,15 @@ def candidates(ranks: int, node: int, recipes: Sequence[str]) -> Iterator[MeshRe
 def _sizes(axes: tuple[str, ...], ranks: int, node: int) -> Iterator[dict[str, int]]:
     """Yield the sizes of the axes, each larger than 1.
 
-    For 16 ranks in nodes of 8, the axes ("dp", "tp") get 8 x 2, 4 x 4 and 2 x 8. A single axis has all ranks.
+    For 16 ranks in nodes of 8, the axes ("dp", "tp") get 8 x 2, 4 x 4 and 2 x 8. A single axis has all ranks. The
+    number of stages is a power of 2.
     """
+    if axes[0] == STAGES:
+        for stages in (2**power for power in range(1, ranks.bit_length())):
+            if ranks % stages == 0:
+                for sizes in _sizes(axes[1:], ranks // stages, node):
+                    yield {STAGES: stages, **sizes}
+        return
     divisors = [size for size in range(2, node + 1) if node % size == 0 and ranks % size == 0]
     inner_sizes = divisors if axes[-1] in ("tp", "cp", "ep") else [1]
     for inner in inner_sizes:
@@ -128,8 +155,10 @@ def node_mesh(sizes: Mapping[str, int], node: int) -> Mesh:
     return Mesh(sizes, intra_node=inside)
 
 
-def micro_batch_counts(samples: int, data_ranks: int) -> list[int]:
+def micro_batch_counts(samples: int, data_ranks: int, stages: int = 1) -> list[int]:
     """Return the possible numbers of micro-batches: each rank has whole samples in each micro-batch.
+
+    There are at least as many micro-batches as stages.
 
     Example:
         >>> micro_batch_counts(32, 8)
@@ -138,4 +167,4 @@ def micro_batch_counts(samples: int, data_ranks: int) -> list[int]:
     if samples % data_ranks:
         return []
     per_rank = samples // data_ranks
-    return [count for count in range(1, per_rank + 1) if per_rank % count == 0]
+    return [count for count in range(stages, per_rank + 1) if per_rank % count == 0]

@@ -97,7 +97,7 @@ def estimate(workload: Workload, candidate: MeshRecipe, options: StepOptions, pi
     """
     layers = workload.layers
     depth = layers.traced if layers else 0
-    module, captured = imported(workload, candidate, options.at_depth(depth or None))
+    module, captured = imported(workload, candidate.of_stage, options.at_depth(depth or None))
     step = rank_step(module, None, options.scheduled_by(pipeline))
     costs = _step_costs(step, captured.accumulated, options.micro_batches, depth)
     whole = costs
@@ -105,7 +105,7 @@ def estimate(workload: Workload, candidate: MeshRecipe, options: StepOptions, pi
         period = _period_costs(step, layers, captured.accumulated, options.micro_batches)
         extended = costs.plus(period, (layers.count - depth) / layers.period)
         whole = extended.exposing(extended.exposed_seconds)
-    return Estimate(whole, costs, module, captured)
+    return Estimate(_of_stage(whole, workload, candidate, options), costs, module, captured)
 
 
 def refine(
@@ -123,14 +123,22 @@ def refine(
     copies = (depth - layers.traced) // layers.period
     program = deepen(estimate.module, layers.first, layers.period, copies)
     if program is None:
-        module, captured = imported(workload, candidate, options.at_depth(depth))
+        module, captured = imported(workload, candidate.of_stage, options.at_depth(depth))
         accumulated = captured.accumulated
     else:
         module, results = program.module, enumerate(program.origins)
         accumulated = frozenset(index for index, origin in results if origin in estimate.captured.accumulated)
     step = rank_step(module, None, options.scheduled_by(pipeline))
     deep = _step_costs(step, accumulated, options.micro_batches, depth)
-    return at_depth({layers.traced: estimate.traced, depth: deep}, layers.count)
+    whole = at_depth({layers.traced: estimate.traced, depth: deep}, layers.count)
+    return _of_stage(whole, workload, candidate, options)
+
+
+def _of_stage(costs: StepCosts, workload: Workload, candidate: MeshRecipe, options: StepOptions) -> StepCosts:
+    """Return the costs of a rank of the longest stage, from those of a rank with the whole model."""
+    if candidate.stages == 1:
+        return costs
+    return costs.of_stage(candidate.stages, options.micro_batches, workload.layers.count if workload.layers else 0)
 
 
 def certified_gap(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline) -> float | None:
@@ -143,7 +151,7 @@ def certified_gap(workload: Workload, candidate: MeshRecipe, options: StepOption
         SpmdirError: as `price`.
     """
     layers = workload.layers
-    module, _ = imported(workload, candidate, options.at_depth(layers.traced if layers else None))
+    module, _ = imported(workload, candidate.of_stage, options.at_depth(layers.traced if layers else None))
     deciding = pipeline.through("propagate").with_option("propagate", "certify", "true")
     with contextlib.redirect_stderr(io.StringIO()):  # the remark of the certificate, and warnings that were printed
         run_passes(module, deciding)

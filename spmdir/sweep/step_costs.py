@@ -37,6 +37,7 @@ class StepCosts:
         flops: floating-point operations.
         places: place in the step → the memory at the peak of this place.
         intra_seconds, inter_seconds: for how long the links within a node, and between nodes, are busy.
+        idle_seconds: the time that the accelerator waits for other stages.
     """
 
     seconds: float
@@ -45,11 +46,13 @@ class StepCosts:
     places: Mapping[str, Memory]
     intra_seconds: float = 0.0
     inter_seconds: float = 0.0
+    idle_seconds: float = 0.0
 
     @property
     def least_seconds(self) -> float:
         """A lower bound on the time of the step in any schedule: the accelerator and the links work in parallel."""
-        return max(self.seconds - self.exposed_seconds, self.intra_seconds, self.inter_seconds)
+        busy = self.seconds - self.exposed_seconds - self.idle_seconds
+        return max(busy, self.intra_seconds, self.inter_seconds)
 
     @property
     def memory(self) -> Memory:
@@ -87,6 +90,36 @@ class StepCosts:
             places,
             mixed(self.intra_seconds, other.intra_seconds),
             mixed(self.inter_seconds, other.inter_seconds),
+            mixed(self.idle_seconds, other.idle_seconds),
+        )
+
+    def of_stage(self, stages: int, micro_batches: int, layers: int) -> StepCosts:
+        """Return the costs of the longest of some stages in 1F1B order, if these costs are those of the whole model.
+
+        A stage has a share of the layers, and waits for the other stages at the start and the end of the step. The
+        first stage holds the activations of as many micro-batches as there are stages. Messages between stages are
+        hidden, and the costs outside the layers are shared evenly.
+
+        Example: with 4 stages, 8 micro-batches and 32 layers, a step of 8 s takes 2 s · (1 + 3 / 8) = 2.75 s.
+
+        Args:
+            layers: the number of layers of the model; 0 if it is not known.
+        """
+        share = math.ceil(layers / stages) / layers if layers else 1 / stages
+        idle, live = (stages - 1) / micro_batches, min(stages, micro_batches)
+        factors = dict.fromkeys(("parameters", "gradients", "optimizer state"), share) | {"activations": share * live}
+        places = {
+            place: {kind: factors.get(kind, 1.0) * size for kind, size in memory.items()}
+            for place, memory in self.places.items()
+        }
+        return StepCosts(
+            self.seconds * share * (1 + idle),
+            self.exposed_seconds * share,
+            self.flops * share,
+            places,
+            self.intra_seconds * share,
+            self.inter_seconds * share,
+            self.seconds * share * idle,
         )
 
     def plus(self, other: StepCosts, count: float) -> StepCosts:

@@ -247,6 +247,13 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
             reason = f"{request.samples} samples cannot be divided by {candidate.data_ranks} data-parallel ranks"
             skipped.append(Skipped(candidate, reason))
             continue
+        if not micro_batch_counts(request.samples, candidate.data_ranks, candidate.stages):
+            reason = f"{request.samples} samples cannot be cut into a micro-batch for each of {candidate.stages} stages"
+            skipped.append(Skipped(candidate, reason))
+            continue
+        if request.layers and candidate.stages > request.layers:
+            skipped.append(Skipped(candidate, f"{request.layers} layers cannot be cut into {candidate.stages} stages"))
+            continue
         if state > request.memory:
             skipped.append(Skipped(candidate, f"parameters and optimizer state need {size_text(state)}"))
             continue
@@ -309,7 +316,9 @@ def state_bytes(candidate: MeshRecipe, parameters: int) -> float:
     sizes, factors = candidate.mesh.sizes, recipe_factors(candidate.recipe, candidate.mesh)
     if not factors:
         return 12 * parameters / candidate.mesh.world_size
-    shards_parameters = [f for f in factors if f.recipe.parameters or f.recipe.layers or f.recipe.experts]
+    shards_parameters = [
+        f for f in factors if any((f.recipe.parameters, f.recipe.layers, f.recipe.experts, f.recipe.stages))
+    ]
     shards_state = [f for f in factors if f in shards_parameters or f.recipe.state]
     parameter_shards = math.prod(sizes[factor.axis] for factor in shards_parameters)
     state_shards = math.prod(sizes[factor.axis] for factor in shards_state)
@@ -398,7 +407,7 @@ class _Pricing:
     def run(self) -> None:
         """Price numbers of micro-batches, from the smallest, until a step without recomputation fits the limit."""
         request, limit, least_count, regathers = self.request, self.request.memory, 1, False
-        for count in micro_batch_counts(request.samples, self.candidate.data_ranks):
+        for count in micro_batch_counts(request.samples, self.candidate.data_ranks, self.candidate.stages):
             if count < least_count:
                 continue
             options = StepOptions(request.samples, count, regathers=regathers)
@@ -420,7 +429,9 @@ class _Pricing:
                 costs = plain.costs if regathers else self._refine(options, plain)
                 self._add(options, 0, costs, bound)
                 if costs.peak_bytes <= limit:
-                    return
+                    if self._is_fastest():
+                        return
+                    continue
                 plain = attrs.evolve(plain, costs=costs)
             if request.layers:
                 self._recompute(options, plain.costs)
@@ -432,6 +443,15 @@ class _Pricing:
             if fixed >= limit:
                 return
             least_count = math.ceil(count * scaled / (limit - fixed))
+
+    def _is_fastest(self) -> bool:
+        """Return whether more micro-batches than those of the last setting would be slower.
+
+        With stages, more micro-batches are tried until a step is slower than that before, because stages are idle for
+        less time.
+        """
+        times = [setting.costs.seconds for setting in self.settings if setting.fits]
+        return self.candidate.stages == 1 or (len(times) > 1 and times[-1] >= times[-2])
 
     def _recompute(self, options: StepOptions, plain: StepCosts) -> None:
         """Add the setting that recomputes as many layers as necessary.

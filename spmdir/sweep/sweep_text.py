@@ -30,8 +30,8 @@ _MEMORY = {
 """Kind of memory → its column; `other` has the rest."""
 
 _HEADER = (
-    "mesh", "recipe", "micro-batches", "recompute", "regather", "step s", "exposed s", "tokens/s/rank", "MFU",
-    "peak GB", *_MEMORY.values(), "other", "certificate",
+    "mesh", "recipe", "micro-batches", "recompute", "regather", "step s", "exposed s", "idle s",
+    "tokens/s/rank", "MFU", "peak GB", *_MEMORY.values(), "other", "certificate",
 )  # fmt: skip
 
 
@@ -64,7 +64,8 @@ def _table(sweep: Sweep, settings: Sequence[Setting]) -> list[str]:
     """Return the lines of a table of settings; none without settings."""
     if not settings:
         return []
-    return table([_HEADER, *(_cells(sweep, setting) for setting in settings)], range(5, len(_HEADER)))
+    columns = _columns(sweep)
+    return table([columns, *(_cells(sweep, setting) for setting in settings)], range(5, len(columns)))
 
 
 def _heading(sweep: Sweep) -> str:
@@ -78,8 +79,15 @@ def _heading(sweep: Sweep) -> str:
 
 
 def _cells(sweep: Sweep, setting: Setting) -> tuple[str, ...]:
-    *values, gap = record(sweep, setting).values()
-    return (*map(_format, values), "-" if gap is None else f"{gap:.2%}")
+    texts = {column: _format(value) for column, value in record(sweep, setting).items() if column != "certificate"}
+    texts["certificate"] = "-" if setting.gap is None else f"{setting.gap:.2%}"
+    return tuple(texts[column] for column in _columns(sweep))
+
+
+def _columns(sweep: Sweep) -> tuple[str, ...]:
+    """Return the columns of the table. Without stages, no accelerator waits for others."""
+    has_stages = any(setting.candidate.stages > 1 for setting in sweep.settings)
+    return tuple(column for column in _HEADER if has_stages or column != "idle s")
 
 
 def _format(value: Any) -> str:
@@ -101,6 +109,7 @@ def record(sweep: Sweep, setting: Setting) -> dict[str, Any]:
         "yes" if setting.regathers else "no",
         costs.seconds,
         costs.exposed_seconds,
+        costs.idle_seconds,
         sweep.tokens_per_second(setting),
         sweep.utilisation(setting),
         costs.peak_bytes / 1e9,
@@ -171,7 +180,7 @@ def sweep_html(sweep: Sweep) -> str:
         f"<tr{'' if setting.fits else ' class=large'}>{_html_cells(_cells(sweep, setting))}</tr>"
         for setting in settings
     )
-    head = "".join(f"<th>{name}</th>" for name in _HEADER)
+    head = "".join(f"<th>{name}</th>" for name in _columns(sweep))
     axis = f"peak memory, {size_text(min(sizes))} to {size_text(max(sizes))}" if settings else ""
     title = escape(sweep.request.workload.name)
     return (

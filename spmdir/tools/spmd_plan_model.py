@@ -45,7 +45,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--memory", type=_parse_size, metavar="SIZE", help=memory)
     topology = "The machine, a preset or a .toml file (default: h100x8)."
     parser.add_argument("--topology", metavar="NAME", help=topology)
-    recipes = "Compare these recipes, a list with commas (default: all but auto and fsdp*ep)."
+    recipes = "Compare these recipes, a list with commas (default: all but auto, fsdp*ep and those with pp)."
     parser.add_argument("--recipes", metavar="LIST", help=recipes)
     workers = "Price on N processes (default: the number of processors)."
     parser.add_argument("--workers", type=number_parser("processes", 1, 1024), metavar="N", help=workers)

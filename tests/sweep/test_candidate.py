@@ -24,6 +24,8 @@ def test_every_mesh_has_all_ranks_and_axes_larger_than_one() -> None:
         ("hsdp", 512, ["dp_replicate=64,dp_shard=8", "dp_replicate=8,dp_shard=64"]),
         ("hsdp*tp*sp", 16, ["dp_replicate=2,dp_shard=4,tp=2", "dp_replicate=2,dp_shard=2,tp=4"]),
         ("hsdp", 8, []),
+        ("pp*fsdp", 8, ["pp=2,dp=4", "pp=4,dp=2"]),
+        ("pp*fsdp*tp*sp", 16, ["pp=2,dp=4,tp=2", "pp=2,dp=2,tp=4", "pp=4,dp=2,tp=2"]),
     ],
 )
 def test_meshes_of_a_recipe(recipe: str, ranks: int, shapes: list[str]) -> None:
@@ -39,6 +41,7 @@ def test_innermost_axes_are_inside_a_node() -> None:
 def test_batch_is_cut_into_whole_samples_of_each_rank() -> None:
     assert micro_batch_counts(48, 8) == [1, 2, 3, 6]
     assert micro_batch_counts(4, 8) == []
+    assert micro_batch_counts(64, 8, stages=4) == [4, 8]
 
 
 def test_unknown_recipe_is_an_error() -> None:

@@ -154,6 +154,26 @@ def test_skipped_settings_are_not_the_best(seed: int, tiny: SweepRequest, monkey
     assert len(result.settings) <= sum(len(outcome.settings) for outcome in outcomes)
 
 
+def test_stages_are_idle_at_the_start_and_the_end_of_a_step(tiny: SweepRequest) -> None:
+    (candidate,) = candidates(4, 8, ["pp*fsdp"])
+    settings = settings_of(attrs.evolve(tiny, memory=math.inf), candidate).settings
+    assert candidate.shape == "pp=2,dp=2"
+    assert [setting.micro_batches for setting in settings] == [2, 4]
+    for setting in settings:
+        assert setting.costs.idle_seconds / setting.costs.seconds == pytest.approx(1 / (setting.micro_batches + 1))
+    result = Sweep(tiny, settings, (), 1.0, 1)
+    assert "idle s" in sweep_text(result)
+    assert result.plan(settings[0]).pipeline is not None
+
+
+def test_costs_of_a_stage_are_a_share_of_those_of_the_model() -> None:
+    memory = {"parameters": 8.0, "activations": 4.0, "gathered weights": 1.0}
+    stage = StepCosts(8.0, 0.8, 80.0, {"loss": memory}).of_stage(4, 8, 32)
+    assert (stage.seconds, stage.idle_seconds, stage.flops) == (2.75, 0.75, 20.0)
+    assert stage.memory == {"parameters": 2.0, "activations": 4.0, "gathered weights": 1.0}
+    assert StepCosts(8.0, 0.0, 0.0, {}).of_stage(4, 8, 30).seconds == pytest.approx(8 * 8 / 30 * 1.375)
+
+
 def test_nothing_fits_into_too_little_memory(tiny: SweepRequest) -> None:
     result = sweep(attrs.evolve(tiny, memory=1e5), ("fsdp",))
     assert result.best is None
