@@ -9,7 +9,6 @@ of the caches of each sequence; in `@decode`, sequence i has row i.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +29,7 @@ from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
+from spmdir.torch_interop.modules import with_module
 
 DECODE = "decode"
 """The name of the function that computes one token of each sequence."""
@@ -172,9 +172,8 @@ class _Serving:
 def _with_caches(model: nn.Module, batch: int, max_length: int) -> nn.Module:
     """Return a copy of the model with caches, which shares the parameters and modules of the model."""
     shapes = _find_rows(model)
-    serving = copy.copy(model)
-    serving._modules = dict(model._modules)
-    serving.caches = nn.ModuleList(_Caches(batch, max_length, *shapes[layer]) for layer in sorted(shapes))
+    caches = nn.ModuleList(_Caches(batch, max_length, *shapes[layer]) for layer in sorted(shapes))
+    serving = with_module(model, "caches", caches)
     serving.__class__ = type(type(model).__name__, (_Serving, type(model)), {})
     return serving
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -32,6 +33,13 @@ _OF_EVERY_MODULE = {
 def own_tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return name → parameter and name → buffer of a module without its submodules, as it keeps them; some are None."""
     return module._parameters, module._buffers
+
+
+def with_module(module: nn.Module, name: str, child: nn.Module) -> nn.Module:
+    """Return a copy of a module with one more submodule. The copy shares all parameters and other submodules."""
+    extended = copy(module)
+    extended._modules = module._modules | {name: child}
+    return extended
 
 
 def clear_hooks(module: nn.Module) -> None:

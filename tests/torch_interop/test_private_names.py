@@ -119,6 +119,7 @@ LISTED = {
 OF_OTHERS = {
     "_ArgumentGroup": "argparse",
     "_actions": "argparse",
+    "_attn_implementation": "configurations of transformers",
     "_exit": "os",
     "_fields": "named tuples",
     "_getframe": "sys",
