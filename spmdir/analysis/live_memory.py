@@ -348,8 +348,9 @@ class _Tracer:
     def _buffers(self, step: Step, meta: TensorMeta, strides: Strides | None) -> list[Sized]:
         """Return the buffers of one tensor of a collective.
 
-        If the operand is not contiguous, a slice is a view only if its result is contiguous. Other collectives first
-        copy an operand that they would send without packing.
+        An operand that is not contiguous may need another buffer. A collective that packs its operand needs none, since
+        packing reads any strides. One that sends the operand's own memory first copies it to a contiguous buffer. A
+        slice needs no buffer if its result is contiguous, because the result is a view.
 
         Args:
             meta: the global type of the tensor.

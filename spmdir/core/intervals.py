@@ -206,7 +206,7 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
         low, high = ranges[0]
         if all(low <= start and end <= high for start, end in part):
             return tuple((start - low, end - low) for start, end in part)
-        raise ValueError(f"{part} is not inside {ranges}")
+        raise ValueError(f"the ranges {part} contain positions that are not in {ranges}")
     offsets = itertools.accumulate((high - low for low, high in ranges), initial=0)
     ranges_with_offsets = zip(ranges, offsets, strict=False)
     # (start, end, local position minus global position) of each range, by global position.
@@ -218,7 +218,7 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
             # Beyond the first or last range, the empty range (end, end) stands for none.
             low, high, shift = shifts[index] if 0 <= index < len(shifts) else (end, end, 0)
             if not low <= start < high:
-                raise ValueError(f"{part} is not inside {ranges}")
+                raise ValueError(f"the ranges {part} contain positions that are not in {ranges}")
             local_ranges.append((start + shift, min(end, high) + shift))
             start, index = min(end, high), index + 1
     return joined(local_ranges)

@@ -125,7 +125,10 @@ class _Bound:
         return float(meta.bytes) if meta else 0.0
 
     def _shard_bytes(self, value: SSAValue, sharding: Sharding | None) -> float:
-        """Return the bytes of the largest local shard of a value; the whole value if the size of shards is data."""
+        """Return the bytes of the largest local shard of a value; 0.0 if the value is no tensor.
+
+        If the sizes of the shards depend on data, such as the rows of experts, return the bytes of the whole value.
+        """
         meta = meta_of(value.type)
         if sharding is not None and any(placement.varies for _, placement in sharding.entries):
             return self._whole_bytes(value)

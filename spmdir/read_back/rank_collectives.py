@@ -151,13 +151,13 @@ class CollectiveTyper:
         refined = sharding.refined(fine)
         placements = {refined[part] for axis in message.axes for part in fine.parts(axis)}
         placement = placements.pop()
-        requested = str(message.op.argument["reduce_op"])
+        requested, axes = str(message.op.argument["reduce_op"]), ", ".join(message.axes)
         if placements or not isinstance(placement, PartialPlacement):
-            raise ShardingError("expected a partial value")
+            raise ShardingError(f"the operand has the sharding <{sharding}>; expected P({requested}) on {axes}")
         if placement.op == requested or (placement.op not in ("sum", "avg") and placement.reduce == requested):
             return placement.op, 1.0
         count = len(message.group)
         scale: dict[tuple[Any, str], float] = {("sum", "avg"): 1 / count, ("avg", "sum"): count}
         if (placement.op, requested) in scale:
             return placement.op, scale[placement.op, requested]
-        raise ShardingError(f"expected a partial value of '{requested}'")
+        raise ShardingError(f"the operand has the sharding <{sharding}>; expected P({requested}) on {axes}")

@@ -83,7 +83,10 @@ def check_exchange(spec: CollectiveSpec, source: Sharding, target: Sharding, mes
     target.check_shape(mesh, shape)
     check_declared_steps(spec, (), source, target)
     if obstacle := find_obstacle(spec, source, target):
-        raise ShardingError(f"{spec.name} from <{source}> to <{target}> cannot {obstacle}")
+        raise ShardingError(
+            f"a {spec.name} over the axes of <{source}> and <{target}> cannot {obstacle}; "
+            f"use one {spec.name} for each axis, or another collective"
+        )
 
 
 def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:

@@ -97,17 +97,29 @@ def two_round_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple
 
 
 Pool = Callable[[set[int], set[int], set[int]], set[int]]
-"""(senders, receivers, near) → reducers, all sets of ranks; see POOLS and `_Move.reducers`."""
+"""(senders, receivers, fewest_missing) → reducers, all sets of ranks; see POOLS and `_Move.reducers`."""
 
-POOLS: tuple[Pool, ...] = (
-    lambda senders, receivers, near: senders & receivers or senders,
-    lambda senders, receivers, near: near or senders & receivers or senders,
-    lambda senders, receivers, near: senders,
-)
-"""Choices of reducers: (senders, receivers, near) → ranks.
 
-Senders have a partial value, and receivers may need the sum. `near` are the receivers of the partial values of the
-target that fewest ranks lack.
+def _senders_that_receive(senders: set[int], receivers: set[int], fewest_missing: set[int]) -> set[int]:
+    """Return the senders that need the sum themselves; all senders if none does."""
+    return senders & receivers or senders
+
+
+def _ranks_with_fewest_missing(senders: set[int], receivers: set[int], fewest_missing: set[int]) -> set[int]:
+    """Return `fewest_missing`; if it is empty, the same as `_senders_that_receive`."""
+    return fewest_missing or _senders_that_receive(senders, receivers, fewest_missing)
+
+
+def _all_senders(senders: set[int], receivers: set[int], fewest_missing: set[int]) -> set[int]:
+    """Return all senders, so that the most ranks share the reduction."""
+    return senders
+
+
+POOLS: tuple[Pool, ...] = (_senders_that_receive, _ranks_with_fewest_missing, _all_senders)
+"""Choices of reducers: (senders, receivers, fewest_missing) → ranks.
+
+Senders have a partial value, and receivers may need the sum. A partial value of the target is missing on some of its
+ranks. `fewest_missing` are the ranks of those partial values of the target that are missing on the fewest ranks.
 """
 
 
@@ -142,16 +154,21 @@ class _Move:
         return _Move(cell, staying, moving, ranks_with_sum, ranks_without_sum)
 
     def reducers(self, pool: Pool) -> tuple[int, ...]:
-        """Return the reducers of the partial values that move; none if all stay."""
+        """Return the reducers of the partial values that move; none if all stay.
+
+        For example, ranks 0 and 1 already have the sum. The target has two partial values: the first is needed by
+        ranks 0 to 2 and is missing on rank 2, the second is needed by ranks 3 to 5 and is missing on all of them. Then
+        `fewest_missing` is {2}: one send completes the first partial value.
+        """
         if not self.moving:
             return ()
-        near: set[int] = set()  # if some ranks have the sum: the ranks of the target partial value that fewest lack
+        fewest_missing: set[int] = set()  # stays empty if no rank has the sum yet
         if self.ranks_with_sum:
             fewest = min(map(len, self.ranks_without_sum))
-            near.update(*(ranks for ranks in self.ranks_without_sum if len(ranks) == fewest))
+            fewest_missing.update(*(ranks for ranks in self.ranks_without_sum if len(ranks) == fewest))
         senders = {rank for partial in self.moving for rank in self.cell.senders[partial]}
         receivers = {rank for ranks in self.cell.receivers for rank in ranks}
-        return tuple(sorted(pool(senders, receivers, near)))
+        return tuple(sorted(pool(senders, receivers, fewest_missing)))
 
 
 def _assign_shares(moves: Sequence[_Move], reducers_of_moves: Sequence[tuple[int, ...]]) -> _Shares:
@@ -174,7 +191,7 @@ def _assign_shares(moves: Sequence[_Move], reducers_of_moves: Sequence[tuple[int
 
 
 def _add_second_round(move: _Move, chunk: Chunk, reducer: int, shares: _Shares) -> None:
-    """Add to `shares` the sends of a sum from its reducer, to the target partial values that fewest ranks lack.
+    """Add to `shares` the sends of a sum from its reducer, to the target partial values that require the fewest sends.
 
     The sum becomes part of one partial value of the target. For example, the target has two partial values, at the
     ranks 0 and 1 and at the ranks 2 and 3, and rank 0 reduced the sum. The first takes one send, to rank 1, and the

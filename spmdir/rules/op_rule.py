@@ -313,9 +313,10 @@ class OpRule(RuleInstance):
         }
 
     def combining(self, result: Placement) -> Iterator[Strategy]:
-        """Yield the strategies that shard by S a factor that some result lacks. For `Placement.lift`.
+        """Yield the strategies that give `S` to a factor that some result does not have, such as k of a matrix product.
 
-        Each rank runs the op on its shard. A result that lacks the factor gets the placement `result`.
+        Each rank runs the op on its shard. A result without the factor gets the placement `result`, such as P(sum).
+        `Placement.lift`, which lists the strategies of an op that use a plug-in placement, calls this method.
         """
         return combining(self, result)
 

@@ -165,7 +165,10 @@ class RuleSet:
             return EXCHANGE_OPS[name]
         rule = self.lookup(name)
         if rule is None:
-            raise RuleError(f"no rule for {name}{did_you_mean(name, self.names)}")
+            raise RuleError(
+                f"op {name} has no sharding rule; expected an op with a rule: add one in a .rules file, see "
+                f"docs/first-rule.md{did_you_mean(name, self.names)}"
+            )
         return tuple((parameter.name, parameter.is_tensor) for parameter in rule.parameters)
 
     def shape_arguments(self, name: str) -> frozenset[str]:
@@ -214,7 +217,10 @@ class RuleSet:
             self.parameters(name)  # raises a RuleError if there is no rule
             match = choose_rule(self.alternatives(name), call)
             if match is None:
-                raise RuleError(f"no rule of {name} applies to these arguments")
+                raise RuleError(
+                    f"no rule of {name} fits the arguments of this call; expected a call that fits the `when` of one "
+                    "of its rules: change the arguments, or add a rule"
+                )
             self._inferred[call] = attrs.evolve(call, results=infer(match[0], call, match[1]))
         return self._inferred[call]
 

@@ -138,7 +138,10 @@ class _CutProblem:
         self._decisions: dict[Block, list[BlockDecision]] = {}
 
     def _uses_around_cut(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return buffer → its last use up to the cut, and buffer → its first use after it, if it has both."""
+        """Return two dicts: buffer → last use up to the cut, and buffer → first use after the cut.
+
+        The second contains only buffers that are used on both sides.
+        """
         last_use: dict[int, int] = {}
         next_use: dict[int, int] = {}
         for index, task in enumerate(self.program.tasks):

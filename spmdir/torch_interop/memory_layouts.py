@@ -89,7 +89,10 @@ class Layout:
         return not self.is_open and not self.offset and self.dims_outermost_first() == list(range(len(self.size)))
 
     def has_repeated_elements(self) -> bool:
-        """Return whether two indices may refer to the same element of memory."""
+        """Return whether two different indices of the tensor may refer to the same element of memory.
+
+        This depends on its sizes and strides only. For example, an expanded dimension has stride 0.
+        """
         if self.is_open:
             for size, step in zip(self.size, self.stride, strict=True):
                 if comparable_number(step) == 0 and comparable_number(size) != 1:

@@ -69,45 +69,39 @@ def _has_any_shard(text: TextStrategy) -> bool:
 
 
 def _strategy(
-    rule: RuleInstance, count: int, sharded: ShardCounts, text: TextStrategy, placement: ShardPlacement | None
+    rule: RuleInstance, count: int, sharded: ShardCounts, text: TextStrategy, any_shard: ShardPlacement | None
 ) -> Strategy:
     """Return the strategy `text` on the call of `rule`, for an axis of `count` ranks.
 
     Args:
-        placement: the placement that `shard(…)` means; None if the text does not have it.
+        sharded: how other axes shard factors.
+        any_shard: the placement that `shard(…)` means; None if the text does not have it.
 
     Raises:
         NotApplicable: a condition does not hold, or a placement does not fit its tensor or the other axes.
     """
+    _check_conditions(rule, text)
+    reader = _Reader(rule, count, any_shard)
+    operands, results = reader.operands(text), reader.results(text)
+    is_routed = any(placement.is_routed for placement in (*operands, *results))
+    reader.check_local_form(text, sharded, is_routed)
+    # Several axes may use one text if it is routed or has a result with its own local type, such as a packed state.
+    is_repeatable = is_routed or any(placement.has_own_type for placement in results)
+    is_same_on_sub_axes = is_repeatable and all(placement.splits for placement in (*operands, *results))
+    factors = tuple(reader.factors)
+    if conflict := text_conflict(rule, factors, text, sharded, is_same_on_sub_axes):
+        raise NotApplicable("{}", conflict)
+    rewrite = "local" if text.body else None
+    return Strategy(operands, results, factors, rewrite, tuple(reader.factors.values()), text)
+
+
+def _check_conditions(rule: RuleInstance, text: TextStrategy) -> None:
+    """Raise NotApplicable if a `when` clause of `text` does not hold for the call of `rule`."""
     for condition in text.conditions:
         if not evaluate(condition, rule.scope):
             raise NotApplicable(
                 "its `when` does not hold", location=getattr(condition, "location", None) or text.location
             )
-    reader = _Reader(rule, count, placement)
-    operands: list[Placement] = [R] * len(rule.call.operands)
-    for parameter, term in zip(rule.rule.tensors, text.operands, strict=False):
-        for index in rule.binding.operands(parameter.name):
-            operands[index] = reader.placement(term, rule.call.operands[index], rule.operand_dims[index])
-    terms = text.results * len(rule.call.results) if rule.rule.result_list else text.results
-    results = [
-        R if meta is None else reader.placement(term, meta, dims or ())
-        for term, meta, dims in zip(terms, rule.call.results, rule.result_dims, strict=True)
-    ]
-    factors = tuple(reader.factors)
-    rings = [statement for statement in text.body if statement.ring]
-    for ring in rings:
-        reader.check_ring(ring, sharded)
-    placements = (*operands, *results)
-    is_routed = any(placement.is_routed for placement in placements)
-    if text.body and not rings and not is_routed:
-        reader.check_nonempty(sharded)  # the body of a ring skips empty blocks, and any rank may have no routed rows
-    has_special_type = is_routed or any(placement.has_own_type for placement in results)
-    splits = has_special_type and all(placement.splits for placement in placements)
-    if conflict := text_conflict(rule, factors, text, sharded, splits):
-        raise NotApplicable("{}", conflict)
-    rewrite = "local" if text.body else None
-    return Strategy(tuple(operands), tuple(results), factors, rewrite, tuple(reader.factors.values()), text)
 
 
 class _Reader:
@@ -122,6 +116,36 @@ class _Reader:
         self.rule, self.count, self.any_shard = rule, count, any_shard
         self.factors: dict[int, Placement] = {}
         self.dimensions: dict[tuple[tuple[int, ...], int, Placement], None] = {}
+
+    def operands(self, text: TextStrategy) -> tuple[Placement, ...]:
+        """Return the placements of the operands of the call; R for operands that `text` does not name."""
+        rule = self.rule
+        operands: list[Placement] = [R] * len(rule.call.operands)
+        for parameter, term in zip(rule.rule.tensors, text.operands, strict=False):
+            for index in rule.binding.operands(parameter.name):
+                operands[index] = self.placement(term, rule.call.operands[index], rule.operand_dims[index])
+        return tuple(operands)
+
+    def results(self, text: TextStrategy) -> tuple[Placement, ...]:
+        """Return the placements of the results of the call; R for results that are no tensors."""
+        rule = self.rule
+        terms = text.results * len(rule.call.results) if rule.rule.result_list else text.results
+        return tuple(
+            R if meta is None else self.placement(term, meta, dims or ())
+            for term, meta, dims in zip(terms, rule.call.results, rule.result_dims, strict=True)
+        )
+
+    def check_local_form(self, text: TextStrategy, sharded: ShardCounts, is_routed: bool) -> None:
+        """Check that the local form of `text`, if it has one, can run on the shards of all ranks.
+
+        The body of a ring skips empty blocks, and any rank may have no routed rows. Other local forms require that no
+        shard is empty.
+        """
+        rings = [statement for statement in text.body if statement.ring]
+        for ring in rings:
+            self.check_ring(ring, sharded)
+        if text.body and not rings and not is_routed:
+            self.check_nonempty(sharded)
 
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         """Return the placement that `term` denotes on a tensor, and record the factors that it shards.
