@@ -127,7 +127,7 @@ def check_needs(function: FuncOp) -> None:
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp) or op.needs is None:
             continue
-        for operand, need in zip(op.operands, op.needs.data, strict=True):
+        for operand, need in zip(op.tensors, op.needs.data, strict=True):
             source = sharding_of(operand)
             if source is None or need is None:
                 continue
