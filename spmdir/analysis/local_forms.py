@@ -199,5 +199,8 @@ def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = NO
     number, index = place
     if number >= len(ops) or index >= len(getattr(ops[number], values)):
         replacement = "form" if name == NOTE else "expansion"
-        raise ShardingError(f"{name} names {values[:-1]} {index} of op {number}; the {replacement} has none there")
+        raise ShardingError(
+            f"{name} names {values[:-1]} {index} of op {number}; the {replacement} has none there: "
+            f"leave {name} as the pass wrote it"
+        )
     return getattr(ops[number], values)[index]

@@ -48,7 +48,9 @@ def decoded(data: bytes, name: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         where = text_location(data, error.start, name)
-        raise ParseError(f"the byte {data[error.start]:#x} is not UTF-8 text", where) from None
+        raise ParseError(
+            f"the byte {data[error.start]:#x} is not UTF-8 text; expected a text file in UTF-8: convert it", where
+        ) from None
 
 
 def write_text_file(path: str | Path, text: str) -> None:

@@ -75,7 +75,9 @@ class HaloExchangeOp(ValueOp):
         super().check(mesh)
         function = self.parent_op()
         if mesh is None or not is_local(function):
-            raise ShardingError("exchanges halos of local tensors; expected it only in functions after localize")
+            raise ShardingError(
+                "exchanges halos of local tensors in a function of global tensors; expected a function after localize"
+            )
         metas = [meta_of(value.type) for value in (*self.operands, *self.results)]
         if len(self.operands) != 1 or len(self.results) != 1 or None in metas:
             raise VerifyException("expected one tensor as operand and one as result")

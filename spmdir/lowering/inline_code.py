@@ -57,7 +57,8 @@ class EdgeCode:
         edge = edge_between(self.source, self.target)
         if edge is None:
             raise SpmdirError(
-                f"neither {self.source} nor {self.target} declares an edge from {self.source} to {self.target}"
+                f"neither {self.source} nor {self.target} declares an edge from {self.source} to {self.target}; "
+                "expected an edge in `edges` of one of these placements"
             )
         if not edge.state:
             return edge.lower(x, self.group)

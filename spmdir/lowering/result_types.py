@@ -67,12 +67,14 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
         if _find_difference(torch_results, declared) is None:
             return
     if len(torch_results[0]) != len(declared):
-        raise UnsupportedError(f"has {len(declared)} results; torch returns {len(torch_results[0])}")
+        raise UnsupportedError(
+            f"has {len(declared)} results; torch returns {len(torch_results[0])}: declare one result for each"
+        )
     index = _find_difference(torch_results, declared)
     assert index is not None
     raise UnsupportedError(
         f"result {index} has type tensor<{declared[index]}>; torch returns tensor<{torch_results[0][index]}> on this "
-        "rank"
+        "rank: correct the type of the result, or the types of the operands"
     )
 
 
@@ -122,7 +124,10 @@ def _results(
             return None
         except Exception as error:
             # torch ops may raise anything. For the user, all of it means that this call is impossible.
-            raise UnsupportedError(f"torch rejects it: {str(error).partition(chr(10))[0]}") from None
+            reason = str(error).partition(chr(10))[0]
+            raise UnsupportedError(
+                f"torch rejects it: {reason}; expected a call that torch accepts: correct its operands and arguments"
+            ) from None
     return _types(outputs)
 
 

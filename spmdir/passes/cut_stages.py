@@ -88,7 +88,10 @@ class CutStagesPass(ModulePass, MachineOptions):
     def _function(self, module: ModuleOp) -> FuncOp:
         """Return the step of a module; raise a located error if it is cut already, or is not decided."""
         if (step := pipeline_op(module)) is not None:
-            raise UnsupportedError("the step is cut into stages already", location_of(step))
+            raise UnsupportedError(
+                "the step is cut into stages already; expected an uncut step: run cut-stages only once",
+                location_of(step),
+            )
         function = ir.main_function(module)
         global_functions(module, self.name)
         if is_undecided(function):

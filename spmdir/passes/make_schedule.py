@@ -54,7 +54,8 @@ class MakeSchedulePass(ModulePass, MachineOptions):
         step = pipeline.step
         if self.kind in ("zb", "zbv") and not step.is_split:
             raise UnsupportedError(
-                f"kind={self.kind} runs input and weight gradients apart; run split-backward first",
+                f"kind={self.kind} schedules the gradients of inputs and of weights separately, but one "
+                "function computes both; run split-backward first",
                 location_of(pipeline),
             )
         try:

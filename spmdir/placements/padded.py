@@ -40,7 +40,10 @@ class Padded(Placement):
 
     def check(self, shape: tuple[int, ...], count: int) -> None:
         if self.along >= len(shape):
-            raise ShardingError(f"{self} pads dimension {self.along} of a tensor of {len(shape)} dimensions")
+            raise ShardingError(
+                f"{self} pads dimension {self.along} of a tensor of {len(shape)} dimensions; "
+                f"expected a dimension below {len(shape)}"
+            )
 
     def supports(self, dtype: DType) -> bool:
         return dtype.is_inexact

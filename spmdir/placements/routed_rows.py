@@ -22,7 +22,9 @@ from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement,
 from spmdir.core.placement.shards import ShardPlacement
 from spmdir.core.placement.standard import Shard
 
-_ROUTED = "the ranks of its rows depend on a router, so inputs and results cannot have this placement"
+_ROUTED = (
+    "the ranks of its rows depend on a router, so inputs and results cannot have this placement; expected S, R or P"
+)
 
 
 class RoutedPlacement(ShardPlacement):

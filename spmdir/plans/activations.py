@@ -54,7 +54,8 @@ def _check_inputs(name: str, module: nn.Module, activation: Activation, plan: Sh
             globs = [glob for glob, value in plan.activations.items() if value is activation]
             place = key_location(globs[0]) if globs else None
             raise ShardingError(
-                f"the plan shards input {key} of '{name}', but the arguments of its forward are {', '.join(parameters)}"
+                f"the plan shards input {key} of '{name}', but the arguments of its forward are "
+                f"{', '.join(parameters)}; expected the name or position of one of them"
                 f"{did_you_mean(key, parameters)}",
                 place,
             )
@@ -115,7 +116,10 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
         if isinstance(output, Tensor):
             for key, layouts in texts.items():
                 if key != "0":
-                    raise ShardingError(f"the plan shards output {key} of '{name}', but the module returns one tensor")
+                    raise ShardingError(
+                        f"the plan shards output {key} of '{name}', but the module returns one tensor; "
+                        "expected output 0"
+                    )
                 output = _constrain_tensor(output, layouts, f"the output of '{name}'")
             return output
         if isinstance(output, dict):
@@ -124,7 +128,8 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
                 output_key = keys[int(key)] if key.isdigit() and int(key) < len(keys) else key
                 if output_key not in output:
                     raise ShardingError(
-                        f"the plan shards output {key} of '{name}', but the module returns {', '.join(keys)}"
+                        f"the plan shards output {key} of '{name}', but the module returns {', '.join(keys)}; "
+                        "expected one of these names, or a position"
                     )
                 output[output_key] = _constrain_tensor(output[output_key], layouts, f"output {key} of '{name}'")
             return output
@@ -132,7 +137,8 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
         for key, layouts in texts.items():
             if not key.isdigit() or int(key) >= len(outputs):
                 raise ShardingError(
-                    f"the plan shards output {key} of '{name}', but the module returns {len(outputs)} values"
+                    f"the plan shards output {key} of '{name}', but the module returns {len(outputs)} values; "
+                    f"expected a position below {len(outputs)}"
                 )
             outputs[int(key)] = _constrain_tensor(outputs[int(key)], layouts, f"output {key} of '{name}'")
         return type(output)(*outputs) if hasattr(output, "_fields") else type(output)(outputs)

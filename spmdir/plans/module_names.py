@@ -66,7 +66,11 @@ def find_modules(key: str, names: Collection[str], base: str = "", parameters: C
     if matches := find_names(key, names, base) or find_names(key, parameters, base):
         return matches
     problem, hint = ("matches no module", did_you_mean_glob) if is_glob(key) else ("is not a module", did_you_mean)
-    raise ShardingError(f"the plan names '{key}', which {problem} of the model{hint(key, names)}", key_location(key))
+    raise ShardingError(
+        f"the plan names '{key}', which {problem} of the model; expected a name or glob of model.named_modules()"
+        f"{hint(key, names)}",
+        key_location(key),
+    )
 
 
 def values_by_module(

@@ -205,7 +205,7 @@ def placed_parameters(name: str, module: nn.Module | nn.Parameter, style: Style)
     if style.features != "none" and (weight < 2 or set(parts) - {"weight", "bias"}):
         raise ShardingError(
             f"'{name}' is a {type(module).__name__}; only linear layers and embeddings, with a weight and at most "
-            "a bias, can be colwise or rowwise"
+            "a bias, can be colwise or rowwise: remove its style, or give shardings of its parameters"
         )
     # An embedding is a linear layer of one-hot rows, with a weight (in, out). So has Conv1D of transformers.
     out_first = not isinstance(module, nn.Embedding) and type(module).__name__ != "Conv1D"

@@ -304,7 +304,10 @@ class GlobalBuilder:
         group = tuple(sorted(self.mesh.group(self.rank, axes)))
         message = pack(op, axes, group, group.index(self.rank), self._local)
         if message is None:
-            raise ShardingError(f"'{op.name}' sends too many elements to follow each of them", location_of(op))
+            raise ShardingError(
+                f"'{op.name}' sends too many elements to follow each of them; trace the ranks with smaller inputs",
+                location_of(op),
+            )
         self._errors[op.results[0]] = self._message_error(message)
         elements = receive(message)
         if elements is not None:

@@ -103,7 +103,10 @@ def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
         )
     ((leaving, joining),) = ends
     if edge_between(leaving, joining) is None:
-        raise ShardingError(f"neither {leaving} nor {joining} declares an edge from {leaving} to {joining}")
+        raise ShardingError(
+            f"neither {leaving} nor {joining} declares an edge from {leaving} to {joining}; expected an edge in "
+            "`edges` of one of these placements: declare it, or use another collective"
+        )
     check_joint(spec, axes, (before, after))
     check_declared_steps(spec, axes, before, after)
     for side, placement in ((before, leaving), (after, joining)):
@@ -127,7 +130,10 @@ def check_permute(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
     target.check(mesh, len(shape))
     check_declared_steps(spec, (), source, target)
     if source.partial != target.partial:
-        raise ShardingError(f"{spec.name} cannot change partial placements, found <{source}> to <{target}>")
+        raise ShardingError(
+            f"{spec.name} cannot change partial placements, found <{source}> to <{target}>; "
+            "expected equal ones: reduce them first, such as by all_reduce"
+        )
     fine = refinement(mesh, source, target)
     before, after = source.refined(fine), target.refined(fine)
     if 0 not in shape and all(placement.splits for side in (before, after) for _, placement in side.entries):

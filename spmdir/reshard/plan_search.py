@@ -183,7 +183,10 @@ class PlanSearch:
         """
         source, target = self.reshard.source, self.reshard.target
         if target not in self.best:
-            raise ShardingError(f"no plan from <{source}> to <{target}>; a placement must declare more edges")
+            raise ShardingError(
+                f"no sequence of collectives leads from <{source}> to <{target}>; expected one: give one of the values "
+                "another sharding, or declare more edges in the class of the plug-in placement"
+            )
         steps, sharding = [], target
         while sharding != source:
             steps.append(self.last_step[sharding])

@@ -20,6 +20,8 @@ from spmdir.dialects.size_ops import SizeOp, sizes_op
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, layout_sources, sharding_of, signature_name
 
+_RESTORE = "expected the ops and types of the model: undo the edit, or delete the file to decide the program again"
+
 
 def check_and_locate(decided: ModuleOp, imported: ModuleOp) -> None:
     """Check that `decided` is a decided form of `imported`, and give its ops the source locations of `imported`.
@@ -37,7 +39,7 @@ def check_and_locate(decided: ModuleOp, imported: ModuleOp) -> None:
         if op is None or expected is None or _computation(op) != _computation(expected):
             raise _difference_error(op, expected, function)
         if [values[operand] for operand in op.operands] != list(expected.operands):
-            raise SpmdirError(f"'{op.name}' takes other operands than in the model", location_of(op))
+            raise SpmdirError(f"'{op.name}' takes other operands than in the model; {_RESTORE}", location_of(op))
         for result, expected_result in zip(op.results, expected.results, strict=True):
             _check_sharding(
                 name_of(result) or op.name, sharding_of(result), sharding_of(expected_result), location_of(op)
@@ -79,7 +81,8 @@ def _difference_error(op: Operation | None, expected: Operation | None, function
         op, expected: the op of the decided program and that of the model; None if the program has no further op.
         function: the function of the decided program.
     """
-    return SpmdirError(f"found {_op_text(op)} where the model has {_op_text(expected)}", location_of(op or function))
+    message = f"found {_op_text(op)} where the model has {_op_text(expected)}; {_RESTORE}"
+    return SpmdirError(message, location_of(op or function))
 
 
 def _op_text(op: Operation | None) -> str:
@@ -96,14 +99,17 @@ def _check_declared(decided: ModuleOp, imported: ModuleOp) -> None:
         raise SpmdirError(message, location_of(ir.mesh_op(decided)))
     declared, expected = sizes_op(decided), sizes_op(imported)
     if (declared and declared.sizes) != (expected and expected.sizes):
-        raise SpmdirError("the program declares other sizes than the model has", location_of(declared or decided))
+        raise SpmdirError(
+            f"the program declares other symbolic sizes than the model has; {_RESTORE}",
+            location_of(declared or decided),
+        )
 
 
 def _check_signature(function: FuncOp, model: FuncOp) -> None:
     """Raise SpmdirError unless arguments and results have the names, types and annotations of the model."""
     location = location_of(function)
     if function.function_type != model.function_type:
-        raise SpmdirError("the arguments or results have other types than in the model", location)
+        raise SpmdirError(f"the arguments or results have other types than in the model; {_RESTORE}", location)
     for argument, model_argument in zip(function.args, model.args, strict=True):
         subject = f"argument {argument.index}"
         if name_of(argument) != name_of(model_argument):
@@ -142,7 +148,7 @@ def _check_attributes(subject: str, function: FuncOp, model: FuncOp, attrs_name:
 
 def _restore_error(subject: str, location: Any) -> SpmdirError:
     """Return the error of an argument or result that was edited."""
-    return SpmdirError(f"{subject} differs in name or kind from the model; restore it", location)
+    return SpmdirError(f"{subject} differs in name or kind from the model; {_RESTORE}", location)
 
 
 def _check_sharding(subject: str, decided: Sharding | None, required: Sharding | None, location: Any) -> None:

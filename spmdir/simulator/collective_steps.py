@@ -63,7 +63,10 @@ def _check_group_size(calls: Sequence[Issued], size: int) -> None:
 def _reduce(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
     """Return the reduction of the tensors by `op`, in rank order; raise DivergenceError if torch cannot reduce them."""
     if op not in REDUCTIONS or (op == "avg" and not (tensors[0].is_floating_point() or tensors[0].is_complex())):
-        raise calls[0].error(f"cannot reduce {tensors[0].dtype} by {op}")
+        raise calls[0].error(
+            f"cannot reduce {tensors[0].dtype} by {op}; expected one of {', '.join(REDUCTIONS)}, and avg only of "
+            "floating-point and complex numbers"
+        )
     if tensors[0].is_complex() and op in ("sum", "avg"):
         # As process groups do: torch's complex sum differs for infinite parts and negative zeros.
         parts = [torch.view_as_real(tensor.resolve_conj()) for tensor in tensors]
@@ -113,7 +116,7 @@ def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
         if sends[source] != expected or sum(sends[source]) != tensor.shape[0]:
             raise calls[0].error(
                 f"sends {sends[source]} of {tensor.shape[0]} elements from rank {source} of the group, "
-                f"whose ranks expect {expected}"
+                f"whose ranks expect {expected}; expected equal counts on both sides: correct the split sizes"
             )
         blocks.append(tensor.split(sends[source]))
     return [torch.cat([blocks[source][target] for source in range(len(calls))]) for target in range(len(calls))]

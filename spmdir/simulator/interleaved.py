@@ -168,7 +168,8 @@ def _run_collective(communicator: _Communicator, ranks: Sequence[_Rank], steps: 
     for number, call in zip(communicator.ranks, calls, strict=True):
         if call.node.target != calls[0].node.target:
             raise calls[0].error(
-                f"is issued by rank {communicator.ranks[0]} in {communicator.name} while rank {number} issues {call}"
+                f"is issued by rank {communicator.ranks[0]} in {communicator.name} while rank {number} issues {call}; "
+                "expected the same collectives in the same order on all ranks of a group"
             )
     for started, result in zip(in_flight, steps[calls[0].node.target](calls), strict=True):
         started.result = result

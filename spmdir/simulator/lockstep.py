@@ -56,10 +56,13 @@ def run_lockstep(
         if len(outputs) == len(runs):
             return [outputs[rank] for rank in range(len(runs))]
         if outputs:
-            raise in_flight[0].issued.error(f"is never reached by rank {min(outputs)}, which has ended")
+            raise in_flight[0].issued.error(f"is never reached by rank {min(outputs)}, which has ended; {_SAME_ORDER}")
         results = _run_collective([started.issued for started in in_flight], mesh, steps)
         for started, result in zip(in_flight, results, strict=True):
             started.result = result
+
+
+_SAME_ORDER = "expected the same collectives in the same order on all ranks"
 
 
 def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) -> Any:
@@ -84,7 +87,7 @@ def _run_collective(issued: Sequence[Issued], mesh: Mesh, steps: Steps) -> list[
     for rank, collective in enumerate(issued):
         if (collective.node.target, collective.axes) != (reference.node.target, reference.axes):
             raise reference.error(
-                f"is issued by rank 0 while rank {rank} issues {collective} over {list(collective.axes)}"
+                f"is issued by rank 0 while rank {rank} issues {collective} over {list(collective.axes)}; {_SAME_ORDER}"
             )
     reference.check(mesh)
     results: list[Tensor | None] = [None] * len(issued)

@@ -178,7 +178,10 @@ class StepRun:
             if entry is not None and all(heads[coordinate] == entry for coordinate in self._coordinates(entry)):
                 return entry
         waiting = ", ".join(f"{self.op.step.axis} {c} in {entry}" for c, entry in enumerate(heads) if entry is not None)
-        raise DivergenceError(f"all ranks wait for others: {waiting}", location_of(self.op))
+        raise DivergenceError(
+            f"all ranks wait for others: {waiting}; expected an order without cycles: move one of these actions",
+            location_of(self.op),
+        )
 
     def _keep(self, stage: int, name: str, state: Mapping[str, Tensor]) -> None:
         """Distribute the state of a stage. Sums start at 0."""
@@ -284,7 +287,11 @@ class StepRun:
         for (stage, name), shards in self.kept.items():
             tensor = self._collect(self._holder(stage, name), name, shards)
             if name in collected and not torch.equal(collected[name], tensor):
-                raise DivergenceError(f"stages disagree on the new value of '{name}'", location_of(self.op))
+                raise DivergenceError(
+                    f"stages disagree on the new value of '{name}'; expected equal values: compute it on one stage, or "
+                    "in the same way on all stages",
+                    location_of(self.op),
+                )
             collected[name] = tensor
         return new | {name: tensor for name, tensor in collected.items() if name in state}
 

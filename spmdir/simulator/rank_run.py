@@ -43,7 +43,10 @@ class Issued:
             try:
                 mesh.require(axis)
             except ShardingError:
-                raise self.error(f"names axis '{axis}', which is not in mesh {mesh}") from None
+                raise self.error(
+                    f"names axis '{axis}', which is not in mesh {mesh}; expected a mesh axis: simulate the program on "
+                    "the mesh that it was lowered for"
+                ) from None
 
     def error(self, message: str) -> DivergenceError:
         """Return the error of the collective; `message` continues after its name."""
@@ -158,7 +161,9 @@ def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
     def value_of(operand: fx.Node) -> Any:
         value = values[operand]
         if isinstance(value, InFlight) and node.target is not WAIT:
-            raise Issued(operand, ()).error(f"is used by '{node.name}' before its wait")
+            raise Issued(operand, ()).error(
+                f"is used by '{node.name}' before its wait; expected an op on the result of the wait"
+            )
         return value
 
     return map_arg(arguments, value_of)

@@ -55,7 +55,8 @@ class StepValues(Generic[T]):
         key = self._key(action, name)
         if key not in self.values:
             raise DivergenceError(
-                f"{action} uses '{name}', which {self.flow.step.axis} {key[0]} has not computed or received",
+                f"{action} uses '{name}', which {self.flow.step.axis} {key[0]} has not computed or received; "
+                "expected a message or an action before it in the order",
                 location_of(self.flow.functions[part_of(action)]),
             )
         return self.values[key]

@@ -67,7 +67,10 @@ def test_a_plan_constrains_what_a_module_takes_and_gives(name: str) -> None:
 
 
 WRONG = {
-    "no module": ('"layer.0" = { outputs = "" }', "names 'layer.0', which is not a module of the model; did you mean"),
+    "no module": (
+        '"layer.0" = { outputs = "" }',
+        "names 'layer.0', which is not a module of the model; expected a name or glob",
+    ),
     "no argument": (
         '"layers.0" = { inputs = { y = "" } }',
         "plan:2:.*shards input y of 'layers.0', but the arguments of its forward are x, shift, scale",

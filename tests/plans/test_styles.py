@@ -149,7 +149,10 @@ WRONG = {
     "experts": ({"up": "ep_router"}, "'up' has the style 'ep_router' for experts"),
     "no weight": ({"": "colwise"}, "'' is a Model; only linear layers and embeddings"),
     "a norm": ({"norm": "colwise"}, "'norm' is a LayerNorm; only linear layers and embeddings"),
-    "no module": ({"upp": "colwise"}, "the plan names 'upp', which is not a module of the model; did you mean 'up'"),
+    "no module": (
+        {"upp": "colwise"},
+        "'upp', which is not a module of the model; expected a name or glob of .*; did you mean",
+    ),
     "a glob": ({"layers.*": "colwise"}, "the plan names 'layers.*', which matches no module"),
     "a partial layout": (
         {"up": PrepareModuleOutput(output_layouts=Shard(0), desired_output_layouts=torch.distributed.tensor.Partial())},

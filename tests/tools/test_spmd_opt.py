@@ -96,7 +96,11 @@ def test_wrong_arguments_are_rejected_with_what_was_expected(run, arguments: lis
 
 def test_text_that_is_no_utf_8_is_rejected(run, tmp_path: Path) -> None:
     (tmp_path / "latin.mlir").write_bytes(b"// \xe9")
-    assert run("latin.mlir") == (1, "", "latin.mlir:1:4: error: the byte 0xe9 is not UTF-8 text\n")
+    assert run("latin.mlir") == (
+        1,
+        "",
+        "latin.mlir:1:4: error: the byte 0xe9 is not UTF-8 text; expected a text file in UTF-8: convert it\n",
+    )
 
 
 def test_parts_of_a_split_file_fail_alone_at_their_lines_in_the_file(run) -> None:

@@ -75,7 +75,10 @@ def units_of(block: Block) -> Iterator[tuple[Note | None, Unit]]:
                 note = read_note(op)
                 count = 1 if note is None else note.places.op_count
             if not 0 < count <= len(ops) - position:
-                raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - position} are left")
+                raise ShardingError(
+                    f"{NOTE} is for {count} ops, but {len(ops) - position} follow; expected all ops of the local form: "
+                    f"leave the ops and {NOTE} as localize wrote them"
+                )
         unit = ops[position : position + count]
         exchange = next((index for index, op in enumerate(unit) if is_exchange_start(op)), None)
         if exchange is not None:

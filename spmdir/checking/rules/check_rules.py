@@ -105,10 +105,13 @@ def _select_ops(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
         return list(rules.names)
     for name in ops:
         if name not in rules.names:
-            near = did_you_mean(name, rules.names)
-            if not near and not name.startswith(("aten.", "prims.")):
-                near = "; load the plug-in with its rule, for example with --load-plugin"
-            raise RuleError(f"no rule for {name}{near}")
+            is_torch_op = name.startswith(("aten.", "prims."))
+            remedy = did_you_mean(name, rules.names) or (
+                ": see docs/first-rule.md"
+                if is_torch_op
+                else ": load the plug-in or .rules file that has it, for example with --load-plugin"
+            )
+            raise RuleError(f"op {name} has no sharding rule; expected an op with a rule{remedy}")
     return list(dict.fromkeys(ops))
 
 

@@ -400,7 +400,7 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
     call, operands, expected = call_of(sample)
     rule = rules.instantiate(call)
     if rule is None:
-        raise RuleError(f"no rule for {sample.op}")
+        raise RuleError(f"op {sample.op} has no sharding rule; expected a sample of an op with a rule")
     return Case(rule, operands, expected if sample.compare else [None] * len(expected))
 
 

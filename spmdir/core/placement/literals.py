@@ -143,7 +143,8 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
         try:
             return json.loads(token)
         except ValueError as error:
-            raise LiteralError(f"found the string {token!r}: {str(error).partition(':')[0]}", start) from None
+            reason = str(error).partition(":")[0]
+            raise LiteralError(f"found the string {token!r}: {reason}; expected a string as in JSON", start) from None
     if kind == "int":
         return int(token)
     if kind == "float":
@@ -152,7 +153,9 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
         try:
             real, imaginary = map(float, token[len("complex(") : -1].split(","))
         except ValueError:
-            raise LiteralError("a complex literal is complex(real, imaginary)", start) from None
+            raise LiteralError(
+                "invalid complex literal; expected complex(real, imaginary), as in complex(1.0, -2.0)", start
+            ) from None
         return complex(real, imaginary)
     if kind == "operand":
         return SizeOperand(int(token[1:]))
@@ -220,7 +223,7 @@ def parse_arguments(text: str) -> tuple[tuple[str, Literal], ...]:
         reader.advance()
         reader.expect("=")
         if name in pairs:
-            raise LiteralError(f"argument '{name}' is given twice", start)
+            raise LiteralError(f"argument '{name}' is given twice; expected one value: remove one", start)
         pairs[name] = reader.literal()
         if reader.token != "}":
             reader.expect(",")

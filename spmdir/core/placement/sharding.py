@@ -60,9 +60,12 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
     axes = [axis for axis, _ in entries]
     if len(set(axes)) != len(axes):
         repeated = next(axis for axis in axes if axes.count(axis) > 1)
-        raise ShardingError(f"axis '{repeated}' has two placements; expected one")
+        raise ShardingError(f"axis '{repeated}' has two placements; expected one: remove the other")
     if any(map(is_part, axes)) and (pair := overlapping(axes)):
-        raise ShardingError(f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common")
+        raise ShardingError(
+            f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common: "
+            "use different sub-axes, or only the whole axis"
+        )
     sharded = [(axis, placement) for axis, placement in entries if placement.trait == "shard"]
     others = [(axis, placement) for axis, placement in entries if placement.trait != "shard"]
     sharded.sort(key=lambda entry: entry[1].dim or 0)  # stable: axes of one dimension keep their order

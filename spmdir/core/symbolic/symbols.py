@@ -81,13 +81,16 @@ class Sizes:
             if type(number) is not int or number < symbol.low or (symbol.high is not None and number > symbol.high):
                 limits = f"{symbol.low} to {symbol.high}" if symbol.high is not None else f"at least {symbol.low}"
                 subject = places.get(symbol.name, f"size '{symbol.name}'")
-                raise ShardingError(f"{subject} is {number}; the program was traced for {limits}")
+                raise ShardingError(
+                    f"{subject} is {number}; the program was traced for {limits}: use a size in this range, or trace "
+                    "the program for a larger range"
+                )
         for condition in self.conditions:
             if not condition.holds(sizes):
                 shown = ", ".join(f"{name} = {sizes[name]}" for name in _names(condition))
                 dimensions = ", ".join(f"{name} is {places[name]}" for name in _names(condition) if name in places)
                 raise ShardingError(
-                    f"sizes {shown} violate '{condition}', which the program was traced for"
+                    f"sizes {shown} violate '{condition}', which the program was traced for: use sizes that meet it"
                     + (f"; {dimensions}" if dimensions else "")
                 )
 

@@ -84,7 +84,10 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
     try:
         return OPERATORS[expression.operator](left, right)
     except TypeError:
-        raise RuleError(f"no value for {left!r} {expression.operator} {right!r}", expression.location) from None
+        raise RuleError(
+            f"no value for {left!r} {expression.operator} {right!r}; expected operands of other types",
+            expression.location,
+        ) from None
 
 
 def holds(condition: Condition | None, scope: Scope) -> bool:

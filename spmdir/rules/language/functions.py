@@ -248,7 +248,10 @@ def steps(scope: Scope, *names: str) -> int:
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     are_finite = all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step))
     if not are_finite or not step:
-        raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
+        raise RuleError(
+            f"there is no range from {start} to {end} in steps of {step}; "
+            "expected finite numbers, and a step that is not 0"
+        )
     if scope.argument("dtype") == I64:  # only for i64, torch truncates the arguments before it counts
         start, end, step = int(start), int(end), int(step) or 1
     return max(0, math.ceil((end - start) / step))

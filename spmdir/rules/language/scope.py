@@ -64,14 +64,17 @@ class Scope:
         """Return the shard of the factor of `reference`; RuleError if it has several factors or none."""
         shards = self.factors(reference)
         if len(shards) != 1:
-            raise RuleError(f"{function}({reference}) needs one factor, found {len(shards)}")
+            raise RuleError(f"{function}({reference}) refers to {len(shards)} factors; expected one factor: name it")
         return shards[0]
 
     def position(self, tensor: str, reference: str) -> int:
         """Return the dimension of `tensor` with the factor of `reference`; RuleError unless there is exactly one."""
         dims = self.dims(tensor, (reference,))
         if len(dims) != 1:
-            raise RuleError(f"position({tensor}, {reference}) needs one dimension, found {len(dims)}")
+            raise RuleError(
+                f"position({tensor}, {reference}) refers to {len(dims)} dimensions of {tensor}; "
+                "expected one: name its factor"
+            )
         return dims[0]
 
 

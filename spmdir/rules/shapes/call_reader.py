@@ -79,10 +79,14 @@ class CallReader:
         listed = self.integers(argument)
         for dim in listed:
             if not -max(rank, 1) <= dim < max(rank, 1):
-                self.fail(f"argument '{argument}' selects dimension {dim} of a tensor of rank {rank}")
+                bound = max(rank, 1)
+                self.fail(
+                    f"argument '{argument}' selects dimension {dim} of a tensor of rank {rank}; "
+                    f"expected {-bound} to {bound - 1}"
+                )
         dims = tuple(dim % max(rank, 1) for dim in listed)
         if len(set(dims)) != len(dims):
-            self.fail(f"argument '{argument}' selects a dimension twice: {list(listed)}")
+            self.fail(f"argument '{argument}' selects a dimension twice: {list(listed)}; expected each dimension once")
         return dims
 
     def dimension(self, argument: str, rank: int) -> int:

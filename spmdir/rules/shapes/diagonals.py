@@ -32,7 +32,10 @@ def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, dim1: str, dim2:
     dims, shape = layout.dims(operand), layout.integers(sizes)
     diagonal_dims = sorted(layout.dimension(name, len(shape)) for name in (dim1, dim2))
     if len(dims) + 1 != len(shape) or diagonal_dims[0] == diagonal_dims[1]:
-        layout.fail(f"a tensor of rank {len(dims)} cannot be a diagonal of a tensor of shape {list(shape)}")
+        layout.fail(
+            f"a tensor of rank {len(dims)} cannot be a diagonal of a tensor of shape {list(shape)}; "
+            f"expected rank {len(shape) - 1}, and two different dimensions"
+        )
     return _unfolded(layout, dims, {position: shape[position] for position in diagonal_dims})
 
 
@@ -71,7 +74,10 @@ def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, st
     dim = layout.dimension(dimension, len(dims))
     extent = shape[dim] if dims else 1
     if not 0 <= size <= extent or stride < 1:
-        layout.fail(f"windows of {size} elements in steps of {stride} do not fit {extent} elements")
+        layout.fail(
+            f"windows of {size} elements in steps of {stride} do not fit {extent} elements; "
+            f"expected a size from 0 to {extent}, and a step of at least 1"
+        )
     tiles = bool(dims) and size == stride and size > 0 and extent % size == 0
     window_factor = layout.factor(f"w{dim}", (extent - size) // stride + 1, unsharded=not tiles)
     element_factor = layout.factor("e", size, unsharded=True)
@@ -94,7 +100,10 @@ def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, l
     """
     dims, shape = list(layout.dims(operand)), layout.integers(sizes)
     if len(dims) != len(shape) + 1 or not shape:
-        layout.fail(f"a tensor of rank {len(dims)} cannot contain windows of a tensor of shape {list(shape)}")
+        layout.fail(
+            f"a tensor of rank {len(dims)} cannot contain windows of a tensor of shape {list(shape)}; "
+            f"expected rank {len(shape) + 1}, and at least one dimension to cut"
+        )
     dim = layout.dimension(argument, len(shape))
     tile_dimension = layout.integers(length) == layout.integers(step) and math.prod(layout.shape(operand)) == math.prod(
         shape

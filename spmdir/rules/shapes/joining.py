@@ -48,7 +48,7 @@ def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
         ):
             layout.fail(
                 f"tensors of shapes {list(shape)} and {list(operand_shape)} cannot be joined along dimension "
-                f"{joined_dim}"
+                f"{joined_dim}; expected equal sizes of all other dimensions"
             )
         joined_factor = layout.factor(f"~{argument}", operand_shape[joined_dim])
         layout.separate(argument, layout.operand, (joined_factor,))

@@ -55,7 +55,10 @@ class LayoutBuilder(CallReader):
     def finish(self) -> Layout:
         """Return the layout; RuleError if the size of a factor is unknown."""
         if None in self.sizes:
-            self.fail(f"the size of {self.names[self.sizes.index(None)]} is not determined by the operands")
+            self.fail(
+                f"the size of {self.names[self.sizes.index(None)]} is not determined by the operands; "
+                "expected an operand or a `sizes` clause that determines it"
+            )
         return Layout(
             self.rule, self.binding, self.operands, tuple(self.names), tuple(size or 0 for size in self.sizes),
             frozenset(self.unsharded), tuple(self.operand_dims), tuple(self.result_dims), tuple(self.shape_arguments),

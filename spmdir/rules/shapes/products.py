@@ -37,7 +37,10 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
         layout.fail(f"unsupported equation '{equation}'; expected the form ab,bc->ac")
     operand_indices, terms = layout.binding.operands(operands), joined_terms.split(",")
     if len(terms) != len(operand_indices):
-        layout.fail(f"equation '{equation}' has {len(terms)} terms for {len(operand_indices)} tensors")
+        layout.fail(
+            f"equation '{equation}' has {len(terms)} terms for {len(operand_indices)} tensors; "
+            "expected one term for each tensor"
+        )
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)
     size_of_letter: dict[str, int] = {}
@@ -45,7 +48,8 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
         shape = layout.operands[index].shape
         if len(letters) != len(shape):
             layout.fail(
-                f"'{letters}' in equation '{equation}' has {len(letters)} letters for a tensor of rank {len(shape)}"
+                f"'{letters}' in equation '{equation}' has {len(letters)} letters for a tensor of rank {len(shape)}; "
+                "expected one letter for each dimension"
             )
         for letter, size in zip(letters, shape, strict=True):
             # Size 1 broadcasts against the other dimensions of its letter.

@@ -76,7 +76,10 @@ def expand(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
         is_kept = operand_dim >= 0 and size in (-1, shape[operand_dim])
         is_expandable = size >= 0 and (operand_dim < 0 or shape[operand_dim] == 1)
         if new_dim_count < 0 or not (is_kept or is_expandable):
-            layout.fail(f"the shape {list(shape)} cannot be expanded to {list(requested_shape)}")
+            layout.fail(
+                f"the shape {list(shape)} cannot be expanded to {list(requested_shape)}; "
+                "expected equal sizes of all dimensions, except those of size 1 and new ones"
+            )
         result_dims.append(dims[operand_dim] if is_kept else (layout.factor(f"n{position}", size),))
     return tuple(result_dims)
 

@@ -80,7 +80,8 @@ def _target_shape(layout: LayoutBuilder, shape: tuple[int, ...], requested_shape
         known_product = math.prod(size for size in sizes if size != -1)
         sizes = tuple(math.prod(shape) // max(known_product, 1) if size == -1 else size for size in sizes)
     if math.prod(sizes) != math.prod(shape):
-        layout.fail(f"{math.prod(shape)} elements cannot be viewed as shape {list(sizes)}")
+        count = math.prod(shape)
+        layout.fail(f"{count} elements cannot be viewed as shape {list(sizes)}; expected a shape with {count} elements")
     return sizes
 
 

@@ -66,7 +66,8 @@ def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> li
                 sizes[position] = size
             elif size not in (1, earlier_size) and not match.of_result:
                 layout.fail(
-                    f"operands disagree in dimension {position - len(sizes)} of *{name}: {earlier_size} and {size}"
+                    f"operands disagree in dimension {position - len(sizes)} of *{name}: {earlier_size} and {size}; "
+                    "expected equal sizes, or 1"
                 )
     return sizes
 

@@ -38,7 +38,10 @@ def split_stages(module: ModuleOp, op: PipelineOp) -> None:
     """
     step, flow = op.step, StepFlow.of(op)
     if step.is_split:
-        raise UnsupportedError("the backward of the step is split already", location_of(op))
+        raise UnsupportedError(
+            "the backward of the step is split already; expected an unsplit step: run split-backward only once",
+            location_of(op),
+        )
     used_names = {name for part in flow.functions for name in (*flow.arguments(part), *flow.results(part))}
     stages = []
     for number, stage in enumerate(step.stages):

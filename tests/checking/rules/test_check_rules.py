@@ -121,9 +121,9 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
         (["aten.mm", "--all"], "error: found names of ops and --all; expected names of ops, such as aten.mm, or --all"),
         (
             ["mine.softcap"],
-            "error: no rule for mine.softcap; load the plug-in with its rule, for example with --load-plugin",
+            "error: op mine.softcap has no sharding rule; expected an op with a rule: load the plug-in or .rules file",
         ),
-        (["aten.mmm"], "error: no rule for aten.mmm; did you mean 'aten.mm'?"),
+        (["aten.mmm"], "error: op aten.mmm has no sharding rule; expected an op with a rule; did you mean 'aten.mm'?"),
         (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is not a list of numbers; expected numbers"),
         (["aten.mm", "--world", "1"], "error: world_sizes is [1]; expected numbers of ranks, at least 2"),
         (["aten.mm", "--load-plugin", "absent.rules"], "error: cannot read rules from 'absent.rules': No such file"),
