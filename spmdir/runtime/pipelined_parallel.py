@@ -16,7 +16,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.pipeline_flow import StepFlow, part_of
 from spmdir.pipelined.actions import Action
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.rank_calls import input_shard, run_rank
+from spmdir.runtime.rank_calls import copy_overwritten, input_shard, run_rank
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
 from spmdir.runtime.stage_messages import ReceivedValue, StageLayout, StageMessages
@@ -174,7 +174,15 @@ class PipelinedParallel(Parallel):
                 else:
                     value = values.operand(action, name)
                     inputs.append(value.wait() if isinstance(value, ReceivedValue) else value)
-            results = run_rank(self._programs.graphs[part], inputs, self._stage_ranks.within)
+            shards = self._state.shards
+            returned = run_rank(self._programs.graphs[part], inputs, self._stage_ranks.within)
+            # The shards are overwritten while new values and results of an update are still read.
+            exempt = {
+                index
+                for index, (name, result) in enumerate(zip(flow.results(part), returned, strict=True))
+                if result is shards.get(name) or not (part.kind == "U" or flow.step.is_state(name))
+            }
+            results = copy_overwritten(returned, shards.values(), exempt)
             for name, result in zip(flow.results(part), results, strict=True):
                 if flow.step.is_state(name):
                     new[action.stage, name] = result

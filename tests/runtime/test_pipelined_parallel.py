@@ -100,6 +100,32 @@ def test_what_stages_do_not_support_is_an_error(
         spmdir.parallelize(step, spmdir.Mesh({"pp": 1}), plan, (x, x), state=state, **options)
 
 
+class Swap(torch.optim.SGD):
+    """SGD that swaps two tensors of its state at each step."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, 0.1)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter].update(even=torch.zeros_like(parameter), odd=torch.ones_like(parameter))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            kept = self.state[parameter]
+            kept["even"], kept["odd"] = kept["odd"], kept["even"]
+
+
+def test_a_new_value_that_is_the_old_value_of_another_tensor_is_not_overwritten(alone: None) -> None:
+    model, x = torch.nn.Linear(2, 2), torch.ones(4, 2)
+    step, state = spmdir.training_step(model, pipelined_steps.square_error, Swap(model.parameters()), accumulate=2)
+    parallel = spmdir.parallelize(step, spmdir.Mesh({"pp": 1}), "pp", (x, x), state=state)
+    parallel(x, x)
+    swapped = parallel.state_dict()
+    assert torch.equal(swapped["even.weight"], torch.ones(2, 2))
+    assert torch.equal(swapped["odd.weight"], torch.zeros(2, 2))
+
+
 def test_modules_are_not_cut_into_stages(alone: None) -> None:
     model, x = torch.nn.Linear(8, 8), torch.ones(8, 8)
     with pytest.raises(SpmdirError, match="the program is a Linear; expected a training step with micro-batches"):
