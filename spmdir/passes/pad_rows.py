@@ -21,7 +21,7 @@ from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import Names
+from spmdir.dialects.names import Names, text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.base_passes import FunctionPass
@@ -49,7 +49,7 @@ class PadRowsPass(FunctionPass):
 
         Raises:
             UnsupportedError: the option `capacity` is missing.
-            ShardingError: ranks have different numbers of tokens; located.
+            ShardingError: ranks have different numbers of tokens, or a sum is over rows of several routes; located.
         """
         if self.capacity < 1:
             raise UnsupportedError("pad-rows requires the option `capacity`; write it as in pad-rows{capacity=16}")
@@ -91,7 +91,14 @@ class _Clearer:
     def clear(self, value: SSAValue, user: Operation) -> SSAValue:
         """Return `value` with zeros as padding. A new op is inserted before `user`."""
         if value not in self._cleared:
-            (order,) = self._routes[value]  # rows of one route only are padded
+            routes = self._routes[value]
+            if len(routes) != 1:
+                raise ShardingError(
+                    f"pad-rows found {len(routes)} routes of the rows of {text_name(value)}; expected rows of one "
+                    "experts.route: regroup the rows of each route alone, or remove pad-rows",
+                    location_of(user),
+                )
+            (order,) = routes
             arrivals: Any = order.owner.results[2]  # type: ignore  # an experts.route
             sharding = _replaced(sharding_of(value), Slots, Cleared)
             op = op_class(CLEAR).build_op(
