@@ -43,7 +43,7 @@ def test_a_layer_computes_the_same_on_all_ranks():
     inputs = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
     plain, split = (spmdir.parse(layer(4, 8, 6, "f64")) for _ in range(2))
     spmdir.run_passes(split, "split-matmul{always=true},localize,verify-spmd")
-    assert {"rotate_start", "all_reduce"} == spmdir.report.comm_report(split).by_kind.keys()
+    assert {"rotate", "all_reduce"} == spmdir.report.comm_report(split).by_kind.keys()
     found, expected = spmdir.simulate(split, inputs), spmdir.simulate(plain, inputs)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 

@@ -52,7 +52,7 @@ def test_the_graphs_of_all_ranks_give_what_one_device_gives():
     module = spmdir.run_passes(spmdir.parse(SPLIT), "localize,verify-spmd")
     (found,) = spmdir.simulate(module, [x, up, down])
     torch.testing.assert_close(found, torch.relu(x @ up) @ down, rtol=1e-12, atol=1e-12)
-    assert spmdir.report.comm_report(module).by_kind.keys() == {"rotate_start"}
+    assert spmdir.report.comm_report(module).by_kind.keys() == {"rotate"}
 
 
 def test_passes_that_run_again_leave_a_split_product_as_it_is():
