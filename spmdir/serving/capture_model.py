@@ -28,14 +28,10 @@ from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.importer.torch_errors import torch_errors
+from spmdir.serving.programs import DECODE, PREFILL
+from spmdir.serving.supported_models import check_attention, check_model, text_config
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 from spmdir.torch_interop.modules import with_module
-
-DECODE = "decode"
-"""The name of the function that computes one token of each sequence."""
-
-PREFILL = "prefill_"
-"""The names of functions for prompts start with this, followed by the number of tokens."""
 
 _ATTENTION = "spmdir_cache"
 _STEP = "spmdir_step"
@@ -60,7 +56,7 @@ def capture(
     """Return the programs of a causal language model, with caches as written arguments.
 
     Args:
-        model: the model, in eval mode. It does not change.
+        model: the model, on the CPU and in eval mode. It does not change.
         mesh: the mesh to partition the programs for.
         plan: as for `import_fx`, by the parameter names of the model; caches are `caches.0.keys`, `caches.0.values`, …
         batch: the number of sequences that the caches hold.
@@ -72,14 +68,15 @@ def capture(
         A module with the functions `decode` and `prefill_L`. Arguments with equal names are shared.
 
     Raises:
-        SpmdirError: a size is not positive, the model does not use registered attention functions, or it cannot be
-            exported or imported.
+        SpmdirError: a size is not positive, the model has fewer positions than `max_length`, its layers are not causal
+            attention through registered functions, or it cannot be exported or imported.
 
     Example:
         >>> module = spmdir.serving.capture(model, spmdir.Mesh({"tp": 4}), batch=8, max_length=2048)
     """
     mesh = as_mesh(mesh)
     lengths = _check_sizes(batch, max_length, prompt_lengths)
+    check_model(model, max_length)
     serving = _with_caches(model, batch, max_length)
     modules = {}
     with torch.no_grad(), _attention(serving, _attend):
@@ -139,8 +136,8 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Write the new keys and values [sequences, heads, tokens, size] into the caches, and attend to the caches."""
-    step: _Step = kwargs[_STEP]
-    caches: Any = step.caches[module.layer_idx]  # type: ignore[index]
+    step: _Step = kwargs.pop(_STEP)
+    caches: Any = step.caches[check_attention(module, attention_mask, kwargs)]
     versions = []
     for name, rows in (("keys", key), ("values", value)):
         cache = getattr(caches, name)
@@ -155,7 +152,9 @@ class _Serving:
     """The first base class of a model with caches; the second is the class of the model."""
 
     def forward(self: Any, ids: Tensor, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return the next token of each sequence: the first with the largest logit; the vocabulary size if all are NaN.
+        """Return the next token of each sequence: the first with the largest logit.
+
+        The token is the vocabulary size if any logit of the sequence is NaN.
 
         Logits may be sharded over the vocabulary: only the largest logit and its token are reduced over ranks.
         """
@@ -181,18 +180,35 @@ def _with_caches(model: nn.Module, batch: int, max_length: int) -> nn.Module:
 def _find_rows(model: nn.Module) -> dict[int, tuple[Tensor, Tensor]]:
     """Return layer → keys and values that its attention gets for one token: [1, heads, 1, size of a head]."""
     rows: dict[int, tuple[Tensor, Tensor]] = {}
+    config, model_name = text_config(model), type(model).__name__
+    layer_types = getattr(config, "layer_types", None) or []
 
-    def record(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        rows[module.layer_idx] = key, value
+    def record(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        layer = check_attention(module, mask, kwargs)
+        if layer_types[layer : layer + 1] == ["sliding_attention"] and sliding_window is None:
+            raise UnsupportedError(f"layer {layer} of {model_name} has a window, but does not pass sliding_window")
+        rows[layer] = key, value
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[3]), None
 
-    token = torch.zeros(1, 1, dtype=torch.int64, device=next(model.parameters()).device)
-    with torch.no_grad(), _attention(model, record), TracedGroupedProducts():
-        model(input_ids=token, position_ids=token, use_cache=False)
-    if not rows or sorted(rows) != list(range(len(rows))):
+    token = torch.zeros(1, 1, dtype=torch.int64)
+    task = f"{model_name} cannot compute one token"
+    with torch.no_grad(), _attention(model, record), torch_errors(task), TracedGroupedProducts():
+        outputs = model(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1)
+    if not isinstance(getattr(outputs, "logits", None), Tensor):
+        raise UnsupportedError(f"{model_name} returns no logits; expected a model such as LlamaForCausalLM")
+    if not rows or sorted(rows) != list(range(config.num_hidden_layers)):
         raise UnsupportedError(
-            f"{type(model).__name__} calls no attention function of transformers in each layer; expected a causal "
-            "language model whose layers all call ALL_ATTENTION_FUNCTIONS"
+            f"{model_name} calls the attention function of transformers in {len(rows)} of {config.num_hidden_layers} "
+            "layers; expected a causal language model whose layers all call ALL_ATTENTION_FUNCTIONS"
         )
     return rows
 
@@ -204,13 +220,7 @@ def _attention(model: nn.Module, function: Any) -> Iterator[None]:
         from transformers import AttentionInterface
     except ImportError as error:
         raise UnsupportedError("serving requires transformers; install it: pip install transformers") from error
-    config: Any = getattr(model, "config", None)
-    if config is None or not hasattr(config, "_attn_implementation"):
-        raise UnsupportedError(
-            f"{type(model).__name__} has no configuration of transformers; expected a model such as LlamaForCausalLM"
-        )
-    if model.training:
-        raise SpmdirError("the model is in training mode; call model.eval() before capture")
+    config: Any = model.config
     implementation = config._attn_implementation
     AttentionInterface.register(_ATTENTION, function)
     config._attn_implementation = _ATTENTION

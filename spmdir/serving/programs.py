@@ -1,14 +1,25 @@
-"""The programs of a served model, one module for each function of the module that `capture` returns."""
+"""Read the module that `capture` returns: the program of one function, and the sizes that the scheduler needs."""
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import OpResult
 from xdsl.rewriter import Rewriter
 
 from spmdir.core.arguments import TEXT, accepts
 from spmdir.core.errors import UnsupportedError, did_you_mean
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
+from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.caches import KIND
+from spmdir.dialects.values import signature_kind
+from spmdir.serving.scheduler import Scheduler
+
+DECODE = "decode"
+"""The name of the function that computes one token of each sequence."""
+
+PREFILL = "prefill_"
+"""The names of functions for prompts start with this, followed by the number of tokens."""
 
 
 @accepts(module=MODULE, name=TEXT)
@@ -33,3 +44,20 @@ def program_of(module: ModuleOp, name: str) -> ModuleOp:
         if function.sym_name.data != name:
             Rewriter.erase_op(function)
     return copy
+
+
+def scheduler_of(module: ModuleOp) -> Scheduler:
+    """Return a scheduler with the sizes of the caches, prefills and logits of a module.
+
+    All ranks read the same module, so all agree on the length of messages.
+    """
+    names = [function.sym_name.data for function in ir.functions(module)]
+    lengths = sorted(int(name.removeprefix(PREFILL)) for name in names if name.startswith(PREFILL))
+    decode = ir.functions(module)[names.index(DECODE)]
+    cache = next(value for value in decode.args if signature_kind(decode, "arg_attrs", value.index) == KIND)
+    batch, max_length, *_ = meta_of(cache.type).shape  # type: ignore[union-attr]
+    tokens = decode.get_return_op().operands[0]  # type: ignore[union-attr]
+    while len(shape := meta_of(tokens.type).shape) == 1:  # type: ignore[union-attr]
+        assert isinstance(tokens, OpResult)
+        tokens = tokens.op.operands[0]  # tokens are a minimum over the vocabulary
+    return Scheduler(batch, max_length, lengths, shape[-1])

@@ -9,15 +9,17 @@ prompt tokens and 2 new ones, B of 3 and 1:
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
 
 from spmdir.core.errors import SpmdirError, shown
 
 PADDING = -1
-"""The position of a token that is no token: it is neither written to caches nor attended to."""
+"""The position of padding: such a token is neither written to caches nor attended to."""
 
 
 @attrs.frozen
@@ -78,32 +80,60 @@ class Scheduler:
     _waiting: deque[Request] = attrs.field(factory=deque, init=False)
     _active: dict[int, Request] = attrs.field(factory=dict, init=False)
 
-    def submit(self, prompt: Sequence[int], max_new_tokens: int, stop: Collection[int] = ()) -> Request:
+    def submit_all(self, prompts: Any, max_new_tokens: Any, stop: Any = None) -> list[Request]:
+        """Add a request for each prompt; `max_new_tokens` is one number, or one for each prompt.
+
+        Raises:
+            SpmdirError: an argument is of the wrong kind, or a request is invalid.
+        """
+        expected = "a list of prompts, each a list of tokens"
+        prompts = [
+            _list(prompt, "prompts", prompts, expected) for prompt in _list(prompts, "prompts", prompts, expected)
+        ]
+        limits = [max_new_tokens] * len(prompts)
+        if _integer(max_new_tokens) is None:
+            limits = _list(max_new_tokens, "max_new_tokens", max_new_tokens, "an integer, or one for each prompt")
+        if len(limits) != len(prompts):
+            raise SpmdirError(
+                f"max_new_tokens has {len(limits)} entries for {len(prompts)} prompts; expected one for each"
+            )
+        stop = [] if stop is None else _list(stop, "stop", stop, "a list of tokens, or None")
+        return [self.submit(prompt, limit, stop) for prompt, limit in zip(prompts, limits, strict=True)]
+
+    def submit(self, prompt: Sequence[int], max_new_tokens: int, stop: Iterable[int] = ()) -> Request:
         """Add a request. It gets a row of the caches when one is free; earlier requests are first.
 
         Raises:
             SpmdirError: the prompt is empty or has an invalid token, or the request does not fit in a row.
         """
-        tokens = [*prompt]
-        if not tokens:
+        if not len(prompt):
             raise SpmdirError("a prompt has no tokens; expected at least one, such as the beginning-of-text token")
-        for token in tokens:
-            if type(token) is not int or not 0 <= token < self.vocabulary:
-                raise SpmdirError(
-                    f"a prompt has the token {shown(token)}; expected integers from 0 to {self.vocabulary - 1}"
-                )
-        if type(max_new_tokens) is not int or max_new_tokens < 0:
+        tokens, stop_tokens = self._tokens(prompt, "a prompt"), self._tokens(stop, "stop")
+        limit = _integer(max_new_tokens)
+        if limit is None or limit < 0:
             raise SpmdirError(f"max_new_tokens is {shown(max_new_tokens)}; expected an integer of at least 0")
-        needed = len(tokens) + max(max_new_tokens, 1) - 1  # the last token is not written
+        needed = len(tokens) + max(limit, 1) - 1  # the last token is not written
         if needed > self.max_length:
             raise SpmdirError(
-                f"{len(tokens)} prompt tokens and {max_new_tokens} new tokens need {needed} rows of a cache; "
+                f"{len(tokens)} prompt tokens and {limit} new tokens need {needed} rows of a cache; "
                 f"expected at most {self.max_length}, the max_length of the served model"
             )
-        request = Request(tuple(tokens), max_new_tokens, frozenset(stop))
+        request = Request(tuple(tokens), limit, frozenset(stop_tokens))
         if not request.has_ended:
             self._waiting.append(request)
         return request
+
+    def _tokens(self, values: Iterable[Any], owner: str) -> list[int]:
+        """Return tokens as integers of Python; raise SpmdirError if one is not in the vocabulary."""
+        tokens = []
+        for value in values:
+            token = _integer(value)
+            if token is None or not 0 <= token < self.vocabulary:
+                raise SpmdirError(
+                    f"{owner} has the token {shown(value)}; expected integers from 0 to {self.vocabulary - 1}"
+                )
+            tokens.append(token)
+        return tokens
 
     def next_call(self) -> ModelCall | None:
         """Return the next call: a part of a prompt if a row has or gets one, else a token of each row; None if idle."""
@@ -153,3 +183,19 @@ class Scheduler:
         """Drop all requests, and free all rows."""
         self._waiting.clear()
         self._active.clear()
+
+
+def _integer(value: Any) -> int | None:
+    """Return an integer of Python, numpy or torch as an integer of Python; None for other values."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _list(value: Any, name: str, argument: Any, expected: str) -> list[Any]:
+    """Return a list of the entries of a value; raise SpmdirError for `argument` if the value has no entries."""
+    try:
+        return [*value]
+    except TypeError:
+        raise SpmdirError(f"{name} is {shown(argument)}; expected {expected}") from None

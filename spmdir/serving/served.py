@@ -37,8 +37,8 @@ from spmdir.runtime.rank_programs import RankGraph, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp, set_up
 from spmdir.runtime.signature import Argument, Signature, read_signature
-from spmdir.serving.capture_model import DECODE, PREFILL, capture
-from spmdir.serving.programs import program_of
+from spmdir.serving.capture_model import capture
+from spmdir.serving.programs import DECODE, PREFILL, program_of, scheduler_of
 from spmdir.serving.scheduler import ModelCall, Request, Scheduler
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -96,7 +96,9 @@ def serve(
             }
             status |= agreement(*((program.graph.module, program.graph.graph) for program in programs.values()))
             arguments = {name: arg for program in programs.values() for name, arg in program.parameters.items()}
-            tensors = dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers()))
+            tensors = dict(
+                (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+            )
             originals = {name: tensors[name] for name in arguments}
             initial = initial_state(list(arguments.values()), originals, setup, status)
             caches = {
@@ -110,9 +112,7 @@ def serve(
             program.graph.connect(ranks)
         initial.copy_from_first_rank(ranks)
     shards = {name: shard.detach() for name, shard in initial.shards.items()}
-    lengths = sorted(int(name.removeprefix(PREFILL)) for name in programs if name != DECODE)
-    scheduler = Scheduler(batch, max_length, lengths, model.config.vocab_size)  # type: ignore[union-attr]
-    return Served(module, setup.pipeline, ranks, programs, {**shards, **caches}, scheduler)
+    return Served(module, setup.pipeline, ranks, programs, {**shards, **caches}, scheduler_of(module))
 
 
 @attrs.frozen(eq=False)
@@ -187,7 +187,11 @@ class Served:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: int | Sequence[int], *, stop: Collection[int] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int | Sequence[int],
+        *,
+        stop: Collection[int] | None = None,
     ) -> list[list[int]]:
         """Return the tokens that follow each prompt, the most probable ones; all ranks must call this.
 
@@ -197,10 +201,11 @@ class Served:
         Args:
             prompts: the tokens of each prompt, of any lengths.
             max_new_tokens: the largest number of new tokens, of all prompts or of each.
-            stop: tokens after which a sequence ends. The result contains the stop token.
+            stop: tokens after which a sequence ends; None if there are none. The result contains the stop token.
 
         Raises:
-            SpmdirError: on all ranks: a request does not fit in the caches, or a collective fails.
+            SpmdirError: on all ranks: an argument is invalid, a request does not fit in the caches, or a collective
+                fails.
 
         Example:
             >>> served.generate([[1, 15, 27], [1, 9]], max_new_tokens=20, stop=[2])
@@ -209,12 +214,7 @@ class Served:
         with self._ranks.group.check_agreement("generate"):
             if self._ranks.index == 0:
                 self._scheduler.clear()
-                limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else [*max_new_tokens]
-                if len(limits) != len(prompts):
-                    raise SpmdirError(
-                        f"max_new_tokens has {len(limits)} entries for {len(prompts)} prompts; expected one for each"
-                    )
-                requests += [self._scheduler.submit(*pair, stop) for pair in zip(prompts, limits, strict=True)]
+                requests += self._scheduler.submit_all(prompts, max_new_tokens, stop)
         try:
             while (call := self._next_call()) is not None:
                 tokens = self._run(call)

@@ -2,7 +2,8 @@
 
 A cache has keys or values of earlier tokens, in pages: [pages, rows of a page, heads, size of a head]. `table[i, j]` is
 page j of sequence i. Without a table, sequence i has page i only. Position p of a sequence is row p % R of its page
-p // R, for R rows of a page. A negative position, and a position without a page, has no row. With R = 2:
+p // R, for R rows of a page. A negative position, and a position without a page, has no row. An entry of the table
+that is negative, or not less than the number of pages, is no page. With R = 2:
 
     table       positions of new tokens      rows that are written
     [[1, 0],    [[0, 1, 2],                  sequence 0: rows 0 and 1 of page 1, row 0 of page 0
@@ -76,7 +77,7 @@ def attend(
     if window:
         hidden |= rows <= positions.unsqueeze(-1) - window
     if pages is not None:
-        hidden |= (pages < 0).repeat_interleave(page_rows, 1)[:, None, :row_count]
+        hidden |= ((pages < 0) | (pages >= len(keys))).repeat_interleave(page_rows, 1)[:, None, :row_count]
     # The g query heads of a key head become g tokens, so keys and values are not repeated.
     groups = heads // key_heads
     grouped = query.unflatten(2, (key_heads, groups)).permute(0, 2, 3, 1, 4).flatten(2, 3)
@@ -106,8 +107,8 @@ def _rows_of(cache: Tensor, pages: Tensor | None, row_count: int) -> Tensor:
     if pages is None:
         return cache[:, :row_count]
     if pages.shape[1] == 1:
-        return cache[:, :row_count][pages[:, 0].clamp(0)]
-    return cache[pages.clamp(0)].flatten(1, 2)[:, :row_count]
+        return cache[:, :row_count][pages[:, 0].clamp(0, len(cache) - 1)]
+    return cache[pages.clamp(0, len(cache) - 1)].flatten(1, 2)[:, :row_count]
 
 
 def _column(flags: Tensor, rows: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import spmdir
 from spmdir.dialects import ir
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.serving.capture_model import capture
-from spmdir.serving.programs import program_of
-from tests.serving.models import greedy_tokens, make_model
+from spmdir.serving.programs import program_of, scheduler_of
+from tests.serving.models import MODELS, greedy_tokens, make_model
 
 PROMPTS = {2: [3, 1, 4, 1, 5], 0: [9, 2]}
 """Row of the caches → prompt."""
@@ -22,6 +22,8 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     plan = {"caches.*": f"tp: {placement}"}
     module = capture(model, mesh, plan, batch=4, max_length=16, prompt_lengths=[8])
     spmdir.run_passes(module, "inline,propagate{topology=flat}")
+    scheduler = scheduler_of(module)
+    assert (scheduler.batch, scheduler.max_length, scheduler.prompt_lengths, scheduler.vocabulary) == (4, 16, [8], 61)
     decode = ir.functions(module)[0]
     caches = {
         signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, 4, 4, dtype=torch.float64)
@@ -49,3 +51,19 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
             if row in tokens:
                 tokens[row].append(token)
     assert list(tokens.values()) == greedy_tokens(model, list(PROMPTS.values()), 4)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"Llama"}))  # the test above has Llama
+def test_a_prefill_on_one_device_gives_the_next_token(name):
+    model = make_model(name)
+    module = capture(model, spmdir.Mesh({"tp": 1}), batch=1, max_length=4, prompt_lengths=[4])
+    program = program_of(module, "prefill_4")
+    function = ir.main_function(program)
+    state = {**model.state_dict()}
+    for value in function.args:
+        if signature_kind(function, "arg_attrs", value.index) == "cache":
+            shape = value.type.get_shape()
+            state[signature_name(function, "arg_attrs", value.index)] = torch.zeros(shape, dtype=torch.float64)
+    inputs = [torch.tensor(values) for values in ([[0, 3, 1, 5]], [[-1, 0, 1, 2]], [0])]
+    tokens, *_ = spmdir.simulate(program, inputs, state)
+    assert [tokens.tolist()] == greedy_tokens(model, [[3, 1, 5]], 1)

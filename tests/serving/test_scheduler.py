@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from spmdir.core.errors import SpmdirError
@@ -66,3 +67,30 @@ def test_a_token_outside_of_the_vocabulary_is_an_error() -> None:
     assert call is not None
     with pytest.raises(SpmdirError, match="the logits of row 0 are not numbers"):
         scheduler.record(call, [50])
+
+
+def test_requests_have_integers_of_any_kind_and_a_list_for_each_prompt() -> None:
+    scheduler = Scheduler(batch=1, max_length=8, prompt_lengths=[4], vocabulary=50)
+    first, second = scheduler.submit_all(np.array([[1, 2], [3, 4]]), np.int64(3), stop={np.int64(4)})
+    run(scheduler)
+    assert (first.tokens, second.tokens) == ([3, 4], [5, 6, 7])
+    assert all(type(token) is int for token in (*first.prompt, *first.stop))
+    assert [request.limit for request in scheduler.submit_all([[1], [2]], [0, 0], None)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "count", "stop", "message"),
+    [
+        ([1, 2, 3], 1, None, r"prompts is \[1, 2, 3\]; expected a list of prompts, each a list of tokens"),
+        (None, 1, None, "prompts is None; expected a list of prompts"),
+        (["text"], 1, None, "a prompt has the token 't'; expected integers from 0 to 49"),
+        ([[1]], None, None, "max_new_tokens is None; expected an integer, or one for each prompt"),
+        ([[1]], [1, 2], None, "max_new_tokens has 2 entries for 1 prompts"),
+        ([[1]], 1, 2, "stop is 2; expected a list of tokens, or None"),
+        ([[1]], 1, ["end"], "stop has the token 'end'; expected integers from 0 to 49"),
+    ],
+)
+def test_arguments_of_another_kind_are_rejected(prompts, count, stop, message) -> None:
+    scheduler = Scheduler(batch=1, max_length=8, prompt_lengths=[4], vocabulary=50)
+    with pytest.raises(SpmdirError, match=message):
+        scheduler.submit_all(prompts, count, stop)
