@@ -19,6 +19,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from spmdir.core.errors import ShardingError
+from spmdir.core.undeclared_aliases import may_return_operand
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
@@ -121,8 +122,7 @@ def _check_version(version: SSAValue, name: str, order: dict[Operation, int]) ->
         )
     for use in version.uses:
         reader = use.operation
-        is_read = isinstance(reader, ReturnOp) or (isinstance(reader, AtenOp) and reader.name not in VIEWS)
-        if not is_read:
+        if not isinstance(reader, ReturnOp) and not _is_read(reader):
             raise ShardingError(
                 f"'{reader.name}' uses {text_name(version)} of cache '{name}'; expected a torch op that is not a view: "
                 "caches are written in place, and never sent or viewed",
@@ -134,6 +134,11 @@ def _check_version(version: SSAValue, name: str, order: dict[Operation, int]) ->
                 f"{text_name(writes[0].results[0])}, the version that the write returns",
                 location_of(reader),
             )
+
+
+def _is_read(op: Operation) -> bool:
+    """Return whether an op is a torch op whose results are new memory."""
+    return isinstance(op, AtenOp) and op.name not in VIEWS and not may_return_operand(op.name, len(op.operands))
 
 
 def _writes(version: SSAValue) -> list[Operation]:

@@ -27,6 +27,7 @@ import torch
 from torch import fx
 
 import spmdir.torch_interop.cache_ops  # noqa: F401  # registers torch.ops.cache
+from spmdir.core.undeclared_aliases import may_return_operand
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import WAIT, functional
 from spmdir.torch_interop.schemas import declares_aliases
@@ -38,12 +39,6 @@ IN_PLACE = frozenset({REDUCE, COPY})
 
 _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addmm.default, aten.sum.dim_IntList})
 """Ops whose result is always new memory."""
-
-
-_MAY_RETURN_OPERAND = frozenset(
-    {aten.contiguous.default, aten.reshape.default, aten.einsum.default, aten.to.dtype, aten.flatten.using_ints, WAIT}
-)
-"""Ops whose result may be an operand, or a view of it, though their schema does not say so."""
 
 
 def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None:
@@ -78,7 +73,10 @@ def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None
 
 def _may_view(node: fx.Node) -> bool:
     """Return whether the result of a node may be in the memory of an operand."""
-    return node.target in _MAY_RETURN_OPERAND or declares_aliases(node.target)
+    tensors: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), tensors.append)
+    name = str(node.target).removesuffix(".default")
+    return node.target is WAIT or declares_aliases(node.target) or may_return_operand(name, len(tensors))
 
 
 def reduce_in_place(program: fx.GraphModule) -> None:

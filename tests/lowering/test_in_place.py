@@ -53,13 +53,14 @@ def updates(kind: str) -> fx.GraphModule:
     """Return a program whose second result is the new value of its argument."""
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
-    view = graph.call_function(aten.t.default, (x,))
+    kept = graph.call_function(aten.dropout.default, (x, 0.5, False)) if kind.startswith("undeclared") else x
+    view = graph.call_function(aten.t.default, (kept,))
     before = graph.call_function(aten.add.Tensor, (view if kind == "view read before" else x, y))
     new = {
         "view of another argument": lambda: graph.call_function(aten.t.default, (y,)),
         "the argument": lambda: x,
     }.get(kind, lambda: graph.call_function(aten.mul.Tensor, (x, y)))()
-    after = graph.call_function(aten.add.Tensor, (view, y) if kind == "view read after" else (before, new))
+    after = graph.call_function(aten.add.Tensor, (view, y) if kind.endswith("view read after") else (before, new))
     graph.output((after, new, *((x,) if kind == "returned" else (new,) if kind == "returned twice" else ())))
     return fx.GraphModule(torch.nn.Module(), graph)
 
@@ -70,6 +71,7 @@ def updates(kind: str) -> fx.GraphModule:
         ("read before", True),
         ("view read before", True),
         ("view read after", False),
+        ("undeclared view read after", False),
         ("returned", False),
         ("returned twice", False),
         ("view of another argument", False),

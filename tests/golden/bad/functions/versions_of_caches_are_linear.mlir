@@ -35,3 +35,13 @@ func.func @f(%k: tensor<4x8x2x4xf32> {spmd.kind = "cache"}, %rows: tensor<4x1x2x
   %k.1 = cache.write(%k, %rows, %positions) : tensor<4x8x2x4xf32>
   return %k.1 : tensor<4x8x2x4xf32>
 }
+
+// -----
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%k: tensor<4x8x2x4xf32> {spmd.kind = "cache"}, %rows: tensor<4x1x2x4xf32>, %positions: tensor<4x1xi64>) -> (tensor<4x8x2x4xf32>, tensor<4x8x2x4xf32> {spmd.name = "k", spmd.kind = "mutation"}) {
+  // expected-error@+1 {{'aten.dropout' uses %k of cache 'k'; expected a torch op that is not a view: caches are written in place, and never sent or viewed}}
+  %old = aten.dropout(%k) {p = 0.5, train = false} : tensor<4x8x2x4xf32>
+  %k.1 = cache.write(%k, %rows, %positions) : tensor<4x8x2x4xf32>
+  return %old, %k.1 : tensor<4x8x2x4xf32>, tensor<4x8x2x4xf32>
+}
