@@ -115,9 +115,11 @@ def _other_kinds(stage_map: StageMap, micro: int, times: StageTimes) -> Iterator
         try:
             coordinates = _placement(kind.shape, stage_map.ranks, stage_map.stages).coordinates
             order = kind.make(attrs.evolve(stage_map, coordinates=coordinates, is_split=None), micro, times, None)
-        except SpmdirError:
+            if stage_map.is_split and not order.is_split:
+                order = _with_split(order)
+        except SpmdirError:  # such as an order that links between stages do not permit
             continue
-        yield _with_split(order) if stage_map.is_split and not order.is_split else order
+        yield order
 
 
 def _with_split(order: StepOrder) -> StepOrder:

@@ -75,7 +75,7 @@ def test_prices_are_those_of_the_model(tmp_path: Path) -> None:
 
 def test_program_of_one_batch_size_has_no_micro_batches(tmp_path: Path) -> None:
     workload = ExportedModel.read(save(tmp_path, Training(), False))
-    request = SweepRequest.of(workload, 4, memory=1e5)
+    request = SweepRequest.of(workload, 4, memory=8e4)
     assert request.samples == 8
     result = sweep(request, ("fsdp",))
     assert [setting.fits for setting in result.settings] == [False]
