@@ -213,11 +213,12 @@ def cases(draw: st.DrawFn) -> Case:
     axes = draw(st.permutations(RECIPES[recipe]))
     sizes = {axis: draw(st.sampled_from([2, 4] if axis == "ep" and len(axes) < 3 else [2])) for axis in axes}
     ranks = sizes.get("dp", 1) * sizes["ep"]
-    tokens = draw(st.integers(ranks, 2 * ranks + 1)), draw(st.integers(1, 3))
+    optimizer = draw(st.sampled_from(["sgd", "muon"]))
+    # Attention to one token has the gradient 0 for queries. Muon would scale its rounding to 1.
+    length = draw(st.integers(2 if optimizer == "muon" else 1, 3))
+    tokens = draw(st.integers(ranks, 2 * ranks + 1)), length
     tweak = draw(st.sampled_from([unchanged, with_ties]))
-    return Case(
-        draw(st.sampled_from(sorted(MODELS))), draw(st.sampled_from(["sgd", "muon"])), sizes, recipe, "", tokens, tweak
-    )
+    return Case(draw(st.sampled_from(sorted(MODELS))), optimizer, sizes, recipe, "", tokens, tweak)
 
 
 @settings(max_examples=7)
