@@ -41,10 +41,10 @@ MODELS = {
 """Name of a model → sizes of its configuration."""
 
 
-def make_model(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """Return a model with random weights, in eval mode."""
+def make_model(name: str, dtype: torch.dtype = torch.float64, **sizes: int) -> nn.Module:
+    """Return a model with random weights, in eval mode. `sizes` replace those of `MODELS`."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**MODELS[name])
+    config = getattr(transformers, f"{name}Config")(**{**MODELS[name], **sizes})
     model_class = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     return getattr(transformers, model_class)(config).to(dtype).eval()
 
