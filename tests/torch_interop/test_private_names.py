@@ -123,6 +123,7 @@ OF_OTHERS = {
     "_exit": "os",
     "_fields": "named tuples",
     "_getframe": "sys",
+    "_is_stateful": "models of transformers",
     "_make": "named tuples",
     "_option_string_actions": "argparse",
 }
