@@ -11,9 +11,9 @@ del spmdir
 
 
 def samples() -> list[Sample]:
-    """Return calls of the ops of caches, with padding, a page that is absent, and a sequence without tokens."""
+    """Return calls of the ops of caches, with padding, pages that are absent, and a sequence without tokens."""
     positions = torch.tensor([[0, 1, 2], [2, -1, -1], [-1, -1, -1], [3, 4, 5]])
-    table = torch.tensor([[4, 1], [0, -1], [2, 5], [3, 6]])
+    table = torch.tensor([[4, 1], [0, 9], [2, -1], [3, 6]])
     cache, rows = f(4, 6, 2, 4), f(4, 3, 2, 4)
     paged = f(8, 4, 2, 4)
     return [
