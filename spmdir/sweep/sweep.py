@@ -12,7 +12,7 @@ More micro-batches do the same work in smaller pieces, so the sweep stops at the
 
 A setting is skipped if a priced setting dominates it: it takes no longer than the lower bound on the time of the other,
 and needs no more memory. A step takes at least as long as the kernels of a rank, and as the transfers on its links. It
-also takes at least 0.8 of its estimated time.
+is assumed to take at least 0.8 of its estimated time.
 Settings that reduce the memory to the limit are skipped if any setting that fits takes no longer than their bound.
 """
 
