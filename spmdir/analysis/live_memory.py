@@ -22,6 +22,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.caches import WRITE
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.names import text_name
@@ -429,5 +430,5 @@ class _CollectiveProgress:
         return tuple(dict.fromkeys(self.allocated[index] if index >= 0 else self.operands[~index] for index in sources))
 
 
-_SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint", "cache.write"))
+_SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint", WRITE))
 """Ops whose results are operands, or views of them. They count as views of the first operand."""

@@ -121,7 +121,7 @@ def _replaced(sharding: Sharding | None, old: type[Placement], new: Any) -> Shar
 
 
 def _is_grouped(value: SSAValue) -> bool:
-    """Return whether a rank has the rows of its own experts, in exact number."""
+    """Return whether a rank has the rows of its own experts, without padding."""
     return _has(value, Grouped)
 
 

@@ -96,7 +96,7 @@ def check_ranks(
         seed: the seed of the random inputs.
 
     Raises:
-        ShardingError: the programs have reference_function numbers or shapes of inputs or outputs.
+        ShardingError: the programs have different numbers or shapes of inputs or outputs.
         SpmdirError: a program cannot run.
 
     Example:

@@ -193,7 +193,10 @@ class PipelinedParallel(Parallel):
             self._end_stage(action.stage, new)
 
     def _end_stage(self, stage: int, new: StageState) -> None:
-        """Free the sums of a stage, and write its state, except state that another stage of this rank reads."""
+        """Free the sums of a stage, and write its state.
+
+        Outputs of the step, and state that another stage of this rank reads, are written at the end of the step.
+        """
         here = [other for other, place in enumerate(self._coordinates) if place == self._coordinates[stage]]
         shared = {name for other in here if other != stage for name in self._flow.state_names(other)}
         for _, name in [key for key in new if key[0] == stage]:

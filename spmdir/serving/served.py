@@ -230,12 +230,17 @@ class Served:
         )
         return json.loads(results)
 
+    @property
+    def _message_width(self) -> int:
+        """The largest number of tokens of a call."""
+        return max(self._scheduler.batch, *self._scheduler.prompt_lengths)
+
     def _next_call(self) -> ModelCall | None:
         """Return the next call of the scheduler of the first rank, on all ranks; None if all requests have ended.
 
         The message has the length of the call, 0 at the end; the row of a prefill; then tokens and positions.
         """
-        width = max(self._scheduler.batch, *self._scheduler.prompt_lengths)
+        width = self._message_width
         message = torch.zeros(2 + 2 * width, dtype=torch.int64)
         if self._ranks.index == 0:
             with self._ending_calls():
@@ -269,8 +274,7 @@ class Served:
             yield
         except Exception as error:
             self._ranks.group.report_error(error)
-            width = max(self._scheduler.batch, *self._scheduler.prompt_lengths)
-            message = torch.zeros(2 + 2 * width, dtype=torch.int64)
+            message = torch.zeros(2 + 2 * self._message_width, dtype=torch.int64)
             message[0] = _FAILED
             self._send(message)
             raise

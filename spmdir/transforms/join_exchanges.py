@@ -1,4 +1,4 @@
-"""Join the starts and waits of exchanges of rows, so that local forms are as localize writes them."""
+"""Join the starts and waits of exchanges of rows, which restores the local forms that `localize` emits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from spmdir.dialects.row_exchanges import EXCHANGE_STARTS, is_exchange_start
 
 
 def join_exchanges(function: FuncOp) -> None:
-    """Replace each start and wait of an exchange of rows by the exchange, in place. Its whole form is at the start.
+    """Replace each pair of a start and a wait of an exchange of rows by one exchange, in place.
 
-    The second part of a form has no operand that the first part does not have, apart from the pending value.
+    The exchange and the ops after the wait are inserted at the start. Apart from the pending value, these ops use only
+    operands that are defined before the start.
     """
     whole = {start: exchange for exchange, start in EXCHANGE_STARTS.items()}
     for _, (wait, *rest) in list(units_of(function.body.block)):
