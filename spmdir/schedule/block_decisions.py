@@ -123,41 +123,70 @@ class Block:
         return [*before, middle, *after]
 
     def _cheapest(self, price: float) -> BlockDecision:
-        """Return the cheapest decision if one held byte costs `price` seconds.
+        """Return the cheapest decision if one held byte costs `price` seconds, by a minimum cut.
 
-        The nodes of the network are the buffers, then the tasks, the source and the sink. The source's side of the
-        minimum cut has the buffers that must be available after the cut of the program, and the tasks that run again.
+        The buffers on the source's side of the cut are available after the cut of the program, and the tasks on that
+        side run again. An available buffer is held or copied if its task does not run again.
         """
-        buffer_count = len(self.sizes)
-        source, sink = buffer_count + len(self.seconds), buffer_count + len(self.seconds) + 1
-        producer = {buffer: task for task, buffers in enumerate(self.allocates) for buffer in buffers}
-        # (from, to, capacity). A needed buffer must be available.
-        edges = [(source, buffer, INFINITE) for buffer in self.needed]
-        copy_price: dict[int, float] = {}  # of the buffers that are cheaper to copy than to hold
-        for buffer, size in enumerate(self.sizes):
-            if size is None:
-                continue
-            # The edge is cut if the buffer is held or copied, whichever is cheaper. Otherwise its task runs again.
-            available_price, price_of_copy = price * size, self.copies[buffer] if self.copies else None
-            if price_of_copy is not None and price_of_copy < available_price:
-                available_price = copy_price[buffer] = price_of_copy
-            producer_node = buffer_count + producer[buffer] if buffer in producer else sink
-            edges.append((buffer, producer_node, round(available_price / CAPACITY_UNIT)))
-        for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
-            # A task that runs again costs its seconds, and requires its operands. Even a free task costs one unit.
-            capacity = INFINITE if seconds is None else 1 + round(seconds / CAPACITY_UNIT)
-            edges.append((buffer_count + task, sink, capacity))
-            edges += [(buffer_count + task, buffer, INFINITE) for buffer in reads]
-        source_side = minimum_cut(sink + 1, edges, source, sink)
+        copy_price = self._prices_of_cheaper_copies(price)
+        buffer_count, source = len(self.sizes), len(self.sizes) + len(self.seconds)
+        sink = source + 1
+        source_side = minimum_cut(sink + 1, self._network(price, copy_price, source, sink), source, sink)
         repeated = {task for task in range(len(self.seconds)) if buffer_count + task in source_side}
-        available_buffers = [
+        producer = self._producers()
+        held_or_copied = [
             buffer for buffer in source_side if buffer < buffer_count and producer.get(buffer) not in repeated
         ]
-        held_bytes = sum(self.sizes[buffer] or 0.0 for buffer in available_buffers if buffer not in copy_price)
-        copied = [buffer for buffer in available_buffers if buffer in copy_price]
+        held_bytes = sum(self.sizes[buffer] or 0.0 for buffer in held_or_copied if buffer not in copy_price)
+        copied = [buffer for buffer in held_or_copied if buffer in copy_price]
         copies = [Restored(producer[buffer], self.allocates[producer[buffer]].index(buffer)) for buffer in copied]
         seconds = sum(self.seconds[task] or 0.0 for task in repeated) + sum(copy_price[buffer] for buffer in copied)
         return BlockDecision(frozenset([*map(Restored, repeated), *copies]), held_bytes, seconds)
+
+    def _producers(self) -> dict[int, int]:
+        """Return buffer → the task of the block that allocates it."""
+        return {buffer: task for task, buffers in enumerate(self.allocates) for buffer in buffers}
+
+    def _prices_of_cheaper_copies(self, price: float) -> dict[int, float]:
+        """Return buffer → the price of its copy, for the buffers that cost less to copy than to hold.
+
+        Args:
+            price: seconds for one held byte.
+        """
+        sizes_and_copies = zip(self.sizes, self.copies or [None] * len(self.sizes), strict=True)
+        return {
+            buffer: copy_price
+            for buffer, (size, copy_price) in enumerate(sizes_and_copies)
+            if size is not None and copy_price is not None and copy_price < price * size
+        }
+
+    def _network(
+        self, price: float, copy_price: Mapping[int, float], source: int, sink: int
+    ) -> list[tuple[int, int, int]]:
+        """Return the edges (from, to, capacity) of the network whose minimum cut is the cheapest decision.
+
+        The nodes are the buffers, then the tasks, then the source and the sink. For example, task f makes buffer a,
+        which is used after the cut of the program. The edges are source → a (infinite), a → f (the price of holding or
+        copying a), f → sink (the seconds of f), and f → each buffer that f reads (infinite).
+
+        Args:
+            price: seconds for one held byte.
+            copy_price: buffer that is cheaper to copy than to hold → the price of its copy in seconds.
+        """
+        producer = self._producers()
+        task_node = range(len(self.sizes), len(self.sizes) + len(self.seconds))
+        edges = [(source, buffer, INFINITE) for buffer in self.needed]
+        for buffer, size in enumerate(self.sizes):
+            if size is not None:
+                available_price = copy_price.get(buffer, price * size)
+                producer_node = task_node[producer[buffer]] if buffer in producer else sink
+                edges.append((buffer, producer_node, round(available_price / CAPACITY_UNIT)))
+        for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
+            # Even a free task costs one unit, so it runs again only if this holds fewer bytes.
+            capacity = INFINITE if seconds is None else 1 + round(seconds / CAPACITY_UNIT)
+            edges.append((task_node[task], sink, capacity))
+            edges += [(task_node[task], buffer, INFINITE) for buffer in reads]
+        return edges
 
 
 def make_block(
@@ -176,19 +205,20 @@ def make_block(
         weights: buffer that is used after the cut of the program → the weight of one byte of it.
         copy_prices: buffer that may be copied → the price of a copy to the host and back in seconds.
     """
-    number: dict[int, int] = {}  # buffer of the program → its number in the block
+    block_number: dict[int, int] = {}  # buffer of the program → its number in the block
 
     def numbers_of(buffers: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers in the block of buffers of the program. New buffers get the next numbers."""
-        return tuple([number.setdefault(buffer, len(number)) for buffer in buffers])
+        return tuple([block_number.setdefault(buffer, len(block_number)) for buffer in buffers])
 
     tasks = program.tasks[part.start : part.stop]
     reads = tuple([numbers_of(task.reads) for task in tasks])
     allocates = tuple([numbers_of(task.allocates) for task in tasks])
     allocated = {buffer for task in tasks for buffer in task.allocates}
+    buffers = list(block_number)  # the buffers of the program, in the order of their numbers in the block
     # Buffers that are used after the cut and allocated by another block are held too.
-    held = {buffer for buffer in number if buffer in always_held or (buffer in weights and buffer not in allocated)}
-    needed = [buffer for buffer in number if buffer in weights and buffer not in held]
+    held = {buffer for buffer in buffers if buffer in always_held or (buffer in weights and buffer not in allocated)}
+    needed = [buffer for buffer in buffers if buffer in weights and buffer not in held]
     largest_weight = max((weights[buffer] for buffer in needed), default=0.0)
 
     def weighted_bytes(buffer: int) -> float:
@@ -202,12 +232,12 @@ def make_block(
         fraction = weights.get(buffer, largest_weight) / largest_weight
         return math.ceil(WEIGHT_CLASSES * fraction) / WEIGHT_CLASSES * size
 
-    copies = [copy_prices.get(buffer) if buffer in allocated else None for buffer in number] if copy_prices else []
+    copies = [copy_prices.get(buffer) if buffer in allocated else None for buffer in buffers] if copy_prices else []
     return Block(
-        tuple([task_seconds(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
-        allocates,
-        reads,
-        tuple([None if buffer in held else weighted_bytes(buffer) for buffer in number]),
-        tuple([number[buffer] for buffer in needed]),
-        tuple(copies),
+        seconds=tuple([task_seconds(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
+        allocates=allocates,
+        reads=reads,
+        sizes=tuple([None if buffer in held else weighted_bytes(buffer) for buffer in buffers]),
+        needed=tuple([block_number[buffer] for buffer in needed]),
+        copies=tuple(copies),
     )

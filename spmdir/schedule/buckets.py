@@ -273,8 +273,9 @@ class _Merger:
         latency is a small part of the bucket already; the transfer could no longer be hidden; there is no memory.
 
         Args:
-            previous: the position of the previous bucket, after which a transfer can be hidden; None if the bucket and
-                the candidate cannot be hidden.
+            candidate: a bucket with one member.
+            previous: the position of the bucket before `bucket`. Only compute after this position can hide the
+                transfer. None if neither the bucket nor the candidate can be hidden.
         """
         saved_latency = min(bucket.latency, candidate.latency) * (1.0 if previous is None else self.latency_weight)
         merged = _Bucket(
@@ -325,10 +326,12 @@ class _Merger:
 
 
 def _live_bytes(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each item the largest number of live bytes, and by how many bytes live memory grows.
+    """Return two arrays: for each item, the largest number of live bytes, and by how many bytes live memory grows.
 
-    An item allocates all its buffers before it frees any. It grows memory by the bytes that it allocates, minus those
-    that it reads last. Both arrays have one more entry, for the end of the program.
+    An item allocates all its buffers before it frees any. It grows memory by the bytes that it allocates, minus the
+    bytes of the buffers that it is the last to read. For example, item 0 allocates 8 bytes, and item 1 reads them last
+    and allocates 2: the largest numbers are 8 and 10, and the growths are 8 and −6. Both arrays have one more entry,
+    for the end of the program.
     """
     first_use, last_use = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
     transient, growth, changes = ([0.0] * (len(items) + 2) for _ in range(3))

@@ -105,6 +105,8 @@ class _CutProblem:
         excess: the largest number of bytes over the budget.
         weights: buffer that is used before and after the cut → the weight of a byte. It is the sum of the bytes over
             the budget at the tasks between its last use up to the cut and its next use.
+            For example, with a budget of 10 bytes, tasks 1 to 3 have 12, 15 and 9 live bytes. A buffer that is used
+            by tasks 0 and 4 only has the weight 2 + 5 + 0 = 7.
         held: the buffers that are always held.
         copies: the prices of copies of the buffers that may be copied, are used on both sides of the cut and are not
             always held.
@@ -165,7 +167,12 @@ class _CutProblem:
     def _find_moves(self, blocks: Sequence[range]) -> list[_Move]:
         """Return the moves of all blocks, cheapest first; of moves with equal prices, that of the first block first.
 
+        A move replaces a decision of a block by its next one, which takes more time and holds fewer bytes. For example,
+        if the decisions of a block hold 8, 4 and 0 bytes and take 0, 1 and 3 s, its moves cost 0.25 and 0.5 s per byte.
         A task that allocates a buffer for a later block does not run again: such buffers are held.
+
+        Args:
+            blocks: the tasks of each block.
         """
         boundary_buffers = self._find_boundary_buffers(blocks)
         moves: list[_Move] = []
@@ -176,14 +183,17 @@ class _CutProblem:
                 self.repeatable[index] and fixed_buffers.isdisjoint(self.program.tasks[index].allocates)
                 for index in block
             ]
-            without_copies = decisions = self._decide(block, may_repeat, {})
+            decisions_without_copies = decisions = self._decide(block, may_repeat, {})
             if self.copies.seconds:
                 decisions = self._decide(block, may_repeat, self.copies.prices(self.rate))
             for before, after in itertools.pairwise(decisions):
-                price = (after.seconds - before.seconds) / (before.held_bytes - after.held_bytes)
+                added_seconds, freed_bytes = after.seconds - before.seconds, before.held_bytes - after.held_bytes
                 # the first decision without copies that holds no more, or else the one that holds least
-                replacements = (decision for decision in without_copies if decision.held_bytes <= after.held_bytes)
-                moves.append(_Move(price, block.start, after, next(replacements, without_copies[-1])))
+                without_copies = next(
+                    (decision for decision in decisions_without_copies if decision.held_bytes <= after.held_bytes),
+                    decisions_without_copies[-1],
+                )
+                moves.append(_Move(added_seconds / freed_bytes, block.start, after, without_copies))
         return sorted(moves)
 
     def _find_boundary_buffers(self, blocks: Sequence[range]) -> set[int]:
@@ -209,23 +219,25 @@ class _CutProblem:
     def _apply(self, moves: Sequence[_Move]) -> dict[int, BlockDecision]:
         """Return first task of a block → its decision after `moves`. A later move of a block replaces an earlier one.
 
-        Copies are used only as long as all of them can be hidden, unless the rate is `FULL_RATE`.
+        A move whose copies would exceed the time that can hide copies uses its decision without copies instead. At the
+        full rate, copies are not limited.
 
         Args:
             moves: in the order of their prices.
         """
         decisions: dict[int, BlockDecision] = {}
         copy_seconds: dict[int, float] = {}  # first task of a block → the seconds of its copies in one direction
-        total = 0.0
+        total_copy_seconds = 0.0
         for move in moves:
             decision = move.decision
             copied = [self._copied_buffer(move.start, item) for item in decision.restored if item.copied is not None]
             seconds = sum([self.copies.seconds[buffer] for buffer in copied])
             replaced_seconds = copy_seconds.pop(move.start, 0.0)
-            if self.rate < FULL_RATE and total - replaced_seconds + seconds > self.copies.hidden_limit:
+            is_exposed = total_copy_seconds - replaced_seconds + seconds > self.copies.hidden_limit
+            if is_exposed and self.rate < FULL_RATE:
                 decision, seconds = move.without_copies, 0.0
             decisions[move.start], copy_seconds[move.start] = decision, seconds
-            total += seconds - replaced_seconds
+            total_copy_seconds += seconds - replaced_seconds
         return decisions
 
     def _apply_until_fit(self, moves: Sequence[_Move]) -> _Solution:

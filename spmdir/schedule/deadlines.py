@@ -85,8 +85,8 @@ class Deadlines:
         self.leads_to = [len(tasks)] * len(tasks)
         for index in reversed(range(len(tasks))):
             for user in self.users[index]:
-                start = user if user in self.exposed_seconds else self.leads_to[user]
-                self.leads_to[index] = min(self.leads_to[index], start)
+                urgent_start = user if user in self.exposed_seconds else self.leads_to[user]
+                self.leads_to[index] = min(self.leads_to[index], urgent_start)
 
     def _find_earliest_ends(self) -> list[float]:
         """Return the earliest end of each task. Tasks that cannot move end at their time on the clock.
@@ -106,8 +106,9 @@ class Deadlines:
     def _latest_ends(self) -> Iterator[tuple[int, float, list[float]]]:
         """Yield (task, its latest end, latest begins of all tasks) for each movable task, from the last to the first.
 
-        The latest end of a task is the earliest of the latest begins of its users. The caller may lower the
-        latest begin of the yielded task. Tasks before it then respect the change.
+        The latest end of a task is the earliest of the latest begins of its users. Its latest begin is earlier by its
+        own time and the time of its transfer. The caller may lower the latest begin of the yielded task in the list:
+        the latest ends of the tasks that it needs are computed from the lowered value.
         """
         latest_begins = [*self._clock]
         for index in reversed(range(len(self.tasks))):
@@ -118,10 +119,11 @@ class Deadlines:
                 yield index, latest_end, latest_begins
 
     def _find_latest_starts(self) -> None:
-        """Find the latest starts of the transfers that are not urgent, from the last transfer to the first.
+        """Enter the latest starts of all transfers in `latest_start`, from the last transfer to the first.
 
-        A transfer ends before its wait must begin, and before the next transfer on its stream starts. It keeps clear of
-        urgent transfers. One that frees memory may start early, so it only has to end in time.
+        That of an urgent transfer is −inf. Any other transfer is planned with `slack` times its time. It ends before
+        its wait must begin, and before the next transfer on its stream starts, and does not overlap urgent transfers
+        on the same stream or links. A transfer that frees memory may start early, so it only has to end in time.
         """
         urgent_times = self._find_urgent_times()
         next_start: dict[str, float] = {}  # stream → the latest start of the transfer that follows on it
@@ -138,12 +140,16 @@ class Deadlines:
             end = min([latest_end, *(next_start.get(stream, latest_end) for stream in streams)])
             resources = *_resource_names(transfer), *transfer.excludes
             busy_times = [urgent_times[resource] for resource in resources if resource in urgent_times]
-            seconds = self._slack * transfer.seconds
-            latest_begins[index] = self._find_last_start(seconds, self._earliest_end[index], end, busy_times)
-            self.latest_start[index] = next_start[transfer.stream] = latest_begins[index]
+            planned_seconds = self._slack * transfer.seconds
+            latest_start = self._find_last_start(planned_seconds, self._earliest_end[index], end, busy_times)
+            latest_begins[index] = self.latest_start[index] = next_start[transfer.stream] = latest_start
 
     def _find_urgent_times(self) -> dict[str, list[float]]:
-        """Set the latest start of urgent transfers to −inf; return resource → the ascending times of their starts."""
+        """Set the latest start of urgent transfers to −inf; return resource → the ascending times of their starts.
+
+        A transfer is urgent if it takes longer than the time from the earliest end of its start op to its latest end. A
+        resource is a stream or a kind of links.
+        """
         urgent_times: dict[str, list[float]] = {}
         for index, latest_end, _ in self._latest_ends():
             transfer = self._transfers.get(index)
@@ -172,7 +178,7 @@ class Deadlines:
         return fallback
 
     def _find_latest_leads(self, is_preparing: Sequence[bool]) -> None:
-        """Find the latest time of each task that only leads to starts: that of the earliest of these starts."""
+        """Give each task that only leads to starts the latest time and the stream of the earliest of these starts."""
         for index in reversed(range(len(self.tasks))):
             may_lead = is_preparing[index] or (self._is_movable[index] and index not in self.latest_start)
             users = self.users[index]

@@ -19,13 +19,13 @@ SMALL = 4096
 
 
 def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Program:
-    """Return the program in which a delayed task also needs whatever else its first user needs.
+    """Return the program with additional needs of delayed tasks, so that they run shortly before their first user.
 
-    If the first user of a recomputed task needs a wait, the task needs the start instead. Then it can run during the
-    transfer. If the first user is delayed too, the needs of its own first user count. A need that follows the delayed
-    task is replaced by its own needs, so the given order stays legal. A task without users is unchanged.
-
-    For example, h uses the recomputed f and the wait w of the start s. Then f needs s too, and runs while s transfers.
+    A delayed task also needs the tasks that its first user needs. For example, h uses the recomputed f and the wait w
+    of the start s. Then f needs s too, and runs while s transfers: a recomputed task needs the start in place of the
+    wait. If the first user is delayed itself, the needs of its own first user count. If a new need would follow the
+    delayed task in the given order, its needs replace it, so the given order stays legal. A delayed task without users
+    is unchanged.
 
     Args:
         is_repeated: for each task, whether it is recomputed. False for collectives: they may start early to be hidden.
@@ -42,16 +42,16 @@ def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Progr
         set() if is_delayed[index] else {need for need in task.needs if not is_delayed[need]}
         for index, task in enumerate(tasks)
     ]
-    for index in reversed(range(len(tasks))):
+    for index in reversed(range(len(tasks))):  # users before their producers
         if is_delayed[index] and index in first_user:
             delaying_needs[index] = _earlier_needs(index, delaying_needs[first_user[index]], delaying_needs)
-    delayed_tasks = []
+    new_tasks = []
     for index, task in enumerate(tasks):
         if is_delayed[index]:
-            needs = {_start_of(program, need) if is_repeated[index] else need for need in delaying_needs[index]}
-            task = attrs.evolve(task, needs=tuple(sorted({*task.needs, *needs})))
-        delayed_tasks.append(task)
-    return attrs.evolve(program, tasks=tuple(delayed_tasks))
+            added = {_start_of(program, need) if is_repeated[index] else need for need in delaying_needs[index]}
+            task = attrs.evolve(task, needs=tuple(sorted({*task.needs, *added})))
+        new_tasks.append(task)
+    return attrs.evolve(program, tasks=tuple(new_tasks))
 
 
 def _ready_from_start(program: Program) -> list[bool]:
@@ -70,7 +70,13 @@ def _ready_from_start(program: Program) -> list[bool]:
 
 
 def _earlier_needs(task: int, needs: set[int], needs_of: Sequence[set[int]]) -> set[int]:
-    """Return `needs`, in which each that follows `task` is replaced by its own needs."""
+    """Return `needs`, in which each task after `task` is replaced by its own needs, until all are before `task`.
+
+    For example, with `task` 4, `needs` {2, 6}, and 6 that needs {1, 5}, and 5 that needs {3}, the result is {1, 2, 3}.
+
+    Args:
+        needs_of: for each task, its needs.
+    """
     earlier, pending, visited = set(), list(needs), set(needs)
     while pending:
         need = pending.pop()

@@ -67,10 +67,11 @@ def order_tasks(program: Program, memory_limit: float | None = None) -> tuple[in
         if max(live) > before.peak_bytes:
             initial, live = before.order, before.live
     limit = before.peak_bytes if memory_limit is None else max(memory_limit, *live)
-    renumbered, live = reorder_tasks(program, initial), [live[task] for task in initial]
+    # The scheduler numbers tasks by their positions in the initial order.
+    renumbered, live_by_position = reorder_tasks(program, initial), [live[task] for task in initial]
     runs = [before, *([simulate(program, tuple(initial))] if initial != before.order else [])]
     for slack in SLACKS:
-        positions = ListScheduler(renumbered, limit, live, slack).run()
+        positions = ListScheduler(renumbered, limit, live_by_position, slack).run()
         runs.append(simulate(program, tuple(initial[position] for position in positions)))
     runs.sort(key=lambda run: run.seconds)
     return next((run.order for run in runs if run.peak_bytes <= limit), before.order)
@@ -189,10 +190,11 @@ class ListScheduler:
         return None if first is None else self._next_towards(first)
 
     def _is_idle(self, start: int, compute_seconds: float) -> bool:
-        """Return whether the stream of a start, and the streams that it excludes, are idle for its whole transfer.
+        """Return whether a transfer can run now without delaying another one.
 
-        The next compute task of `compute_seconds` may hide the transfers that are queued before it. No other start may
-        be due before the transfer ends.
+        All streams that it excludes must be idle. Its own stream must be idle too, or the next compute task of
+        `compute_seconds` must hide the queued transfers and this one. No other start on these streams may be due before
+        the transfer ends.
         """
         transfer = self._transfer(start)
         if any(self.transferring.get(stream) for stream in transfer.excludes):
@@ -249,8 +251,8 @@ class ListScheduler:
     def _next_compute(self) -> int | None:
         """Return the next ready task that is not a start; None if none may run.
 
-        Tasks that lead to an urgent start go first, unless the other ready tasks already fill its gap. Otherwise the
-        given order decides.
+        The first ready task in the given order is returned, unless it should wait to run during an urgent transfer.
+        Then a task that leads to the start of this transfer is returned.
         """
         ready, leading = self._ready_tasks, self._leading_tasks
         while ready and self.headroom.has_run(ready[0]):
@@ -258,21 +260,27 @@ class ListScheduler:
         while leading and self.headroom.has_run(leading[0][1]):
             heapq.heappop(leading)
         if leading:
-            start, task = leading[0]
-            leads_elsewhere = self.deadlines.leads_to[ready[0]] != start
-            if leads_elsewhere and self._is_reserved_for(ready[0], start) and self._may_run(task):
-                return task
+            urgent_start, leading_task = leading[0]
+            leads_elsewhere = self.deadlines.leads_to[ready[0]] != urgent_start
+            if leads_elsewhere and self._is_reserved_for(ready[0], urgent_start) and self._may_run(leading_task):
+                return leading_task
         return ready[0] if ready and self._may_run(ready[0]) else None
 
     def _is_reserved_for(self, task: int, start: int) -> bool:
-        """Return whether `task` is needed to fill the gap of an urgent start, or of the next urgent start after it.
+        """Return whether ready task `task` should wait, to run during an urgent transfer or the urgent one after it.
 
-        It is needed if the other ready tasks, without those that lead to these starts, take less time than the gaps.
+        It should if the other ready tasks that can run during these transfers take less time than the transfers. For
+        example, two transfers of 3 s and 2 s start after the ready tasks a and b. x and y of 4 s each are ready too.
+        Without x, only y can run during the 5 s, so x is reserved.
+
+        Args:
+            start: the start of the urgent transfer.
         """
         starts = {start, self.deadlines.leads_to[start]}
-        fill = self.total_ready_fill - sum(self.ready_fill.get(urgent, 0.0) for urgent in starts)
-        gaps = sum(self.deadlines.exposed_seconds.get(urgent, 0.0) for urgent in starts)
-        return fill - self._fill_seconds(task) < gaps
+        # Tasks that lead to these starts run before the transfers, so they cannot run during them.
+        fill_seconds = self.total_ready_fill - sum(self.ready_fill.get(urgent, 0.0) for urgent in starts)
+        transfer_seconds = sum(self.deadlines.exposed_seconds.get(urgent, 0.0) for urgent in starts)
+        return fill_seconds - self._fill_seconds(task) < transfer_seconds
 
     def _fill_seconds(self, task: int) -> float:
         """Return the seconds of a gap that a task can fill: its time, at most the longest exposed transfer."""
@@ -292,7 +300,7 @@ class ListScheduler:
         task, deadlines = self.program.tasks[number], self.deadlines
         self.order.append(number)
         self.headroom.run(number)
-        was_ready = True
+        was_ready = True  # its time is part of `ready_fill`, unless it is a start
         if task.waits_for is not None:
             del self.in_flight[task.waits_for]
             transferring = self.transferring[deadlines.stream_of[task.waits_for]]

@@ -29,7 +29,7 @@ class Memory:
         self.live: dict[int, None] = dict.fromkeys(program.inputs)
         self._sizes = [buffer.bytes for buffer in program.buffers]
         self.bytes = sum([self._sizes[buffer] for buffer in self.live])
-        self._readers = [0] * len(program.buffers)
+        self._readers = [0] * len(program.buffers)  # for each buffer, the number of its readers that have not run
         for task in program.tasks:
             for buffer in _unique_reads(task):
                 self._readers[buffer] += 1
@@ -74,12 +74,12 @@ class Memory:
     def _changes(self, task: Task) -> list[Change]:
         """Return the buffers that each memory step of a task allocates and frees, if the task runs next.
 
-        A buffer is freed after the last step that uses it, if no other task is left to read it: one reader is left if
-        the task itself reads it, or else none.
+        A buffer is freed after the last step of the task that uses it, if no later task reads it. The number of
+        readers that have not run is then 1 if the task itself reads the buffer from another task, or else 0.
         """
         readers = self._readers
         return [
-            (allocates, [buffer for buffer, is_read in last_uses if readers[buffer] == int(is_read)])
+            (allocates, [buffer for buffer, task_is_reader in last_uses if readers[buffer] == int(task_is_reader)])
             for allocates, last_uses in task.memory_changes
         ]
 

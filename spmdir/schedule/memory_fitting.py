@@ -75,28 +75,29 @@ def fit(
 
 
 def gather_again(program: Program, gathered: Collection[int], repeatable: Sequence[bool]) -> Fitted:
-    """Gather all weights again that are held across the cut, so that none is held, except the last one.
+    """Free gathered weights after their last use in the forward part, and gather them again for the backward part.
 
-    The cut is the task across which the most bytes of weights are held. The innermost weight, such as that of the head,
-    is used before and after the cut with no other weight in between, so it is held. FSDP calls this
-    `reshard_after_forward`.
+    FSDP calls this `reshard_after_forward`. The cut between both parts is the task across which the most bytes of
+    weights are held. The innermost weight, such as that of the head, stays held: no other weight is used between its
+    uses before and after the cut.
 
     Args:
         gathered: the buffers of gathered weights.
         repeatable: as for `fit`.
     """
-    waiting = _unused_live_bytes(program, gathered)
-    cut = max(range(len(waiting)), key=waiting.__getitem__, default=-1)
-    last_use, next_use = dict[int, int](), dict[int, int]()
+    held_across = _unused_live_bytes(program, gathered)
+    cut = max(range(len(held_across)), key=held_across.__getitem__, default=-1)
+    last_use, next_use = dict[int, int](), dict[int, int]()  # weight → its last use up to the cut; its first use after
     for index, task in enumerate(program.tasks):
         for buffer in (*task.allocates, *task.reads):
             if buffer in gathered and index <= cut:
                 last_use[buffer] = index
             elif buffer in last_use:
                 next_use.setdefault(buffer, index)
-    latest = max((last_use[buffer] for buffer in next_use), default=-1)
-    earliest = min(next_use.values(), default=-1)
-    restored = {buffer for buffer in next_use if last_use[buffer] < latest or next_use[buffer] > earliest}
+    # The innermost weight is the last one used up to the cut and the first one used after it.
+    latest_use = max((last_use[buffer] for buffer in next_use), default=-1)
+    earliest_next_use = min(next_use.values(), default=-1)
+    restored = {buffer for buffer in next_use if last_use[buffer] < latest_use or next_use[buffer] > earliest_next_use}
     repeated = [
         index
         for index, task in enumerate(program.tasks[: cut + 1])
@@ -165,6 +166,8 @@ def _find_cuts(program: Program, budget: float) -> list[int]:
 
 def _unused_live_bytes(program: Program, buffers: Collection[int] | None = None) -> list[float]:
     """Return for each task the bytes of the buffers that are used before and after it, but not by it.
+
+    For example, task 0 allocates 4 bytes that task 3 reads: tasks 1 and 2 have 4 unused bytes, tasks 0 and 3 have none.
 
     Args:
         buffers: the buffers that count; all if None.

@@ -39,7 +39,7 @@ class Headroom:
         self._reads = [
             [buffer for buffer in dict.fromkeys(task.reads) if buffer not in held_to_end] for task in program.tasks
         ]
-        self._readers: dict[int, list[int]] = {}
+        self._readers: dict[int, list[int]] = {}  # buffer → the tasks that read it, in the given order
         for index, reads in enumerate(self._reads):
             for buffer in reads:
                 self._readers.setdefault(buffer, []).append(index)
@@ -91,14 +91,16 @@ class Headroom:
     def _apply(self, live: np.ndarray, task: int) -> None:
         """Update `live` in place, the live bytes at the tasks from `turn` up to `task`, as if `task` ran first.
 
-        The results of `task` are live at all of them. A buffer that only `task` and earlier tasks read is freed after
-        the last of these. The entries of tasks that have run have no meaning.
+        The buffers that `task` allocates are then live at all of these tasks. If `task` is the last reader of a buffer
+        in the given order, the buffer is freed after the last other reader instead. For example, tasks 3 and 5 read a
+        buffer of 4 bytes. If task 5 runs before task 2, the buffer is freed after task 3, so task 4 has 4 bytes less.
+        The entries of tasks that have run have no meaning.
         """
         live += self._held_bytes[task]
         for buffer in self._reads[task]:
             readers = self._readers[buffer]
             if readers[-1] == task:
                 remaining_readers = (reader for reader in reversed(readers[:-1]) if not self._has_run[reader])
-                last_reader = next(remaining_readers, -1)
-                first_without_buffer = max(last_reader + 1 - self.turn, 0)
+                last_other_reader = next(remaining_readers, -1)
+                first_without_buffer = max(last_other_reader + 1 - self.turn, 0)  # an index of `live`
                 live[first_without_buffer:] -= self.program.buffers[buffer].bytes

@@ -43,25 +43,26 @@ def find_preparing(
         needs: for each position, the positions of the tasks that it needs.
         collectives: the positions of the collectives, or of their starts.
     """
-    # The seconds of the transfer of each collective, and of the shortest one that a preparing task leads to; else 0.
-    transfer_seconds = _transfer_seconds(program, numbers, collectives)
     tasks = [program.tasks[number] for number in numbers]
+    # First find the tasks that depend on inputs alone, and the time of each with its direct and indirect needs.
     is_preparing = [False] * len(tasks)
-    chain_seconds = [task.seconds for task in tasks]  # including all needs; a shared need counts for each user
+    chain_seconds = [task.seconds for task in tasks]  # a shared need counts once for each user
     for position, needed in enumerate(needs):
         task = tasks[position]
         is_compute = task.transfer is None and task.waits_for is None
         is_preparing[position] = is_compute and all(is_preparing[need] for need in needed)
         chain_seconds[position] += sum([chain_seconds[need] for need in needed])
-    shortest_use = [math.inf] * len(tasks)  # the shortest transfer that each task prepares; 0 if a user prepares none
+    # Then keep those that only lead to collectives, each with a transfer that takes at least as long.
+    transfer_seconds = _transfer_seconds(program, numbers, collectives)  # 0 for a task that leads to other tasks too
+    shortest_user = [math.inf] * len(tasks)  # for each task, the smallest `transfer_seconds` of its users
     for position in reversed(range(len(tasks))):
         if is_preparing[position]:
-            limit = shortest_use[position] if shortest_use[position] < math.inf else 0.0  # infinite without users
+            limit = shortest_user[position] if shortest_user[position] < math.inf else 0.0  # infinite without users
             is_preparing[position] = bool(limit) and chain_seconds[position] <= limit
             transfer_seconds[position] = limit if is_preparing[position] else 0.0
         for need in needs[position]:
-            if transfer_seconds[position] < shortest_use[need]:
-                shortest_use[need] = transfer_seconds[position]
+            if transfer_seconds[position] < shortest_user[need]:
+                shortest_user[need] = transfer_seconds[position]
     return is_preparing
 
 
@@ -73,13 +74,15 @@ def find_following(
     Such a task needs only collectives and such tasks. It takes no longer than the shortest transfer among them. The
     arguments are those of `find_preparing`.
     """
-    limits, tasks = _transfer_seconds(program, numbers, collectives), [program.tasks[number] for number in numbers]
+    tasks = [program.tasks[number] for number in numbers]
+    # for each collective, its seconds; for each following task, those of its shortest transfer; otherwise 0
+    transfer_seconds = _transfer_seconds(program, numbers, collectives)
     for position, needed in enumerate(needs):
         task = tasks[position]
         if needed and task.transfer is None and task.waits_for is None:
-            shortest = min([limits[need] for need in needed])
-            limits[position] = shortest if task.seconds <= shortest else 0.0
-    return [bool(limit) and position not in collectives for position, limit in enumerate(limits)]
+            shortest = min([transfer_seconds[need] for need in needed])
+            transfer_seconds[position] = shortest if task.seconds <= shortest else 0.0
+    return [bool(seconds) and position not in collectives for position, seconds in enumerate(transfer_seconds)]
 
 
 def _transfer_seconds(program: Program, numbers: Sequence[int], collectives: Collection[int]) -> list[float]:
@@ -125,22 +128,22 @@ def find_conflicts(program: Program, task: int, in_flight: Iterable[int]) -> lis
 def advance_transfers(program: Program) -> tuple[int, ...]:
     """Return an order that runs transfers of results, and transfers that free memory, as early as possible.
 
-    Other tasks keep their order. A task moves if it is a transfer, a wait or a view, and all its users move too. A
-    transfer whose result is smaller than its operand moves regardless of its users, such as a reduce-scatter of a
-    gradient, and so does the conversion of its operand. Otherwise, all gradients would be held until the end of the
-    backward.
+    A transfer that frees memory, such as the reduce-scatter of a gradient, moves to right after its producer.
+    Otherwise, all gradients would be held until the end of the backward. Any other transfer, wait or view moves only if
+    all its users move, and so does the conversion of an operand of a transfer. The other tasks keep their order. For
+    example, the order g, x, convert(g), reduce_scatter, y becomes g, convert(g), reduce_scatter, x, y.
     """
     tasks = program.tasks
     needs = [task.needs for task in tasks]
     users = find_users(needs)
-    shrinks = _shrinking(program)
+    frees_memory = _find_freeing_transfers(program)
     moves = [False] * len(tasks)
     for index in reversed(range(len(tasks))):
         task = tasks[index]
         may_move = task.transfer is not None or task.waits_for is not None or is_view(program, index)
         users_move = all(moves[user] for user in users[index])
         converts = bool(users[index]) and len({*task.reads}) == 1 and task.kernel_cost.bound != "compute"
-        moves[index] = (may_move and shrinks[index]) or ((may_move or converts) and users_move)
+        moves[index] = (may_move and frees_memory[index]) or ((may_move or converts) and users_move)
     # A task that moves has the place of the last task that it needs, and follows it there.
     tasks_at: list[list[int]] = [[] for _ in tasks]
     place: list[int] = []
@@ -150,30 +153,30 @@ def advance_transfers(program: Program) -> tuple[int, ...]:
     return tuple([index for tasks_at_place in tasks_at for index in tasks_at_place])
 
 
-def _shrinking(program: Program) -> list[bool]:
+def _find_freeing_transfers(program: Program) -> list[bool]:
     """Return for each task whether it ends a transfer whose result is smaller than the operands that it frees.
 
-    An operand is freed if no other task reads it. A copy to the host has no result.
+    An operand is freed if no other task reads it. The result is False for a copy to the host, which has no result.
     """
     tasks, sizes = program.tasks, [buffer.bytes for buffer in program.buffers]
     # buffer → the number of tasks that read it; the program itself reads its inputs and outputs
     reader_counts = Counter((*program.inputs, *program.outputs))
     for task in tasks:
         reader_counts.update({*task.reads})
-    shrinks: list[bool] = []
+    frees_memory: list[bool] = []
     for task in tasks:
         is_blocking_transfer = task.transfer is not None and task.is_blocking
         if task.waits_for is None and not is_blocking_transfer:
-            shrinks.append(False)  # it ends no transfer
+            frees_memory.append(False)  # it ends no transfer
             continue
         parts = [task] if task.waits_for is None else [tasks[task.waits_for], task]  # a start and its wait
         allocated = {buffer for part in parts for buffer in part.allocates}
-        own_counts = Counter(buffer for part in parts for buffer in {*part.reads})
+        reads_of_parts = Counter(buffer for part in parts for buffer in {*part.reads})
         has_other_reader = {
-            buffer for buffer in (*own_counts, *allocated) if own_counts[buffer] < reader_counts[buffer]
+            buffer for buffer in (*reads_of_parts, *allocated) if reads_of_parts[buffer] < reader_counts[buffer]
         }
-        freed = own_counts.keys() - allocated - has_other_reader
+        freed = reads_of_parts.keys() - allocated - has_other_reader
         results = allocated & has_other_reader
         result_bytes, freed_bytes = (sum(sizes[buffer] for buffer in buffers) for buffers in (results, freed))
-        shrinks.append(0 < result_bytes < freed_bytes)
-    return shrinks
+        frees_memory.append(0 < result_bytes < freed_bytes)
+    return frees_memory

@@ -142,9 +142,9 @@ class Task:
 
     @functools.cached_property
     def memory_changes(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
-        """For each memory step: the buffers that it allocates, and pairs for the buffers that no later step uses.
+        """For each memory step: the buffers that it allocates, and the buffers that it is the last step to use.
 
-        A pair is (buffer, whether it is in `reads`).
+        Each of the latter is a pair: (buffer, whether the buffer is in `reads`, because another task allocates it).
         """
         steps = self.memory_steps or (MemoryStep(self.allocates, self.reads),)
         last_step = {buffer: index for index, step in enumerate(steps) for buffer in (*step.allocates, *step.reads)}

@@ -108,7 +108,8 @@ class _RepeatFinder:
     def before(self, user: int) -> list[Repeat]:
         """Return the repeats that the task `user` requires and that no earlier call has returned.
 
-        Calls must be in program order.
+        A recomputed task requires the repeats of its own missing operands too; a copied buffer requires only its
+        reload. Calls must be in program order.
         """
         if self.missing.isdisjoint(self.program.tasks[user].needs):
             return []
@@ -144,16 +145,16 @@ def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
     """
     tasks: list[Task] = []
     buffers = list(program.buffers)
-    # task of `program` → the new number of its last repeat, or of the task; buffer → the buffer of its last repeat
-    position, current_buffer = dict[int, int](), dict[int, int]()
+    new_number: dict[int, int] = {}  # task of `program` → the number of its last repeat, or of the task itself
+    current_buffer: dict[int, int] = {}  # buffer of a repeated task → the buffer of its last repeat
     for index, repeat in tasks_with_repeats(program, added):
         task = repeat.task_in(program) if repeat else program.tasks[index]
         for buffer in _all_allocated(task) if repeat else ():
             current_buffer[buffer] = len(buffers)
             buffers.append(program.buffers[buffer])
         is_unchanged = len(tasks) == index and not repeat  # no repeat precedes it
-        tasks.append(task if is_unchanged else _renumber(task, position, current_buffer))
-        position[index] = len(tasks) - 1
+        tasks.append(task if is_unchanged else _renumber(task, new_number, current_buffer))
+        new_number[index] = len(tasks) - 1
     return attrs.evolve(program, tasks=tuple(tasks), buffers=tuple(buffers))
 
 

@@ -104,15 +104,16 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
     begins, ends = [0.0] * len(order), [0.0] * len(order)
     for number in order:
         task = program.tasks[number]
-        begins[number], awaited = time, task.waits_for
+        begins[number] = time
+        awaited_start = task.waits_for  # the task whose transfer must end before this task does
         if task.transfer is not None:
             time += task.seconds
             links.send(number, task.transfer, time - task.overlap)
-            awaited = number if task.is_blocking else awaited
-        if awaited is not None:
-            end = links.ended(awaited)
-            exposed_seconds[awaited] = max(0.0, end - time)
-            time = max(time, end)
+            awaited_start = number if task.is_blocking else awaited_start
+        if awaited_start is not None:
+            transfer_end = links.ended(awaited_start)
+            exposed_seconds[awaited_start] = max(0.0, transfer_end - time)
+            time = max(time, transfer_end)
         if task.transfer is None:
             time += task.seconds
         ends[number] = time
