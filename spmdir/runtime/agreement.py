@@ -33,78 +33,77 @@ SAME = "use the same model, shapes and shardings on all ranks"
 """The advice for programs that differ between ranks."""
 
 COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
-    "torch": lambda first, other, ranks: (
-        f"{ranks} run torch {first} and {other}; install the same version on all ranks"
-    ),
-    "spmdir": lambda first, other, ranks: (
+    "torch": lambda left, right, ranks: f"{ranks} run torch {left} and {right}; install the same version on all ranks",
+    "spmdir": lambda left, right, ranks: (
         f"{ranks} run different versions of spmdir; install the same version on all ranks"
     ),
-    "mesh": lambda first, other, ranks: f"{ranks} pass the meshes {first} and {other}; pass the same mesh on all ranks",
-    "what": lambda first, other, ranks: (
-        f"{ranks} make different calls, {first} and {other}; make the same calls in the same order on all ranks"
+    "mesh": lambda left, right, ranks: f"{ranks} pass the meshes {left} and {right}; pass the same mesh on all ranks",
+    "what": lambda left, right, ranks: (
+        f"{ranks} make different calls, {left} and {right}; make the same calls in the same order on all ranks"
     ),
-    "sync_state": lambda first, other, ranks: f"{ranks} pass sync_state={first} and sync_state={other}; {PASS_SAME}",
-    "local_inputs": lambda first, other, ranks: (
-        f"{ranks} pass local_inputs={first} and local_inputs={other}; {PASS_SAME}"
+    "sync_state": lambda left, right, ranks: f"{ranks} pass sync_state={left} and sync_state={right}; {PASS_SAME}",
+    "local_inputs": lambda left, right, ranks: (
+        f"{ranks} pass local_inputs={left} and local_inputs={right}; {PASS_SAME}"
     ),
-    "compile": lambda first, other, ranks: (
+    "compile": lambda left, right, ranks: (
         f"{ranks} pass different options of compile; pass the same options on all ranks"
     ),
-    "step": lambda first, other, ranks: f"{ranks} pass step={first} and step={other}; {PASS_SAME}",
-    "keep": lambda first, other, ranks: f"{ranks} pass keep={first} and keep={other}; {PASS_SAME}",
-    "directory": lambda first, other, ranks: (
-        f"{ranks} pass the directories {first!r} and {other!r}; pass one shared directory"
+    "step": lambda left, right, ranks: f"{ranks} pass step={left} and step={right}; {PASS_SAME}",
+    "keep": lambda left, right, ranks: f"{ranks} pass keep={left} and keep={right}; {PASS_SAME}",
+    "directory": lambda left, right, ranks: (
+        f"{ranks} pass the directories {left!r} and {right!r}; pass one shared directory"
     ),
-    "pipeline": lambda first, other, ranks: (
-        f"{ranks} pass {_different_pipelines(first, other)}; pass the same pipeline, plug-ins and topology on all ranks"
+    "pipeline": lambda left, right, ranks: (
+        f"{ranks} pass {_different_pipelines(left, right)}; pass the same pipeline, plug-ins and topology on all ranks"
     ),
-    "sizes": lambda first, other, ranks: (
-        f"{ranks} call with the sizes {_sizes_text(first)} and {_sizes_text(other)}; pass the same arguments on all "
+    "sizes": lambda left, right, ranks: (
+        f"{ranks} call with the sizes {_sizes_text(left)} and {_sizes_text(right)}; pass the same arguments on all "
         "ranks, or set local_inputs=True if each rank has its own batch"
     ),
-    "inputs": lambda first, other, ranks: (
-        f"{ranks} pass different values of the input '{_first_difference(first, other)}'; expected the same global "
+    "inputs": lambda left, right, ranks: (
+        f"{ranks} pass different values of the input '{_first_difference(left, right)}'; expected the same global "
         "batch on all ranks; set local_inputs=True if each rank has its own batch"
     ),
-    "shards": lambda first, other, ranks: (
-        f"{ranks} pass different values of the input '{_first_difference(first, other)}', of which they have the same "
+    "shards": lambda left, right, ranks: (
+        f"{ranks} pass different values of the input '{_first_difference(left, right)}', of which they have the same "
         "shard; with local_inputs=True, batches may differ only along the axes that shard the inputs: if dp shards "
         'them, pass num_replicas=mesh["dp"].size() and rank=mesh["dp"].get_local_rank() to the sampler'
     ),
-    "placements": lambda first, other, ranks: (
-        f"{ranks} get different shards of '{_first_difference(first, other)}' from the code of this placement; "
+    "placements": lambda left, right, ranks: (
+        f"{ranks} get different shards of '{_first_difference(left, right)}' from the code of this placement; "
         "expected a result that depends only on the arguments, not on `hash` of a text, random numbers, the time or "
         "the environment"
     ),
-    "program": lambda first, other, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
-    "meta": lambda first, other, ranks: (
-        f"{ranks} differ: only one has '{min(set(first) ^ set(other))}' on the meta device; give it values on all "
+    "program": lambda left, right, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
+    "meta": lambda left, right, ranks: (
+        f"{ranks} differ: only one has '{min(set(left) ^ set(right))}' on the meta device; give it values on all "
         "ranks or none"
     ),
-    "state": lambda first, other, ranks: (
-        f"{ranks} start with different values of '{_first_difference(first, other)}'; make the model from the same "
+    "state": lambda left, right, ranks: (
+        f"{ranks} start with different values of '{_first_difference(left, right)}'; make the model from the same "
         "seed or checkpoint on all ranks, or set sync_state=True to copy the values of the first rank"
     ),
-    "saved": lambda first, other, ranks: (
-        f"{ranks} save different values of '{_first_difference(first, other)}', but a checkpoint stores only one; make "
+    "saved": lambda left, right, ranks: (
+        f"{ranks} save different values of '{_first_difference(left, right)}', but a checkpoint stores only one; make "
         "them equal, or save them under a separate name for each rank"
     ),
 }
 """Field of a status, in the order of comparison → function that returns the error message.
 
-The arguments of the function are the values on two ranks, and a text such as `ranks 0 and 1`.
+The arguments of the function are the values of the field on two ranks, and a text such as `ranks 0 and 1`.
 """
 
 SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str]] = {
-    "messages": lambda message, first, other, ranks: (
-        f"{ranks} pass local inputs of different sizes, {_different_sizes(first['lengths'], other['lengths'])}, and "
+    "messages": lambda message, left, right, ranks: (
+        f"{ranks} pass local inputs of different sizes, {_different_sizes(left['lengths'], right['lengths'])}, and "
         f"{message.rpartition('#')[0]} depends on the sizes; pass inputs of one size on these ranks, or give gathered "
         "outputs an out-sharding, such as dp: S(0)"
     ),
 }
-"""Field whose keys not all ranks have → function that returns the error message.
+"""Field of a status that is a dict → function that returns the error message.
 
-The arguments of the function are a key, the statuses of two ranks, and a text such as `ranks 0 and 1`.
+Ranks compare only the keys that they have in common. The arguments of the function are such a key, the statuses of two
+ranks, and a text such as `ranks 0 and 1`.
 """
 
 
@@ -141,7 +140,7 @@ class RankGroup:
         return cls(members, members.index(own_rank), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
     def make_subgroup(self, numbers: Sequence[int]) -> RankGroup:
-        """Return the group of the members with these numbers, which are those of `numbers`.
+        """Return the group of the members with these `numbers`. Its members keep their numbers in errors.
 
         Each of these members calls this, in the same order of calls.
         """
@@ -151,7 +150,7 @@ class RankGroup:
 
     @contextmanager
     def check_agreement(self, operation: str) -> Iterator[dict[str, Any]]:
-        """Run the body on each rank, then compare the fields that the ranks put into the status; all ranks must enter.
+        """Run the body on each rank, then compare the status that it has filled on each; all ranks must enter.
 
         If the body raises on a rank, all ranks raise. Only the first rank issues the warnings of the body, and shows
         progress on its terminal if it has one.
@@ -242,10 +241,11 @@ class RankGroup:
         return "".join(texts)
 
     def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Write the status of this rank to the store, and return the verdict on the statuses of all ranks.
+        """Write the status of this rank to the store, and return the verdict: the error of all ranks, or an empty dict.
 
-        The first rank waits for all statuses and writes the verdict, which the others wait for. Entries of round 3 of
-        two ranks: `3/0` and `3/1`, the statuses; `3/verdict`; and `3/seen`, the number of ranks that read an error.
+        The first rank reads the statuses of all ranks, compares them and writes the verdict. The others wait for the
+        verdict. Each call is one round. In round 3 of two ranks, the store has the statuses `3/0` and `3/1`, the
+        verdict `3/verdict`, and in `3/seen` the number of ranks that have read an error.
 
         Returns: an error, as `_encode_error` returns it; empty if there is none. `missing` is True in it if a rank did
             not arrive within the timeout.
@@ -329,7 +329,7 @@ class RankGroup:
         return True
 
     def _forget(self, round: int) -> None:
-        """Delete the entries of a round, of which round 1 is the first; nothing for round 0.
+        """Delete the entries of a round from the store. Rounds are counted from 1, so round 0 has none.
 
         This is safe once all ranks have entered the next round, because each has then left this round.
         """
@@ -342,6 +342,9 @@ class RankGroup:
 def compare_statuses(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
     """Return the first error in the statuses, else the error for the first difference; empty if there is none.
 
+    The statuses {"mesh": "<a = 2>"} and {"mesh": "<a = 4>"} of the ranks 0 and 1 give a DivergenceError with the
+    message `ranks 0 and 1 pass the meshes <a = 2> and <a = 4>; …`.
+
     Args:
         statuses: the status of each rank.
         numbers: the numbers that errors print for the ranks of the statuses.
@@ -349,19 +352,19 @@ def compare_statuses(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[in
     for number, status in zip(numbers, statuses, strict=False):
         if "error" in status:
             return {**status["error"], "rank": number}
-    for field, sentence in COMPARED.items():
+    for field, explain in COMPARED.items():
+        reference = statuses[0].get(field)
         for number, status in zip(numbers, statuses, strict=False):
-            field_value, reference = status.get(field), statuses[0].get(field)
-            if field_value != reference:
-                message = sentence(reference, field_value, f"ranks {numbers[0]} and {number}")
+            if status.get(field) != reference:
+                message = explain(reference, status.get(field), f"ranks {numbers[0]} and {number}")
                 return {"message": message, "class": DivergenceError.__name__}
-    for field, explain in SHARED.items():
+    for field, explain_key in SHARED.items():
         first_status_with: dict[str, tuple[int, Mapping[str, Any]]] = {}
         for number, status in zip(numbers, statuses, strict=False):
             for key, value in status.get(field, {}).items():
                 earlier_number, earlier_status = first_status_with.setdefault(key, (number, status))
                 if earlier_status[field][key] != value:
-                    message = explain(key, earlier_status, status, f"ranks {earlier_number} and {number}")
+                    message = explain_key(key, earlier_status, status, f"ranks {earlier_number} and {number}")
                     return {"message": message, "class": DivergenceError.__name__}
     return {}
 
@@ -386,20 +389,20 @@ def _sizes_text(sizes: Mapping[str, int] | None) -> str:
     return ", ".join(f"{name} = {number}" for name, number in (sizes or {}).items())
 
 
-def _different_sizes(first: Mapping[str, int], other: Mapping[str, int]) -> str:
+def _different_sizes(left: Mapping[str, int], right: Mapping[str, int]) -> str:
     """Return the differing sizes of two ranks as text: `3 and 4 in dimension 0 of 'x'`."""
     return ", ".join(
-        f"{size} and {other[dimension]} in {dimension}" for dimension, size in first.items() if size != other[dimension]
+        f"{size} and {right[dimension]} in {dimension}" for dimension, size in left.items() if size != right[dimension]
     )
 
 
-def _different_pipelines(first: Mapping[str, str], other: Mapping[str, str]) -> str:
+def _different_pipelines(left: Mapping[str, str], right: Mapping[str, str]) -> str:
     """Return the difference between the pipelines of two ranks as text."""
-    if first["text"] != other["text"]:
-        return f"the pipelines {first['text']} and {other['text']}"
-    return f"the pipeline {first['text']} with different plug-ins or topologies"
+    if left["text"] != right["text"]:
+        return f"the pipelines {left['text']} and {right['text']}"
+    return f"the pipeline {left['text']} with different plug-ins or topologies"
 
 
-def _first_difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:
+def _first_difference(left: Mapping[str, str], right: Mapping[str, str]) -> str:
     """Return the first name whose value differs between two ranks, or that one of them lacks."""
-    return next(name for name in {**first, **other} if first.get(name) != other.get(name))
+    return next(name for name in {**left, **right} if left.get(name) != right.get(name))

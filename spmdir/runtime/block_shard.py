@@ -56,9 +56,15 @@ class BlockShard(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op on the plain shards, and wrap each result with the blocks of an operand of its shape.
+
+        The result of an in-place op is the wrapped operand itself.
+
+        Raises:
+            UnsupportedError: the op mixes positions, or its operands have different blocks.
+        """
         operands_of_results = _operands_of_results(args)
         _check_op(func, args, operands_of_results)
-        # An in-place op must return its operands as they are. Other results have the blocks of their operands.
         wrapper_of_shard = {
             id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BlockShard)
         }
@@ -78,6 +84,12 @@ class BlockShard(Tensor):
         return pytree.tree_map_only(Tensor, lambda result: wrap_result(result, operands_of_results[0]), returned)
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
+        """Return one item for each block, for the planner of torch.distributed.checkpoint.
+
+        Args:
+            fqn: the name of the tensor.
+            object: the DTensor, which has the global size.
+        """
         properties = TensorProperties.create_from_tensor(self.shard)
         return [
             WriteItem(

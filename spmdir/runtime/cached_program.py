@@ -30,37 +30,43 @@ def check_and_locate(decided: ModuleOp, imported: ModuleOp) -> None:
         SpmdirError: located in `decided`: its ops differ from those of `imported`, or its shardings from the
             annotations. Reshards between ops are allowed.
     """
-    function, model = ir.main_function(decided), ir.main_function(imported)
+    function, imported_function = ir.main_function(decided), ir.main_function(imported)
     _check_declared(decided, imported)
-    _check_signature(function, model)
-    pairs: list[tuple[Operation, Operation]] = [(ir.mesh_op(decided), ir.mesh_op(imported)), (function, model)]
-    values: dict[SSAValue, SSAValue] = dict(zip(function.args, model.args, strict=True))
-    for op, expected in zip_longest(_computing_ops(function, values), model.body.block.ops):
+    _check_signature(function, imported_function)
+    op_pairs: list[tuple[Operation, Operation]] = [
+        (ir.mesh_op(decided), ir.mesh_op(imported)),
+        (function, imported_function),
+    ]
+    imported_of: dict[SSAValue, SSAValue] = dict(zip(function.args, imported_function.args, strict=True))
+    for op, expected in zip_longest(_computing_ops(function, imported_of), imported_function.body.block.ops):
         if op is None or expected is None or _computation(op) != _computation(expected):
             raise _difference_error(op, expected, function)
-        if [values[operand] for operand in op.operands] != list(expected.operands):
+        if [imported_of[operand] for operand in op.operands] != list(expected.operands):
             raise SpmdirError(f"'{op.name}' takes other operands than in the model; {_RESTORE}", location_of(op))
         for result, expected_result in zip(op.results, expected.results, strict=True):
             _check_sharding(
                 name_of(result) or op.name, sharding_of(result), sharding_of(expected_result), location_of(op)
             )
-        values.update(zip(op.results, expected.results, strict=True))
-        pairs.append((op, expected))
-    for op, expected in pairs:
+        imported_of.update(zip(op.results, expected.results, strict=True))
+        op_pairs.append((op, expected))
+    for op, expected in op_pairs:
         op.location = expected.location
 
 
-def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
+def _computing_ops(function: FuncOp, imported_of: dict[SSAValue, SSAValue]) -> Any:
     """Yield the ops that compute or constrain, and skip reshards.
 
-    The results of a reshard correspond to the value that its operand corresponds to, and are added to `values`.
+    A reshard changes the layout of a value, not its elements. So its result gets the same entry in `imported_of` as
+    its operand.
 
     Args:
-        values: value of the decided program → value of the imported program.
+        imported_of: value of the decided program → value of the imported program with the same elements.
     """
     for op in function.body.block.ops:
         if isinstance(op, SpmdOp) and not isinstance(op, ConstraintOp):
-            values.update((result, values[operand]) for result, operand in zip(op.results, op.operands, strict=True))
+            imported_of.update(
+                (result, imported_of[operand]) for result, operand in zip(op.results, op.operands, strict=True)
+            )
         else:
             yield op
 

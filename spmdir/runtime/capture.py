@@ -138,7 +138,7 @@ class Capture:
 
 
 def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
-    """Return the forward of a model, traced by torch.export.
+    """Trace the forward of a model by torch.export, after a dry run that finds changes of Python state.
 
     Raises:
         UnsupportedError: torch.export rejects the model, or the forward changes state that is not in its buffers.

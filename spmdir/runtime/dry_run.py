@@ -70,10 +70,11 @@ def perform_dry_run(
     record: OpRecord | None = None,
     is_repeated: bool = True,
 ) -> DryRun:
-    """Run a forward twice, each time with its backward if the backward runs Python, and compare the runs.
+    """Run a forward twice on fake tensors, and raise an error unless both runs execute the same ops on equal state.
 
-    If the second run executes code that the first did not, a third run follows, and so on, until a run executes no new
-    code. A forward that raises an exception is accepted here: the trace raises the same exception.
+    A backward that runs Python, such as a hook, is part of each run. If the second run executes code that the first did
+    not, a third run follows, and so on, until a run executes no new code: only then all state that the code can read
+    has been compared. A forward that raises an exception is accepted here: the trace raises the same exception.
 
     Args:
         roots: name → an object that the forward starts from, with fake tensors. The run may change the object.
@@ -98,6 +99,7 @@ def perform_dry_run(
         while not is_complete:
             earlier_ops, was_earlier_finished = ops, is_finished
             ops, is_finished = _run(run, data(), code)
+            # The guards compare the state after this run with the state after the earlier run.
             change = guards.find_change(*roots.values())
             if change is not None:
                 raise _state_change_error(change)
@@ -236,13 +238,13 @@ def write_assignments(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
     old_values: list[Tensor] = []
 
     def assign_clones(*_: Any) -> None:
-        """Before the forward: keep the buffers, and let the forward start from clones."""
+        """Before the forward: remember the buffers, and replace them by clones."""
         old_values[:] = [getattr(owner, buffer_name) for owner, buffer_name in owners_and_names]
         for (owner, buffer_name), old_value in zip(owners_and_names, old_values, strict=True):
             setattr(owner, buffer_name, old_value.clone())  # outputs that alias the old value keep it
 
     def write_back(*_: Any) -> None:
-        """After the forward: copy the assigned values into the kept buffers, and restore these."""
+        """After the forward: copy the assigned values into the original buffers, and restore these."""
         for (owner, buffer_name), old_value in zip(owners_and_names, old_values, strict=True):
             with torch.no_grad():
                 old_value.copy_(getattr(owner, buffer_name))
@@ -403,6 +405,11 @@ class _DataOpRecorder(TorchDispatchMode):
         self._note(data)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op, and append (op, key of each argument) to `ops` if it reads data or draws random numbers.
+
+        The results and the arguments that it writes count as data from then on. `record_code` is paused, except while
+        an op that is not from torch runs its kernel, because that kernel may be the user's code.
+        """
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].device  # shortcut: kernels call this op twice as often as all others
         kwargs = kwargs or {}

@@ -133,7 +133,10 @@ class ExecutedCode:
         return len(self.globals), len(self.names), len(self.modules), len(self.variables)
 
     def add(self, code: CodeType, module_globals: dict[str, Any]) -> None:
-        """Record a code object that is executed with the globals `module_globals`."""
+        """Record a code object that is executed with the globals `module_globals`.
+
+        Code of Python, torch and spmdir adds only its attribute names. Its globals and imports are not user state.
+        """
         if code in self.called:
             return
         self.called.add(code)
@@ -212,6 +215,7 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
     accessors = {name: _record_names(function, code.names) for name, function in _ACCESSORS.items()}
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
+        """Record the code of a frame that is entered; a trace function of `sys.settrace`."""
         frame_code, module_globals = frame.f_code, frame.f_globals
         if frame_code is _GET_VARIABLE:
             code.variables.add(str(frame.f_locals["key"]))

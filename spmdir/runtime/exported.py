@@ -113,6 +113,7 @@ class _RankGraph:
     """
 
     def __init__(self, source: ExportedProgram, state: Mapping[str, Tensor], local: fx.GraphModule):
+        """Start with an empty copy of `local`, the rank's graph; `state` is the rank's state dict."""
         self.source, self.state, self.local = source, state, local
         self.graph = fx.Graph()
         self.constants: dict[str, Any] = {}
@@ -121,10 +122,13 @@ class _RankGraph:
         self.fake = FakeTensorMode()
 
     def add_inputs(self, names: Sequence[str]) -> list[InputSpec]:
-        """Add the placeholders of the source, and placeholders of lifted constants; return their specs.
+        """Add the placeholders of the exported program, and return their specs.
+
+        They are the parameters, buffers and constants of the source, the small constants of the rank's graph, which
+        become inputs ("lifted"), and then the arguments of the user.
 
         Args:
-            names: the names of the placeholders of the rank's graph in the IR.
+            names: the names in the IR of the placeholders of the rank's graph, in their order.
         """
         nodes = self.local.graph.nodes
         node_of_name = dict(zip(names, (node for node in nodes if node.op == "placeholder"), strict=True))
@@ -191,7 +195,9 @@ class _RankGraph:
 def _outputs(
     signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
 ) -> list[tuple[OutputSpec, Any]]:
-    """Return (spec, value) of each output, in the order of the source. An output that repeats a node is a clone.
+    """Return (spec, value) of each output of the exported program, in the order of the source.
+
+    A signature identifies outputs by their nodes, so an output that repeats a node becomes a clone of it.
 
     Args:
         signature: the signature of the source.
@@ -200,18 +206,21 @@ def _outputs(
         results: the nodes of the results of the function.
     """
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes instead of tensors
-    count = len(user_outputs(signature))
+    user_count = len(user_outputs(signature))
     mutated_names = [
         signature_name(function, "res_attrs", index)
         for index in range(len(results))
         if signature_kind(function, "res_attrs", index) == "mutation"
     ]
-    user_values, mutation_values = iter(arranged[:count]), dict(zip(mutated_names, arranged[count:], strict=True))
+    user_values, mutation_values = (
+        iter(arranged[:user_count]),
+        dict(zip(mutated_names, arranged[user_count:], strict=True)),
+    )
     outputs = []
     for spec in signature.output_specs:
         value = next(user_values) if spec.kind in _USER else mutation_values[str(spec.target)]
         if isinstance(value, fx.Node) and any(value is previous for _, previous in outputs):
-            value = _clone(graph.graph, value)  # a signature identifies outputs by their nodes
+            value = _clone(graph.graph, value)
         arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
         target = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
         outputs.append((dataclasses.replace(spec, arg=arg, target=target), value))

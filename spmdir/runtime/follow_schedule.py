@@ -79,6 +79,8 @@ class FollowSchedulePass(LocalPass):
         """Schedule `function` like the reference, in three steps: buckets, starts and waits, order.
 
         A *unit* is one op, or all ops of a local form. Units of both programs correspond by the names of their results.
+        If the reference has `%a, %b = spmd.all_reduce(%x, %y)`, the function's `%a = spmd.all_reduce(%x)` and
+        `%b = spmd.all_reduce(%y)` become such a bucket, and get its position in the order.
 
         Raises:
             UnsupportedError: a unit of one program has none in the other.

@@ -109,7 +109,7 @@ class Guards:
         device: torch.device | None = None,
         fixed: Iterable[str] = (),
     ) -> Guards:
-        """Return the guards of the present state.
+        """Return the guards of the present state: of settings, then environment variables, then the values of `walk`.
 
         Args:
             walk: the walk over the state that `code` reads.

@@ -93,8 +93,9 @@ def capture_joint(
 ) -> JointCapture:
     """Trace the forward and backward of a module on fake tensors of `device`. The module does not change.
 
-    The program contains the activation shardings of `plan`. A forward that reads the grad mode is traced in the present
-    mode.
+    TorchDynamo traces the forward to a graph of torch functions. Then AOTAutograd traces that graph and its backward to
+    one graph of aten ops. The program contains the activation shardings of `plan`. A forward that reads the grad mode
+    is traced in the present mode.
 
     Args:
         differentiated: the indices of inputs with a gradient, among the leaves of the bound arguments. By default, the
@@ -152,7 +153,8 @@ def capture_joint(
     kinds = {entry.names[0]: entry.kind for entry in program.inputs}
     mutations = [output for output in program.outputs if output.kind == "mutation"]
     _check_state(kinds, mutations, originals)
-    # A result of the kind "output" is an output of the forward, or the gradient of the input that it is like.
+    # An output of the kind "output" without `like` is an output of the forward. With `like`, it is the gradient of the
+    # parameter or input `like`.
     returned = [output for output in program.outputs if output.kind == "output"]
     gradient_outputs = [output for output in returned if output.like is not None]
     gradients = tuple(output.like for output in gradient_outputs if output.like)
@@ -195,9 +197,10 @@ def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
 
 
 def _return_constants(graph: fx.GraphModule, leaves: Sequence[Any]) -> None:
-    """If a captured graph returns an argument that is not a tensor, replace it by its value in `leaves`.
+    """Replace returned arguments of a captured graph that are not tensors by their values in `leaves`.
 
-    Dynamo inserts such values as constants into ops, but not into the returned values.
+    Dynamo inserts such values as constants into ops, but not into the returned values: for a forward that returns
+    `(x * n, n)` with n = 3, the graph computes `x * 3`, but returns the placeholder of n.
     """
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     values = {

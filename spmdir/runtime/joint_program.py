@@ -204,7 +204,11 @@ def import_joint(
 
 
 def _lay_out_late_buffers(module: ModuleOp) -> None:
-    """Give each buffer that the backward writes to one sharding in both parts: its annotation, or replicated."""
+    """Give each buffer that the backward writes to the same sharding in forward and backward.
+
+    This is the annotation of the buffer, or replicated. Such a buffer is an argument of the forward, and again a "late"
+    argument, which is passed to the backward.
+    """
     function = ir.main_function(module)
     attributes = [function_attrs(function, "arg_attrs", value.index) for value in function.args]
     argument_index = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}

@@ -193,6 +193,7 @@ class _OwnTensors(TorchDispatchMode):
         self.path = path
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op. Raise UnsupportedError if it may write to another module: its tensors are on the meta device."""
         leaves = pytree.tree_leaves(args)
         if schema_of(func).is_mutable and any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves):
             raise UnsupportedError(

@@ -259,6 +259,10 @@ class _NumbersAreTensors(TorchFunctionMode):
     """Lets an optimizer compute with 0-d tensors where it reads numbers from tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch with 0-d tensors where torch expects Python numbers.
+
+        `step.item()` returns the tensor `step`, so the number of steps is not a constant of the trace.
+        """
         kwargs = dict(kwargs or {})
         if func is Tensor.item:
             return args[0]  # the 0-d tensor replaces the number
@@ -303,7 +307,14 @@ def _copy(function: FunctionType, global_names: dict[str, Any]) -> FunctionType:
 
 
 def _limit(builtin: Callable[..., Any], bound: Literal["min", "max"]) -> Callable[..., Any]:
-    """Return a `max` or `min` that accepts a tensor and a number; `bound` is the argument of clamp for the number."""
+    """Return a `max` or `min` that also accepts a 0-d tensor and a number.
+
+    `max(tensor, 5)` becomes `clamp(tensor, min=5)`, so `max` has the bound "min".
+
+    Args:
+        builtin: Python's `max` or `min`.
+        bound: the argument of `clamp` for the number.
+    """
 
     def limit(*values: Any, **options: Any) -> Any:
         if len(values) != 2 or not any(isinstance(value, Tensor) for value in values):

@@ -242,17 +242,17 @@ class Parallel:
                 "the program has edge states or gets local inputs, so its values cannot be compared with one device; "
                 "make it with exact placements and whole inputs"
             )
-        given = {argument.name: tensor for argument, tensor in zip(trace.signature.inputs, tensors, strict=True)}
-        own, gathered = {**self._state.shards, **trace.constants}, self.state_dict()
+        inputs = {argument.name: tensor for argument, tensor in zip(trace.signature.inputs, tensors, strict=True)}
+        state_shards, whole_state = {**self._state.shards, **trace.constants}, self.state_dict()
         shards: list[Tensor] = []
         whole: dict[str, Tensor] = {}
         for argument in trace.signature.arguments:
             if argument.is_state:
-                shards.append(own[argument.name])
-                whole[argument.name] = gathered.get(argument.name, own[argument.name])
+                shards.append(state_shards[argument.name])
+                whole[argument.name] = whole_state.get(argument.name, state_shards[argument.name])
             else:
-                shards.append(input_shard(argument, given[argument.name], self._ranks, is_local=False))
-                whole[argument.name] = given[argument.name]
+                shards.append(input_shard(argument, inputs[argument.name], self._ranks, is_local=False))
+                whole[argument.name] = inputs[argument.name]
         module = bind_open_sizes(programs.module, programs.find_sizes(tensors), self.pipeline)
         return check_values_on_ranks(module, self.pipeline, self._ranks, shards, whole)
 

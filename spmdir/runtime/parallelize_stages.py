@@ -101,9 +101,9 @@ def check_stages(model: Any, pipeline: PipelineAxis, mesh: Mesh, options: Chosen
     mesh.require(pipeline.axis)
     size = mesh.sizes[pipeline.axis]
     if not isinstance(model, TrainingStep) or model.micro_batches == 1:
-        found = "a step with accumulate=1" if isinstance(model, TrainingStep) else f"a {type(model).__name__}"
+        program = "a step with accumulate=1" if isinstance(model, TrainingStep) else f"a {type(model).__name__}"
         raise UnsupportedError(
-            f"the plan cuts the model into stages along '{pipeline.axis}', but the program is {found}; expected a "
+            f"the plan cuts the model into stages along '{pipeline.axis}', but the program is {program}; expected a "
             f"training step with micro-batches: pass step and state of training_step(…, accumulate={4 * size})"
         )
     for name in _UNSUPPORTED:
@@ -180,13 +180,19 @@ def lower_stages(module: ModuleOp, setup: SetUp, coordinate: int) -> StageProgra
 def kept_names(flow: StepFlow, names: Collection[str], rates: Mapping[str, float], coordinate: int) -> set[str]:
     """Return the names of the tensors of the state that the ranks at a coordinate keep between steps.
 
-    The first coordinate keeps the tensors that no stage uses. All keep the learning rates.
+    These are the tensors that their stages use, and the learning rates. The first coordinate also keeps the tensors
+    that no stage uses. Sums over micro-batches are not kept: they are 0 between steps.
 
     Args:
         names: the names of all tensors of the state.
+        rates: name → learning rate; only the names are read.
     """
     stages = range(len(flow.step.stages))
     used = {stage: set(flow.state_names(stage)) for stage in stages}
-    here = {name for stage in stages if flow.step.stages[stage].coordinate == coordinate for name in used[stage]}
-    unused = set(names) - set().union(*used.values()) if coordinate == 0 else set()
-    return {name for name in here | unused | set(rates) if not flow.step.is_sum(name)}
+    kept = set(rates)
+    for stage in stages:
+        if flow.step.stages[stage].coordinate == coordinate:
+            kept |= used[stage]
+    if coordinate == 0:
+        kept |= set(names) - set().union(*used.values())
+    return {name for name in kept if not flow.step.is_sum(name)}

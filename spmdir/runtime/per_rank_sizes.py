@@ -198,7 +198,8 @@ class PerRankSizes:
         """The axes of the batch along which each rank computes with a separate batch.
 
         If the program exchanges parts of the batch along an axis, as for a sequence, the ranks of this axis share one
-        batch. If it is unknown which values depend on the size of the batch, all ranks share one.
+        batch. Such exchanges are the messages that change with the size of the batch, except for messages whose results
+        are only returned. If it is unknown which values depend on the size of the batch, all ranks share one.
         """
         if self._batch_sizes is None:
             return ()
@@ -224,7 +225,12 @@ class PerRankSizes:
 
     @cached_property
     def _batch_sizes(self) -> BatchSizes | None:
-        """The values of a rank's program that depend on the size of the batch; None if the size cannot vary."""
+        """The values of a rank's program that depend on the size of the batch; None if the size cannot vary.
+
+        The program is lowered for two sizes, and the values with equal names are compared. For the local batches 3 and
+        6, a value of shape (3, 5) in one and (6, 5) in the other depends on the size in dimension 0. A value of equal
+        shapes whose op has other arguments, such as a factor 1/3 and 1/6, is a number that depends on it.
+        """
         batch_sizes = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
         names = {name for size in batch_sizes for name in symbols(size)}
         if not names:
@@ -234,14 +240,14 @@ class PerRankSizes:
             return None
         program = self._localize_plain(self._bind_sizes(self._rounded_examples))
         dims: dict[str, set[int]] = {}
-        numbers: set[str] = set()
+        number_names: set[str] = set()
         for tensor, other_tensor in zip(_iterate_tensors(program), _iterate_tensors(other_program), strict=False):
             (name, shape, arguments), (_, other_shape, other_arguments) = tensor, other_tensor
-            sizes = enumerate(zip(shape, other_shape, strict=False))
-            dims[name] = {dim for dim, (size, other_size) in sizes if size != other_size}
+            size_pairs = enumerate(zip(shape, other_shape, strict=False))
+            dims[name] = {dim for dim, (size, other_size) in size_pairs if size != other_size}
             if arguments != other_arguments and not dims[name]:
-                numbers.add(name)
-        return BatchSizes(dims, numbers)
+                number_names.add(name)
+        return BatchSizes(dims, number_names)
 
     def _localize_plain(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank before scheduling, for a module without symbolic sizes."""
@@ -258,9 +264,10 @@ class PerRankSizes:
     def _find_size_dependent(
         self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]
     ) -> frozenset[int]:
-        """Return the positions of the messages that change with sizes.
+        """Return the positions of the messages whose form changes with sizes.
 
-        If a size cannot vary, these are all messages.
+        The program is lowered for other sizes, and its messages are compared with `expected` one by one. If a size
+        cannot vary, or another size leads to other messages, these are all positions.
 
         Args:
             expected: the messages of the program for the example sizes.

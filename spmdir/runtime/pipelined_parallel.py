@@ -116,7 +116,11 @@ class PipelinedParallel(Parallel):
         return list(self._flow.step.coordinates)
 
     def _run(self, args: tuple[Any, ...], records_gradients: bool) -> Any:
-        """Run the actions of this rank's row, and update the state of its stages."""
+        """Run the actions of this rank's row of the schedule, and update the state of its stages.
+
+        An entry of the schedule is an action, such as the forward of stage 1 on micro-batch 0, or a message between
+        stages. Entries that belong to other coordinates of the pipeline axis are skipped.
+        """
         step, trace = self._flow.step, self._traces.first
         assert self._step is not None
         with self._ranks.group.report_errors():
@@ -127,21 +131,21 @@ class PipelinedParallel(Parallel):
             trace.programs.find_sizes(tensors)
         values: StepValues[Any] = StepValues(self._flow)
         messages = StageMessages(self._flow, self._stage_ranks, self._programs.layouts)
-        new, coordinate = self._empty_sums(), self._stage_ranks.coordinate
+        new_state, coordinate = self._empty_sums(), self._stage_ranks.coordinate
         with self._ranks.group.report_errors():
             for entry in step.entries:
                 if coordinate not in self._flow.stage_map.coordinates_of(entry):
                     continue
                 if isinstance(entry, Action):
-                    self._run_action(entry, micro_batches, values, new)
+                    self._run_action(entry, micro_batches, values, new_state)
                 elif entry.target == coordinate:
                     messages.receive(entry, values)
                 else:
                     messages.send(entry, values)
             messages.wait()
-            outputs = iter([self._output(name, values, new) for name in step.outputs])
-            for stage, name in list(new):
-                self._write(stage, name, new)
+            outputs = iter([self._output(name, values, new_state) for name in step.outputs])
+            for stage, name in list(new_state):
+                self._write(stage, name, new_state)
         leaves = [next(outputs) if isinstance(leaf, Result) else leaf for leaf in trace.signature.outputs]
         return pytree.tree_unflatten(leaves, trace.convention.out_spec)
 
@@ -149,16 +153,22 @@ class PipelinedParallel(Parallel):
         """Return the sums over micro-batches of this rank's stages at the start of a step."""
         return {
             (stage, name): self._programs.layouts[name].empty_shard(self._stage_ranks, torch.zeros)
-            for stage, place in enumerate(self._coordinates)
-            if place == self._stage_ranks.coordinate
+            for stage, coordinate in enumerate(self._coordinates)
+            if coordinate == self._stage_ranks.coordinate
             for name in self._flow.state_names(stage)
             if self._flow.step.is_sum(name)
         }
 
     def _run_action(
-        self, action: Action, micro_batches: Sequence[Sequence[Tensor]], values: StepValues[Any], new: StageState
+        self, action: Action, micro_batches: Sequence[Sequence[Tensor]], values: StepValues[Any], new_state: StageState
     ) -> None:
-        """Run the graph of an action. After the last round of its update, the state of a stage is written."""
+        """Run the graph of an action. After the last round of its update, the state of a stage is written.
+
+        Args:
+            micro_batches: [micro-batch][input], the inputs of the step.
+            values: the values between the functions of the step; the operands are read, and the results are added.
+            new_state: the new state of stages, as far as it has been computed; results that are state are added.
+        """
         part, flow, signature = part_of(action), self._flow, self._traces.first.signature
         if part in self._programs.graphs:
             inputs: list[Tensor] = []
@@ -169,7 +179,7 @@ class PipelinedParallel(Parallel):
                     argument = signature.inputs[positions[name]]
                     inputs.append(input_shard(argument, tensor, self._stage_ranks.within, is_local=False))
                 elif flow.step.is_state(name):
-                    value = new.get((action.stage, name))
+                    value = new_state.get((action.stage, name))
                     inputs.append(self._state.shards[name] if value is None else value)
                 else:
                     value = values.operand(action, name)
@@ -185,39 +195,45 @@ class PipelinedParallel(Parallel):
             results = copy_overwritten(returned, shards.values(), exempt)
             for name, result in zip(flow.results(part), results, strict=True):
                 if flow.step.is_state(name):
-                    new[action.stage, name] = result
+                    new_state[action.stage, name] = result
                 else:
                     values.hold(action, name, result)
             values.use_operands(action)
         if action.kind == "U" and action.micro == flow.updates.rounds[action.stage] - 1:
-            self._end_stage(action.stage, new)
+            self._end_stage(action.stage, new_state)
 
-    def _end_stage(self, stage: int, new: StageState) -> None:
+    def _end_stage(self, stage: int, new_state: StageState) -> None:
         """Free the sums of a stage, and write its state.
 
         Outputs of the step, and state that another stage of this rank reads, are written at the end of the step.
         """
-        here = [other for other, place in enumerate(self._coordinates) if place == self._coordinates[stage]]
-        shared = {name for other in here if other != stage for name in self._flow.state_names(other)}
-        for _, name in [key for key in new if key[0] == stage]:
+        coordinate = self._coordinates[stage]
+        other_stages = [
+            index for index, place in enumerate(self._coordinates) if place == coordinate and index != stage
+        ]
+        shared = {name for index in other_stages for name in self._flow.state_names(index)}
+        for _, name in [key for key in new_state if key[0] == stage]:
             if name not in shared and name not in self._flow.step.outputs:
-                self._write(stage, name, new)
+                self._write(stage, name, new_state)
 
-    def _write(self, stage: int, name: str, new: StageState) -> None:
+    def _write(self, stage: int, name: str, new_state: StageState) -> None:
         """Write a new value of the state into the memory of the old one."""
-        value, old = new.pop((stage, name)), self._state.shards.get(name)
+        value, old = new_state.pop((stage, name)), self._state.shards.get(name)
         if old is not None and value is not old:
             old.detach().copy_(value)
 
-    def _output(self, name: str, values: StepValues[Any], new: StageState) -> Tensor:
-        """Return an output of the step, sent from its coordinate to all others."""
+    def _output(self, name: str, values: StepValues[Any], new_state: StageState) -> Tensor:
+        """Return an output of the step. The coordinate that has it sends it to all others.
+
+        The output is a result of the update ("U") of a stage, or a tensor of the state of a stage.
+        """
         layout, flow = self._programs.layouts[name], self._flow
         part = next((part for part in flow.producers.get(name, ()) if part.kind == "U"), None)
         stages = [stage for stage in range(len(flow.step.stages)) if name in flow.state_names(stage)]
         stage = part.stage if part is not None else stages[0]
         source, local = self._coordinates[stage], None
         if source == self._stage_ranks.coordinate:
-            local = values.operand(part, name) if part is not None else new.get((stage, name))
+            local = values.operand(part, name) if part is not None else new_state.get((stage, name))
             local = self._state.shards[name] if local is None else local
         return self._broadcast(local, layout, source)
 
@@ -231,15 +247,15 @@ class PipelinedParallel(Parallel):
 
     def _whole_state(self) -> dict[str, Tensor]:
         """Return name → whole tensor of the state, with the tensors of the stages of other ranks."""
-        own, whole = super()._whole_state(), {}
-        places: list[list[str]] = [[] for _ in self._stage_ranks.peers]
-        dist.all_gather_object(places, list(own), group=self._stage_ranks.group)
+        local_state, whole = super()._whole_state(), {}
+        names_of_peers: list[list[str]] = [[] for _ in self._stage_ranks.peers]
+        dist.all_gather_object(names_of_peers, list(local_state), group=self._stage_ranks.group)
         replicated = Sharding((), self._stage_ranks.within.mesh.name)
         for argument in self._traces.first.signature.state_arguments:
             layout = StageLayout(argument.meta, replicated)
-            source = next((index for index, names in enumerate(places) if argument.name in names), None)
+            source = next((index for index, names in enumerate(names_of_peers) if argument.name in names), None)
             if source is None:  # a sum over micro-batches, which is 0 between steps
                 whole[argument.name] = layout.empty_shard(self._stage_ranks, torch.zeros)
             else:
-                whole[argument.name] = self._broadcast(own.get(argument.name), layout, source)
+                whole[argument.name] = self._broadcast(local_state.get(argument.name), layout, source)
         return whole

@@ -155,7 +155,7 @@ def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result
 
 
 def annotate_updates(module: ModuleOp, capture: Capture, *, whole_inputs: bool = True) -> None:
-    """Annotate the results that are new values of arguments, before shardings are decided.
+    """Annotate the results of a function that are new values of its arguments, before shardings are decided.
 
     - A new entry of the state gets the kind "update": the caller overwrites the old one with it.
     - The new value of an input that the program writes to is replicated, because the caller passed a global input, so

@@ -92,7 +92,10 @@ class StageMessages:
     sends: list[tuple[Any, Tensor]] = attrs.field(factory=list)
 
     def send(self, message: StageMessage, values: StepValues[Any]) -> None:
-        """Start to send the values of a message."""
+        """Start to send the values of a message: one buffer for each element type, with the values end to end.
+
+        Buffers are kept until they have been sent.
+        """
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for name in self.flow.carried(message):
             value = values.send(message, name)
@@ -107,7 +110,10 @@ class StageMessages:
                 self.sends.append((work, buffer))
 
     def receive(self, message: StageMessage, values: StepValues[Any]) -> None:
-        """Start to receive the values of a message."""
+        """Start to receive the values of a message, and add each to `values` as a view of its future buffer.
+
+        The buffers have the form that `send` gives them.
+        """
         by_type: dict[torch.dtype, dict[str, torch.Size]] = {}
         for name in self.flow.carried(message):
             dtype = TORCH_DTYPES[self.layouts[name].meta.dtype]

@@ -42,6 +42,7 @@ class StageRanks:
         other_axes = [name for name in ranks.mesh.axis_names if name != axis]
         device_mesh = ranks.device_mesh
         if not other_axes:
+            # Stages have one rank each: add an axis of size 1, because the mesh of a stage needs an axis.
             column = device_mesh.mesh.reshape(-1, 1)
             device_mesh = DeviceMesh(ranks.device.type, column, mesh_dim_names=(axis, *mesh.axis_names))
         members = ranks.mesh.group(ranks.index, other_axes)
@@ -54,14 +55,15 @@ class StageRanks:
     def connect(self, graphs: Iterable[fx.GraphModule]) -> None:
         """Prepare graphs of this rank to run, in place; all ranks must call this, because it creates process groups.
 
-        Ranks of other stages have other graphs. So all ranks first create the groups of all graphs in one order.
+        A process group must be created by all ranks in the same order, but ranks of other stages have other graphs. So
+        all ranks first exchange the names of the groups in their graphs, and create the groups of all.
         """
         graphs = list(graphs)
-        everywhere: list[list[str]] = [[] for _ in self.peers]
+        names_of_peers: list[list[str]] = [[] for _ in self.peers]
         names = sorted({name for graph in graphs for name in group_names(graph)})
-        dist.all_gather_object(everywhere, names, group=self.group)
+        dist.all_gather_object(names_of_peers, names, group=self.group)
         group_of = device_groups(self.within.mesh, self.within.device_mesh)
-        for name in sorted({name for names in everywhere for name in names}):
+        for name in sorted({name for names in names_of_peers for name in names}):
             group_of(symbolic_axes(name) or (), name.partition("#")[2] or None)
         for graph in graphs:
             self.within.connect(graph)

@@ -177,6 +177,9 @@ class StateWalk:
     def visit(self, value: Any, read: str, path: str) -> None:
         """Make the guards of a value and of all values that the code can reach from it.
 
+        The value 1.0 at `model.config.k`, read by `v3['k']`, gives a guard that `v3['k']` is the float 1.0. A value
+        that was visited before gives a guard that both paths have the same object.
+
         Args:
             read: the expression that reads the value in the check, such as `v3['k']`.
             path: the path of the value in errors, such as `model.config.k`.
@@ -263,9 +266,13 @@ class StateWalk:
             self._visit_attributes(value, variable, path)
 
     def _guard_tensor(self, value: Tensor, read: str, path: str) -> None:
-        """Add the guard of a tensor: it is the same object without writes, unless it is state of a module."""
+        """Add the guard of a tensor: it must be the same object, and must not have been written to.
+
+        A registered parameter or buffer may be replaced or written to, because a program reads it at each call. Only
+        its `requires_grad` is compared.
+        """
         text = text_of(value)
-        if id(value) in self._registered:  # a program runs on the tensor that the name has
+        if id(value) in self._registered:
             text = f"{text} {'with' if value.requires_grad else 'without'} a gradient"
             differs = f"x is None or x.requires_grad is not {value.requires_grad}"
         else:
@@ -282,7 +289,7 @@ class StateWalk:
                 )
 
     def _visit_namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
-        """Visit the values of a class or Python module, once for each owner.
+        """Visit the values in the namespace of a class or Python module, unless it was visited before.
 
         Args:
             owner: the class or module.
@@ -452,7 +459,14 @@ class StateWalk:
                 self._visit_members(key, attributes, table, path)
 
     def _visit_members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
-        """Visit the hooks, tensors or submodules of a module."""
+        """Visit the hooks, tensors or submodules of a module.
+
+        Args:
+            key: the table of the module, such as `_parameters`, `_modules` or `_forward_hooks`.
+            tables: the attributes of the module, which contain the table.
+            variable: the variable of these attributes in the check.
+            path: the path of the module in errors.
+        """
         if key not in HOOKS:
             names = [*tables[key]]
             # Ranks compare each member by its own path, so this guard only explains changes.
@@ -494,7 +508,8 @@ class StateWalk:
     def _visit_parts(self, value: Any, variable: str, path: str) -> None:
         """Visit the parts of a method, a descriptor, a `functools` object or a dict with defaults.
 
-        A function under `functools.cache` whose code is executed is added to `functions`.
+        The parts of `functools.partial(f, 2)` are `func`, `args` and `keywords`. A function under `functools.cache`
+        whose code is executed is added to `functions`.
         """
         if not isinstance(value, (*_WITH_PARTS, dict)):
             return

@@ -26,24 +26,25 @@ _NodeMeta = dict[str, Any]
 
 @contextmanager
 def record_locations(model: nn.Module) -> Iterator[None]:
-    """Record modules of `model` and source lines on the nodes of a forward and backward that are traced inside.
+    """Record the module of `model` and the source line of each node that a tracer creates in the body.
 
-    Without a tracer, this has no effect.
+    The body runs a forward and a backward. A node of the backward gets the location of its forward op. Without a
+    tracer, this has no effect.
     """
     if get_proxy_mode() is None:
         yield
         return
-    places = _LocationMode(sys._getframe(2))
+    location_mode = _LocationMode(sys._getframe(2))
     hooks = [
         hook
         for name, module in model.named_modules()
         for hook in (
-            module.register_forward_pre_hook(places.enter_hook(name), prepend=True),
-            module.register_forward_hook(places.leave_hook, always_call=True),
+            module.register_forward_pre_hook(location_mode.enter_hook(name), prepend=True),
+            module.register_forward_hook(location_mode.leave_hook, always_call=True),
         )
     ]
     try:
-        with fx_traceback.preserve_node_meta(), places:
+        with fx_traceback.preserve_node_meta(), location_mode:
             yield
     finally:
         for hook in hooks:
@@ -77,6 +78,7 @@ class _LocationMode(TorchFunctionMode):
         _set_meta(self._modules.pop()[1])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function with its location as the metadata of new nodes, and mark its backward with it."""
         if self._in_backward and not self._modules:  # except for calls that a checkpointed module repeats
             return func(*args, **(kwargs or {}))
         previous_meta, meta = _current_meta(), self._call_meta()

@@ -56,17 +56,17 @@ def check_values_on_ranks(
     references = [*tensors.values(), *run_single(copy, *_by_source(copy, tensors))]
     checked = [*arguments, *values]
     reference_of = dict(zip(checked, references, strict=True))
-    first: tuple[int, ValueDifference] | None = None
+    first_difference: tuple[int, ValueDifference] | None = None
     compared = 0
     for index, (value, local, reference) in enumerate(zip(checked, local_values, references, strict=True)):
         expected = _expected_shard(value, reference, ranks)
-        if expected is None or first is not None:
+        if expected is None or first_difference is not None:
             continue
         compared += 1
         terms = [reference_of[operand] for operand in terms_of(value) if operand in reference_of]
         difference = find_difference(local, expected, terms)
-        first = None if difference is None else (index, difference)
-    _raise_first(checked, first, ranks)
+        first_difference = None if difference is None else (index, difference)
+    _raise_first(checked, first_difference, ranks)
     return compared
 
 
@@ -103,11 +103,19 @@ def _expected_shard(value: SSAValue, reference: Tensor, ranks: Ranks) -> Tensor 
     return local_tensor(reference, sharding, ranks.mesh, ranks.index)
 
 
-def _raise_first(checked: Sequence[SSAValue], first: tuple[int, ValueDifference] | None, ranks: Ranks) -> None:
-    """Raise SpmdirError on all ranks about the first value that differs on any of them."""
+def _raise_first(
+    checked: Sequence[SSAValue], first_difference: tuple[int, ValueDifference] | None, ranks: Ranks
+) -> None:
+    """Raise SpmdirError on all ranks about the first value that differs on any of them.
+
+    Args:
+        checked: the compared values, in program order.
+        first_difference: (index in `checked`, difference) of the first value that differs on this rank; None if all
+            are equal.
+    """
     group = _group(ranks)
     differences: list[tuple[int, ValueDifference] | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(differences, first, group)
+    dist.all_gather_object(differences, first_difference, group)
     differing_values = [(entry[0], rank, entry[1]) for rank, entry in enumerate(differences) if entry is not None]
     if not differing_values:
         return

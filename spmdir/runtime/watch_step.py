@@ -86,7 +86,14 @@ class _ValueNumbers:
         return [spec, *(self.number(leaf) if isinstance(leaf, Tensor) else (type(leaf), str(leaf)) for leaf in leaves)]
 
     def record(self, call: Hashable | None, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Number the results of `func`, and record its writes; `call` is None if its results get new numbers."""
+        """Number the results of a call, after its writes have made the numbers of written tensors invalid.
+
+        Results of equal calls get equal numbers: for `a = x + 1` and later `b = x + 1`, b gets the number of a.
+
+        Args:
+            call: the key of the op and its arguments. If None, the results get new numbers.
+            func, args, kwargs, result: the op, its arguments and its result.
+        """
         for target in written_leaves(func, args, kwargs):
             if isinstance(target, Tensor):
                 storage = _storage(target)
@@ -133,6 +140,11 @@ class _StepMode(TorchDispatchMode):
         torch.default_generator.manual_seed(_FIRST_SEED)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op, and number its results. A random op may repeat an earlier draw; see `_draw`.
+
+        Raises:
+            UnsupportedError: the op reads an original parameter of the model.
+        """
         kwargs = kwargs or {}
         for leaf in pytree.tree_leaves((args, kwargs)):
             if id(leaf) in self._parameters:
