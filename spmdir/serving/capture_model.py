@@ -28,7 +28,7 @@ from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.importer.torch_errors import torch_errors
-from spmdir.serving.programs import DECODE, PREFILL
+from spmdir.serving.scheduler import DECODE, PREFILL
 from spmdir.serving.supported_models import check_attention, check_model, text_config
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 from spmdir.torch_interop.modules import with_module

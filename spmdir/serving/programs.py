@@ -1,4 +1,4 @@
-"""Read the module that `capture` returns: the program of one function, and the sizes that the scheduler needs."""
+"""Read the module that `capture` returns: the program of one function, and the requests that it accepts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.caches import KIND
 from spmdir.dialects.values import signature_kind
-from spmdir.serving.scheduler import Scheduler
-
-DECODE = "decode"
-"""The name of the function that computes one token of each sequence."""
-
-PREFILL = "prefill_"
-"""The names of functions for prompts start with this, followed by the number of tokens."""
+from spmdir.serving.requests import Limits
+from spmdir.serving.scheduler import DECODE, PREFILL
 
 
 @accepts(module=MODULE, name=TEXT)
@@ -46,11 +41,8 @@ def program_of(module: ModuleOp, name: str) -> ModuleOp:
     return copy
 
 
-def scheduler_of(module: ModuleOp) -> Scheduler:
-    """Return a scheduler with the sizes of the caches, prefills and logits of a module.
-
-    All ranks read the same module, so all agree on the length of messages.
-    """
+def limits_of(module: ModuleOp) -> Limits:
+    """Return the requests that a module accepts, by the sizes of its caches, prefills and logits."""
     names = [function.sym_name.data for function in ir.functions(module)]
     lengths = sorted(int(name.removeprefix(PREFILL)) for name in names if name.startswith(PREFILL))
     decode = ir.functions(module)[names.index(DECODE)]
@@ -60,4 +52,4 @@ def scheduler_of(module: ModuleOp) -> Scheduler:
     while len(shape := meta_of(tokens.type).shape) == 1:  # type: ignore[union-attr]
         assert isinstance(tokens, OpResult)
         tokens = tokens.op.operands[0]  # tokens are a minimum over the vocabulary
-    return Scheduler(batch, max_length, lengths, shape[-1])
+    return Limits(batch, max_length, lengths, shape[-1])

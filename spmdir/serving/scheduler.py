@@ -9,14 +9,21 @@ prompt tokens and 2 new ones, B of 3 and 1:
 
 from __future__ import annotations
 
-import operator
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from spmdir.core.errors import SpmdirError, shown
+from spmdir.serving.requests import CANCELLED, Limits, Request, RequestQueue
+
+DECODE = "decode"
+"""The name of the program that computes one token of each sequence."""
+
+PREFILL = "prefill_"
+"""The names of programs for prompts start with this, followed by the number of tokens."""
+
+CLEAR = "clear"
+"""The name of the call that replaces numbers of the caches that are not finite by 0. It has no program."""
 
 PADDING = -1
 """The position of padding: such a token is neither written to caches nor attended to."""
@@ -24,178 +31,124 @@ PADDING = -1
 
 @attrs.frozen
 class ModelCall:
-    """A call of one program.
+    """A call of one program, on all ranks.
 
     Attributes:
-        length: the number of tokens of each sequence: 1 for `decode`, or the length of a prefill.
-        ids, positions: [sequence][token], padded on the left with position `PADDING`.
-        rows: the row of the caches of each sequence; None for `decode`, where sequence i has row i.
+        name: the name of the program, or `CLEAR`.
+        rows: the row of the caches of each sequence that gets a token; None for a sequence that gets none.
+        inputs: name → values of an input of the program. Sequences are padded on the left with position `PADDING`.
     """
 
-    length: int
-    ids: tuple[tuple[int, ...], ...]
-    positions: tuple[tuple[int, ...], ...]
-    rows: tuple[int, ...] | None = None
+    name: str
+    rows: tuple[int | None, ...] = ()
+    inputs: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
-class Request:
-    """A prompt and its generated tokens.
+class _Sequence:
+    """A request with a row of the caches, which hold the first `prefilled` tokens of its prompt."""
 
-    Attributes:
-        prompt: the tokens of the prompt.
-        limit: the number of tokens after which the request ends.
-        stop: tokens after which the request ends.
-        tokens: the generated tokens.
-        prefilled: the number of prompt tokens in the caches.
-    """
-
-    prompt: tuple[int, ...]
-    limit: int
-    stop: frozenset[int]
-    tokens: list[int] = attrs.field(factory=list)
+    request: Request
     prefilled: int = 0
 
     @property
-    def has_ended(self) -> bool:
-        """Whether all tokens are generated."""
-        return len(self.tokens) >= self.limit or bool(self.tokens and self.tokens[-1] in self.stop)
+    def remaining(self) -> tuple[int, ...]:
+        """The tokens of the prompt that are not in the caches."""
+        return self.request.prompt[self.prefilled :]
 
 
 @attrs.define(eq=False)
 class Scheduler:
-    """The requests of a served model.
+    """The running sequences of a served model.
 
     Attributes:
-        batch: the number of rows of the caches.
-        max_length: the number of tokens that a row holds.
-        prompt_lengths: the lengths of prefills, ascending.
-        vocabulary: the number of tokens of the vocabulary.
+        queue: the requests that wait for a row.
+        max_prefills: the largest number of prefills between two steps of sequences that decode.
     """
 
-    batch: int
-    max_length: int
-    prompt_lengths: Sequence[int]
-    vocabulary: int
-    _waiting: deque[Request] = attrs.field(factory=deque, init=False)
-    _active: dict[int, Request] = attrs.field(factory=dict, init=False)
+    queue: RequestQueue
+    max_prefills: int = 4
+    _sequences: dict[int, _Sequence] = attrs.field(factory=dict, init=False)
+    _prefills: int = attrs.field(default=0, init=False)
+    _is_unclean: bool = attrs.field(default=False, init=False)
 
-    def submit_all(self, prompts: Any, max_new_tokens: Any, stop: Any = None) -> list[Request]:
-        """Add a request for each prompt; `max_new_tokens` is one number, or one for each prompt.
-
-        Raises:
-            SpmdirError: an argument is of the wrong kind, or a request is invalid.
-        """
-        expected = "a list of prompts, each a list of tokens"
-        prompts = [
-            _list(prompt, "prompts", prompts, expected) for prompt in _list(prompts, "prompts", prompts, expected)
-        ]
-        limits = [max_new_tokens] * len(prompts)
-        if _integer(max_new_tokens) is None:
-            limits = _list(max_new_tokens, "max_new_tokens", max_new_tokens, "an integer, or one for each prompt")
-        if len(limits) != len(prompts):
-            raise SpmdirError(
-                f"max_new_tokens has {len(limits)} entries for {len(prompts)} prompts; expected one for each"
-            )
-        stop = [] if stop is None else _list(stop, "stop", stop, "a list of tokens, or None")
-        return [self.submit(prompt, limit, stop) for prompt, limit in zip(prompts, limits, strict=True)]
-
-    def submit(self, prompt: Sequence[int], max_new_tokens: int, stop: Iterable[int] = ()) -> Request:
-        """Add a request. It gets a row of the caches when one is free; earlier requests are first.
-
-        Raises:
-            SpmdirError: the prompt is empty or has an invalid token, or the request does not fit in a row.
-        """
-        if not len(prompt):
-            raise SpmdirError("a prompt has no tokens; expected at least one, such as the beginning-of-text token")
-        tokens, stop_tokens = self._tokens(prompt, "a prompt"), self._tokens(stop, "stop")
-        limit = _integer(max_new_tokens)
-        if limit is None or limit < 0:
-            raise SpmdirError(f"max_new_tokens is {shown(max_new_tokens)}; expected an integer of at least 0")
-        needed = len(tokens) + max(limit, 1) - 1  # the last token is not written
-        if needed > self.max_length:
-            raise SpmdirError(
-                f"{len(tokens)} prompt tokens and {limit} new tokens need {needed} rows of a cache; "
-                f"expected at most {self.max_length}, the max_length of the served model"
-            )
-        request = Request(tuple(tokens), limit, frozenset(stop_tokens))
-        if not request.has_ended:
-            self._waiting.append(request)
-        return request
-
-    def _tokens(self, values: Iterable[Any], owner: str) -> list[int]:
-        """Return tokens as integers of Python; raise SpmdirError if one is not in the vocabulary."""
-        tokens = []
-        for value in values:
-            token = _integer(value)
-            if token is None or not 0 <= token < self.vocabulary:
-                raise SpmdirError(
-                    f"{owner} has the token {shown(value)}; expected integers from 0 to {self.vocabulary - 1}"
-                )
-            tokens.append(token)
-        return tokens
+    @property
+    def limits(self) -> Limits:
+        """The sizes of the served model."""
+        return self.queue.limits
 
     def next_call(self) -> ModelCall | None:
-        """Return the next call: a part of a prompt if a row has or gets one, else a token of each row; None if idle."""
-        while self._waiting and len(self._active) < self.batch:
-            free_row = next(row for row in range(self.batch) if row not in self._active)
-            self._active[free_row] = self._waiting.popleft()
-        for row, request in self._active.items():
-            remaining = request.prompt[request.prefilled :]
-            if remaining:
-                fitting = [length for length in self.prompt_lengths if length >= len(remaining)]
-                length = fitting[0] if fitting else self.prompt_lengths[-1]
-                part = remaining[:length]
-                padding = length - len(part)
-                positions = range(request.prefilled, request.prefilled + len(part))
-                return ModelCall(length, ((0,) * padding + part,), ((PADDING,) * padding + (*positions,),), (row,))
-        if not self._active:
-            return None
-        ids, positions = [(0,)] * self.batch, [(PADDING,)] * self.batch
-        for row, request in self._active.items():
-            ids[row], positions[row] = (request.tokens[-1],), (len(request.prompt) + len(request.tokens) - 1,)
-        return ModelCall(1, tuple(ids), tuple(positions))
+        """Return the next call; None if no request runs or waits.
+
+        While sequences decode, at most `max_prefills` prefills delay their next step.
+        """
+        self._admit()
+        if self._is_unclean:
+            self._is_unclean = False
+            return ModelCall(CLEAR)
+        partial = [row for row, sequence in self._sequences.items() if sequence.remaining]
+        has_decoding = len(partial) < len(self._sequences)
+        if partial and (self._prefills < self.max_prefills or not has_decoding):
+            self._prefills += 1
+            return self._prefill(partial[0])
+        self._prefills = 0
+        return self._decode() if has_decoding else None
 
     def record(self, call: ModelCall, tokens: Sequence[int]) -> None:
-        """Add the next token of each sequence of a call. Rows of requests that end are free.
+        """Add the next token of each sequence of a call. The rows of requests that end are free.
 
-        Raises:
-            SpmdirError: a token is not in the vocabulary, because its logits are not numbers.
+        A request whose logits are not numbers ends with an error. Before the next call, the caches are cleared of such
+        numbers.
         """
-        rows = range(self.batch) if call.rows is None else call.rows
-        for row, positions, token in zip(rows, call.positions, tokens, strict=True):
-            request = self._active.get(row)
-            if request is None or positions[-1] == PADDING:
+        for row, token in zip(call.rows, tokens, strict=True):
+            if row is None:
                 continue
-            if call.rows is not None:
-                request.prefilled = positions[-1] + 1
-                if request.prefilled < len(request.prompt):
-                    continue
-            if not 0 <= token < self.vocabulary:
-                raise SpmdirError(
-                    f"the logits of row {row} are not numbers; expected finite parameters and activations"
-                )
-            request.tokens.append(token)
+            request = self._sequences[row].request
+            if 0 <= token < self.limits.vocabulary:
+                request.add(token)
+            else:
+                request.end("the logits of the request are not numbers; expected finite parameters and activations")
+                self._is_unclean = True
             if request.has_ended:
-                del self._active[row]
+                del self._sequences[row]
 
-    def clear(self) -> None:
-        """Drop all requests, and free all rows."""
-        self._waiting.clear()
-        self._active.clear()
+    def end_all(self, error: str) -> None:
+        """End all requests with an error, and close the queue."""
+        self.queue.close(error)
+        for sequence in self._sequences.values():
+            sequence.request.end(error)
+        self._sequences.clear()
 
+    def _admit(self) -> None:
+        """End cancelled requests, and give free rows to waiting requests."""
+        for row, sequence in [*self._sequences.items()]:
+            if sequence.request.is_cancelled:
+                sequence.request.end(CANCELLED)
+                del self._sequences[row]
+        for row in range(self.limits.batch):
+            if row not in self._sequences and (request := self.queue.take()) is not None:
+                self._sequences[row] = _Sequence(request)
 
-def _integer(value: Any) -> int | None:
-    """Return an integer of Python, numpy or torch as an integer of Python; None for other values."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
+    def _prefill(self, row: int) -> ModelCall:
+        """Return the call that writes the next part of a prompt into the caches."""
+        sequence = self._sequences[row]
+        remaining, lengths = sequence.remaining, self.limits.prompt_lengths
+        length = next((length for length in lengths if length >= len(remaining)), lengths[-1])
+        part = remaining[:length]
+        padding = length - len(part)
+        positions = range(sequence.prefilled, sequence.prefilled + len(part))
+        sequence.prefilled += len(part)
+        inputs = {"ids": [(0,) * padding + part], "positions": [(PADDING,) * padding + (*positions,)], "rows": [row]}
+        return ModelCall(f"{PREFILL}{length}", (None if sequence.remaining else row,), inputs)
 
-
-def _list(value: Any, name: str, argument: Any, expected: str) -> list[Any]:
-    """Return a list of the entries of a value; raise SpmdirError for `argument` if the value has no entries."""
-    try:
-        return [*value]
-    except TypeError:
-        raise SpmdirError(f"{name} is {shown(argument)}; expected {expected}") from None
+    def _decode(self) -> ModelCall:
+        """Return the call that computes the next token of each sequence whose prompt is in the caches."""
+        batch = self.limits.batch
+        rows: list[int | None] = [None] * batch
+        ids, positions = [(0,)] * batch, [(PADDING,)] * batch
+        for row, sequence in self._sequences.items():
+            if not sequence.remaining:
+                request = sequence.request
+                rows[row], ids[row] = row, (request.tokens[-1],)
+                positions[row] = (len(request.prompt) + len(request.tokens) - 1,)
+        return ModelCall(DECODE, tuple(rows), {"ids": ids, "positions": positions})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import torch
 
 import spmdir
 import spmdir.serving
-from spmdir.serving.capture_model import DECODE
+from spmdir.serving.scheduler import DECODE
 from tests.serving.models import make_model
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [8]]
@@ -30,4 +32,26 @@ def generate(rank: int, name: str, dtype: torch.dtype, axes: dict[str, int], pla
     except spmdir.SpmdirError as failure:
         error = str(failure)
     again = served.generate(PROMPTS[:1], COUNTS[0], stop=tokens[0][1:2])
-    return {"tokens": tokens, "error": error, "again": again, "text": spmdir.print_ir(served.rank_module(DECODE))}
+    return {
+        "tokens": tokens,
+        "error": error,
+        "again": again,
+        "text": spmdir.print_ir(served.rank_module(DECODE)),
+        "streamed": _stream(served) if rank == 0 else served.run(),
+    }
+
+
+def _stream(served: spmdir.serving.Served) -> list[list[int]]:
+    """Run the model in this thread, and stream the tokens of each prompt to another thread, as a server does."""
+    queue = served.queue()
+    with ThreadPoolExecutor(len(PROMPTS)) as readers:
+
+        def read(prompt: list[int], count: int) -> list[int]:
+            return [*queue.submit(prompt, count).stream(timeout=300)]
+
+        results = [readers.submit(read, *request) for request in zip(PROMPTS, COUNTS, strict=True)]
+        closing = Thread(target=lambda: ([result.result() for result in results], queue.close()))
+        closing.start()
+        served.run(queue)
+        closing.join()
+    return [result.result() for result in results]

@@ -9,7 +9,7 @@ import spmdir
 from spmdir.dialects import ir
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.serving.capture_model import capture
-from spmdir.serving.programs import program_of, scheduler_of
+from spmdir.serving.programs import limits_of, program_of
 from tests.serving.models import greedy_tokens, make_model
 
 PROMPTS = {2: [3, 1, 4, 1, 5], 0: [9, 2]}
@@ -22,8 +22,8 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     plan = {"caches.*": f"tp: {placement}"}
     module = capture(model, mesh, plan, batch=4, max_length=16, prompt_lengths=[8])
     spmdir.run_passes(module, "inline,propagate{topology=flat}")
-    scheduler = scheduler_of(module)
-    assert (scheduler.batch, scheduler.max_length, scheduler.prompt_lengths, scheduler.vocabulary) == (4, 16, [8], 61)
+    limits = limits_of(module)
+    assert (limits.batch, limits.max_length, limits.prompt_lengths, limits.vocabulary) == (4, 16, [8], 61)
     decode = ir.functions(module)[0]
     caches = {
         signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, 4, 4, dtype=torch.float64)

@@ -30,5 +30,6 @@ def test_ranks_generate_the_tokens_of_one_device(tmp_path: Path, name, dtype, ax
         assert result["tokens"] == expected
         assert result["again"] == [expected[0][: expected[0].index(expected[0][1]) + 1]]
         assert "20 prompt tokens and 9 new tokens need 28 rows of a cache; expected at most 24" in result["error"]
+        assert result["streamed"] == (expected if result is results[0] else None)
         writes = [line for line in result["text"].splitlines() if "cache.write(" in line]
         assert len(writes) == 4 and all("tp: S(2)" in line for line in writes)
