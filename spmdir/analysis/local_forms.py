@@ -1,4 +1,4 @@
-"""The note on the first op of a local form or an expansion, which describes the op that these ops replace.
+"""The attribute that describes the op which a local form or an expansion replaces. Its first op has the attribute.
 
     %0 = aten.sub.Scalar(%ids) {…} : … attributes {spmd.form = {op = "aten.embedding", …}}
 
@@ -7,8 +7,8 @@
 `[5, 0]` is the first operand or result of the sixth op. `none` is an operand that the form does not use, or an absent
 result.
 
-A wrong note of a local form does no harm: verify-spmd runs localize on the op that the note describes, and requires the
-same form and note. Reports price an expansion as the one op in its note.
+A wrong attribute of a local form does no harm: verify-spmd runs localize on the op that it describes, and requires the
+same form and attribute. Reports price an expansion as the op that it replaces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, ShardingsAttr, StructureAt
 from spmdir.dialects.value_op import ValueOp
 from spmdir.rules.local.expansion import Expansion, Value
 
-NOTE = "spmd.form"
+LOCAL_FORM = "spmd.form"
 """The attribute of the first op of a local form."""
 
 EXPANSION = "spmd.expansion"
@@ -56,7 +56,7 @@ class Places:
 
 
 @attrs.frozen
-class Note:
+class ReplacedOp:
     """The op that several ops replace.
 
     Attributes:
@@ -106,8 +106,8 @@ def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results
     )
 
 
-def make_note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
-    """Return the note of `op`.
+def replaced_op_attribute(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
+    """Return the attribute that describes `op` as a replaced op.
 
     Args:
         call: the op on global tensors.
@@ -127,7 +127,7 @@ def make_note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places:
 
 
 _COPIED_PROPERTIES = {"arguments": ArgumentsAttr, "structure": StructureAttr}
-"""The properties of an op that its note contains → their attribute classes."""
+"""The properties of an op that the attribute contains → their attribute classes."""
 
 
 def is_split(op: Operation) -> bool:
@@ -135,24 +135,24 @@ def is_split(op: Operation) -> bool:
     return SPLIT in op.attributes
 
 
-def read_note(op: Operation, name: str = NOTE) -> Note | None:
-    """Return the note `name` on `op`; None if it has none.
+def read_replaced_op(op: Operation, name: str = LOCAL_FORM) -> ReplacedOp | None:
+    """Return the replaced op that the attribute `name` of `op` describes; None if `op` has no such attribute.
 
     Raises:
-        ShardingError: it is malformed.
+        ShardingError: the attribute is malformed.
     """
     attribute = op.attributes.get(name)
     if attribute is None:
         return None
     try:
-        return _parse_note(attribute)
+        return _parse_replaced_op(attribute)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        writer = "localize" if name == NOTE else "expand"
+        writer = "localize" if name == LOCAL_FORM else "expand"
         raise ShardingError(f"{name} is malformed ({error}); expected it as {writer} writes it") from None
 
 
-def _parse_note(attribute: Any) -> Note:
-    """Return the note in an attribute; raise AttributeError, KeyError, TypeError or ValueError if it is malformed."""
+def _parse_replaced_op(attribute: Any) -> ReplacedOp:
+    """Return the replaced op; raise AttributeError, KeyError, TypeError or ValueError if the attribute is malformed."""
     entries: dict[str, Any] = dict(attribute.data)
     places: dict[str, Any] = dict(entries["places"].data)
     kinds = {"op": StringAttr, "operands": ArrayAttr, "needs": ShardingsAttr, "results": ArrayAttr,
@@ -162,18 +162,18 @@ def _parse_note(attribute: Any) -> Note:
             raise ValueError(f"'{name}' is {value}")
     if type(places["ops"]) is not int or places["ops"] < 1:
         raise ValueError(f"'ops' is {places['ops']!r}")
-    note = Note(
+    replaced = ReplacedOp(
         entries["op"].data, entries["operands"].data, entries["results"].data,
         entries["needs"].data, entries["made"].data,
         {name: entries[name] for name in _COPIED_PROPERTIES if name in entries},
         {SPLIT: entries[SPLIT]} if SPLIT in entries else {},
         Places(_check_places(places["operands"]), places["ops"], _check_places(places["results"])),
     )  # fmt: skip
-    if not len(note.operands) == len(note.operand_shardings) == len(note.places.operands):
+    if not len(replaced.operands) == len(replaced.operand_shardings) == len(replaced.places.operands):
         raise ValueError("operands, their shardings and their places differ in number")
-    if not len(note.results) == len(note.result_shardings) == len(note.places.results):
+    if not len(replaced.results) == len(replaced.result_shardings) == len(replaced.places.results):
         raise ValueError("results, their shardings and their places differ in number")
-    return note
+    return replaced
 
 
 def _check_places(value: Any) -> tuple[Place, ...]:
@@ -184,12 +184,12 @@ def _check_places(value: Any) -> tuple[Place, ...]:
     return value
 
 
-def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = NOTE) -> SSAValue | None:
+def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = LOCAL_FORM) -> SSAValue | None:
     """Return the operand or result at `place` in `ops`; None if `place` is None.
 
     Args:
         values: "operands" or "results".
-        name: the attribute with the note, for errors.
+        name: the attribute that contains the place, for errors.
 
     Raises:
         ShardingError: the place does not exist.
@@ -198,7 +198,7 @@ def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = NO
         return None
     number, index = place
     if number >= len(ops) or index >= len(getattr(ops[number], values)):
-        replacement = "form" if name == NOTE else "expansion"
+        replacement = "form" if name == LOCAL_FORM else "expansion"
         raise ShardingError(
             f"{name} names {values[:-1]} {index} of op {number}; the {replacement} has none there: "
             f"leave {name} as the pass wrote it"

@@ -167,14 +167,14 @@ def _check_lists(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
         is_sum = name in changed_by_micro and name in used_by_updates | {*step.outputs}
         if is_sum and not step.is_sum(name):
             yield UnsupportedError(
-                f"'{name}' is in state, but each micro-batch changes it, and the update or an output uses it; expected "
-                "it in sums, so that it starts at 0 in each step",
+                f"'{name}' is listed in `state`, but each micro-batch changes it, and the update or an output uses it; "
+                "expected a sum that starts at 0 in each step: move it to `sums`",
                 location_of(op),
             )
         if step.is_sum(name) and not is_sum:
             yield UnsupportedError(
-                f"'{name}' is in sums, so it is 0 when a step starts; expected a tensor that each micro-batch changes, "
-                "and that the update or an output uses: move it to state",
+                f"'{name}' is listed in `sums`, so it is set to 0 when a step starts; expected a tensor that each "
+                "micro-batch changes, and that the update or an output uses: move it to `state`",
                 location_of(op),
             )
 

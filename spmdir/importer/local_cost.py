@@ -43,13 +43,11 @@ def with_cost(
     Raises:
         ShardingError: a declared sharding does not fit the mesh or its tensor, or the function returns other shapes on
             the shards of a rank than the declared ones.
-            the shards of a rank than the declared ones.
         UnsupportedError: the function fails on the shards of a rank.
     """
     registered = registered_function(op)
     assert registered is not None
     local, is_backward = registered
-    declared = declaration(arguments, len(operands), len(results))
     declared = declaration(arguments, len(operands), len(results))
     local_metas: list[TensorMeta] = []
     for index, (sharding, meta) in enumerate(zip(declared.all, (*operands, *results), strict=True)):

@@ -92,7 +92,8 @@ def check_program(program: Any, source: str, advice: str) -> None:
             raise SpmdirError(f"{source}: found a {key} of {value.bit_length()} bits; expected at most 64; {advice}")
         elif value and key in _OBJECT_KEYS:
             raise SpmdirError(
-                f"{source}: found a {key}, which code of its class creates; expected plain data; {advice}"
+                f"{source}: found a {key}, which can be loaded only by running code of its class; expected plain data; "
+                f"{advice}"
             )
 
 

@@ -79,9 +79,12 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
 
 
 def _find_difference(torch_results: list[Results], declared: Results) -> int | None:
-    """Return the index of the first result whose declared type differs from all of `torch_results`; None without one.
+    """Return the index of the first declared type that torch never returns; None if there is none.
 
-    Another number of results counts as a difference at index 0.
+    A type of None is unknown, and equals each type. Another number of results counts as a difference at index 0.
+
+    Args:
+        torch_results: the types that torch computes for the op, by one or two methods; the methods may differ.
     """
     if len(torch_results[0]) != len(declared):
         return 0

@@ -57,10 +57,16 @@ class CutStagesPass(ModulePass, MachineOptions):
         function, mesh = self._function(op), ir.mesh(op)
         count = self.stages or (len(self.at) + 1 if self.at else self.ranks)
         ranks = self.ranks or count
-        if count < 1 or (self.at and self.stages not in (0, len(self.at) + 1)):
+        if count < 1:
             raise UnsupportedError(
-                f"found stages={self.stages}, ranks={self.ranks} and {len(self.at)} modules in `at`; expected a number "
-                "of ranks or stages, as in cut-stages{ranks=2}, and one module less than stages",
+                f"found stages={self.stages} and ranks={self.ranks}; expected a positive number of stages or ranks, as "
+                "in cut-stages{ranks=2}",
+                location_of(function),
+            )
+        if self.at and self.stages not in (0, len(self.at) + 1):
+            raise UnsupportedError(
+                f"`at` lists {len(self.at)} modules for {self.stages} stages; expected the first module of each stage "
+                f"but the first: list {self.stages - 1} modules, or omit `stages`",
                 location_of(function),
             )
         if self.axis in mesh.axis_names:

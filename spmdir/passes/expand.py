@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_forms import EXPANSION, make_note, places_among
+from spmdir.analysis.local_forms import EXPANSION, places_among, replaced_op_attribute
 from spmdir.analysis.operand_choice import OperandChoice
 from spmdir.analysis.type_check import required_shardings, sharded_factors, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError
@@ -96,16 +96,16 @@ def _is_sharded(op: AtenOp) -> bool:
 
 
 def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
-    """Replace `op` by its expansion, if its shardings require one. The first new op gets a note of the replaced op.
+    """Replace `op` by its expansion, if its shardings require one. An attribute of the first new op describes `op`.
 
-    With the note, verify-spmd can restore the replaced op.
+    From the attribute, verify-spmd can restore the replaced op.
     """
     if op.needs is None:
         _decide_operands(op, choice)
     operands, call, needs = tuple(op.operands), op.call(), required_shardings(op)
     ops, results = _expand(op, choice, names)
     if ops != [op]:
-        ops[0].attributes[EXPANSION] = make_note(op, call, needs, places_among(ops, operands, results))
+        ops[0].attributes[EXPANSION] = replaced_op_attribute(op, call, needs, places_among(ops, operands, results))
 
 
 def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:

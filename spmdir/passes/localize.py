@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_forms import EXPANSION, NOTE, is_split, make_note, places_among
+from spmdir.analysis.local_forms import EXPANSION, LOCAL_FORM, is_split, places_among, replaced_op_attribute
 from spmdir.analysis.local_programs.signature_checks import argument_errors, result_errors
 from spmdir.analysis.local_programs.type_check_cache import trust
 from spmdir.analysis.type_check import Choice, strategies_of
@@ -70,7 +70,7 @@ def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
 def _assemble_blocks(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
     """Replace the gather `op` by an op that assembles the `blocks` of its operand.
 
-    The new op has a note of the gather, from which verify-spmd restores the global program.
+    The new op has an attribute that describes the gather, from which verify-spmd restores the global program.
     """
     (operand,), (result,) = op.operands, op.results
     call = Call(op.name, tuple(filter(None, [global_type(operand, mesh)])), (), (global_type(result, mesh),))
@@ -78,7 +78,7 @@ def _assemble_blocks(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None
     assemble: Operation = AssembleOp.build_op(blocks, op.metas, arguments, op.shardings, location=op.location)
     if op.of is not None:
         assemble.properties["of"] = op.of
-    assemble.attributes[NOTE] = make_note(
+    assemble.attributes[LOCAL_FORM] = replaced_op_attribute(
         op, call, [sharding_of(operand)], places_among([assemble], [operand], assemble.results)
     )
     Rewriter.insert_op(assemble, InsertPoint.before(op))

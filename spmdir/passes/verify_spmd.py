@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from spmdir.analysis.local_forms import NOTE
+from spmdir.analysis.local_forms import LOCAL_FORM
 from spmdir.analysis.local_programs.globalize import globalize
 from spmdir.analysis.local_programs.signature_checks import argument_errors, result_errors
 from spmdir.analysis.local_programs.type_check_cache import trust
@@ -85,7 +85,7 @@ def _difference(op: Operation | None, expected: Operation | None, values: dict[S
     if tuple(map(values.get, op.operands)) != tuple(expected.operands):
         return f"'{op.name}' has other operands than '{expected.name}' in the output of localize; run localize again"
     actual_parts, expected_parts = (
-        (type(compared), compared.properties, compared.result_types, compared.attributes.get(NOTE))
+        (type(compared), compared.properties, compared.result_types, compared.attributes.get(LOCAL_FORM))
         for compared in (op, expected)
     )
     if actual_parts == expected_parts:

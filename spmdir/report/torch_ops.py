@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.analysis.local_forms import EXPANSION, Note, read_note, value_at
+from spmdir.analysis.local_forms import EXPANSION, ReplacedOp, read_replaced_op, value_at
 from spmdir.analysis.op_seconds import ShardedType
 from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import I1
@@ -69,7 +69,7 @@ def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tu
     the expansion, and for ops that are not torch ops.
 
     Raises:
-        ShardingError: the note of an expansion is malformed; located.
+        ShardingError: the attribute of an expansion is malformed; located.
     """
     complete: dict[ValueOp, TorchOp | None] = {}
     torch = [op for op in ops if isinstance(op, AtenOp)]
@@ -77,11 +77,11 @@ def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tu
         if op in complete:
             continue
         with errors_at(op):
-            note = read_note(op, EXPANSION)
-            members = torch[index : index + note.places.op_count] if note is not None else []
-            if note is not None and _is_complete(members, note):
+            replaced = read_replaced_op(op, EXPANSION)
+            members = torch[index : index + replaced.places.op_count] if replaced is not None else []
+            if replaced is not None and _is_complete(members, replaced):
                 complete |= dict.fromkeys(members)
-                complete[members[-1]] = _replaced_op(members, note, mesh, rules)
+                complete[members[-1]] = _replaced_op(members, replaced, mesh, rules)
                 continue
         complete[op] = _single_op(op, rules)
     for op in ops:
@@ -95,18 +95,18 @@ def _single_op(op: AtenOp, rules: RuleSet) -> TorchOp:
     return TorchOp(text_name(results[0]), op.name, location_of(op), rule_of(op, rules), operands, results, *types)
 
 
-def _is_complete(members: Sequence[AtenOp], note: Note) -> bool:
-    """Return whether `members` are all ops of the expansion of `note`, with the shardings of its results.
+def _is_complete(members: Sequence[AtenOp], replaced: ReplacedOp) -> bool:
+    """Return whether `members` are all ops of the expansion of `replaced`, with the shardings of its results.
 
     A pass may have dropped an op, or a text may contain other ops.
     """
-    if len(members) != note.places.op_count:
+    if len(members) != replaced.places.op_count:
         return False
-    operands, results = _values(members, note)
-    for value, sharding in zip(results, note.result_shardings, strict=True):
+    operands, results = _values(members, replaced)
+    for value, sharding in zip(results, replaced.result_shardings, strict=True):
         if value is not None and (sharding_of(value) or Sharding()) != sharding:
             return False
-    for value, type_ in zip((*operands, *results), (*note.operands, *note.results), strict=True):
+    for value, type_ in zip((*operands, *results), (*replaced.operands, *replaced.results), strict=True):
         if value is not None and value.type != type_:
             return False
     # A value inside of the expansion must not be used outside of it.
@@ -114,10 +114,12 @@ def _is_complete(members: Sequence[AtenOp], note: Note) -> bool:
     return all(user in members for value in inner_values for user in _users(value))
 
 
-def _values(members: Sequence[AtenOp], note: Note) -> tuple[tuple[SSAValue | None, ...], tuple[SSAValue | None, ...]]:
+def _values(
+    members: Sequence[AtenOp], replaced: ReplacedOp
+) -> tuple[tuple[SSAValue | None, ...], tuple[SSAValue | None, ...]]:
     """Return the operands and the results of the op that `members` replaced; None for values that no member has."""
-    operands = tuple([value_at(members, place, "operands", EXPANSION) for place in note.places.operands])
-    return operands, tuple([value_at(members, place, "results", EXPANSION) for place in note.places.results])
+    operands = tuple([value_at(members, place, "operands", EXPANSION) for place in replaced.places.operands])
+    return operands, tuple([value_at(members, place, "results", EXPANSION) for place in replaced.places.results])
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
@@ -129,20 +131,22 @@ def _users(value: SSAValue) -> Iterator[Operation]:
             yield use.operation
 
 
-def _replaced_op(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet) -> TorchOp:
-    """Return the op that `members` replaced, from the note on the first of them.
+def _replaced_op(members: Sequence[AtenOp], replaced: ReplacedOp, mesh: Mesh, rules: RuleSet) -> TorchOp:
+    """Return the op that `members` replaced, from the attribute of the first of them.
 
     Raises:
-        ShardingError: a sharding in the note does not fit the mesh or the type.
+        ShardingError: a sharding of `replaced` does not fit the mesh or the type.
     """
-    operands, results = _values(members, note)
-    operand_metas, result_metas = tuple(map(meta_of, note.operands)), tuple(map(meta_of, note.results))
-    needed = tuple(map(_sharded_type, operand_metas, note.operand_shardings))
-    produced = tuple(map(_sharded_type, result_metas, note.result_shardings))
+    operands, results = _values(members, replaced)
+    operand_metas, result_metas = tuple(map(meta_of, replaced.operands)), tuple(map(meta_of, replaced.results))
+    needed = tuple(map(_sharded_type, operand_metas, replaced.operand_shardings))
+    produced = tuple(map(_sharded_type, result_metas, replaced.result_shardings))
     for meta, sharding in (*needed, *produced):
         sharding.check_shape(mesh, meta.shape, meta.dtype)
-    arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
-    call = Call(note.op, tuple([meta for meta, _ in needed]), arguments or (), result_metas, structure)
+    arguments, structure = (getattr(replaced.properties.get(key), "data", None) for key in ("arguments", "structure"))
+    call = Call(replaced.op, tuple([meta for meta, _ in needed]), arguments or (), result_metas, structure)
     rule = rules.instantiate(call)
     name = next((text_name(value) for value in results if value is not None), "")
-    return TorchOp(name, note.op, location_of(members[0]), rule and rule.evaluated, operands, results, needed, produced)
+    return TorchOp(
+        name, replaced.op, location_of(members[0]), rule and rule.evaluated, operands, results, needed, produced
+    )

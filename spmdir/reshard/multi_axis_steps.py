@@ -250,7 +250,10 @@ def check_rearrange(spec: CollectiveSpec, source: Sharding, target: Sharding, me
     check_exchange(spec, source, target, mesh, shape)
     ranks = mesh.group_size(exchanged_axes(source, target, mesh))
     if ranks > EXCHANGED.most:
-        raise ShardingError(f"{spec.name} is over {ranks} ranks; expected at most {EXCHANGED.most}")
+        raise ShardingError(
+            f"{spec.name} has a group of {ranks} ranks; expected at most {EXCHANGED.most}: reshard over fewer mesh "
+            "axes at a time"
+        )
     if any(exchange_loads(source, target, mesh, shape)):
         raise ShardingError(
             f"ranks lack elements of <{target}> in <{source}>, but {spec.name} sends nothing; use exchange"

@@ -68,7 +68,10 @@ def _elements(value: np.ndarray) -> Any:
 
 
 def content(value: Any) -> Any:
-    """Return the type of a plain value and a key of its content: the bits of numbers, the bytes of arrays."""
+    """Return a key of a value of a type in PLAIN: equal keys mean the same type and the same bits.
+
+    So 0.0 and -0.0 have different keys, and a NaN has the key of its bits. Types without an entry use their `repr`.
+    """
     for kinds, read in _CONTENTS:
         if isinstance(value, kinds):
             return type(value), read(value)

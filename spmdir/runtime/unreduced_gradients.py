@@ -44,7 +44,7 @@ class UnreducedGradients:
         return sums
 
     def __deepcopy__(self, memo: Any) -> UnreducedGradients:
-        """Return a copy that is not adding, because it is outside the context of `no_sync`."""
+        """Return a copy with the same sums. It is outside of `no_sync`, so it adds no gradients."""
         return UnreducedGradients(False, copy.deepcopy(self.tensors, memo))
 
 

@@ -185,9 +185,9 @@ class _Forest:
         return chosen
 
     def _cost_alone(self, part: int) -> Numbers:
-        """Return [state], the cost of a free part with the reshards that no other free part changes.
+        """Return an array [state]: the cost of a free part, and of those reshards that depend on no other free part.
 
-        These are the reshards of its results for fixed users, of its own uses of its results, and of operands that it
+        These are reshards of its results for fixed users, of its own uses of its results, and of operands that it
         shares with fixed parts only.
         """
         assignment, cost = self.assignment, self.free[part]
@@ -206,7 +206,7 @@ class _Forest:
 def _operand_cost(
     price: Numbers, cost_from_produced_to: Callable[[Numbers], Numbers], needs: Sequence[Numbers]
 ) -> Numbers:
-    """Return [state], the cost of the reshards for the operands of one part that are the same value.
+    """Return an array [state]: the cost of the reshards of one value to the operands of one part.
 
     Each operand is resharded from the value, or from the copy that is made for one of these operands. For example, two
     operands need X and Y. The reshards from the produced placement to X and Y cost 5 and 6, and X → Y costs 1. With the

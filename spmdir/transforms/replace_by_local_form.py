@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_forms import NOTE, make_note, places_in
+from spmdir.analysis.local_forms import LOCAL_FORM, places_in, replaced_op_attribute
 from spmdir.analysis.type_check import Choice
 from spmdir.core.errors import RuleError, UnsupportedError
 from spmdir.core.mesh import Mesh
@@ -64,7 +64,7 @@ def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh,
         )
         if number == 0:
             needs = tuple(map(sharding_of, op.operands))
-            new.attributes[NOTE] = make_note(op, rule.call, needs, places_in(form, len(needs)))
+            new.attributes[LOCAL_FORM] = replaced_op_attribute(op, rule.call, needs, places_in(form, len(needs)))
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
             values[Value("op", number, index)] = result

@@ -79,12 +79,12 @@ def test_a_well_formed_step_is_printed_as_it_was_read() -> None:
         (
             "state parameters\n  sums loss",
             "state parameters, loss",
-            "step.mlir:18:1: error: 'loss' is in state, but each micro-batch changes it, and the update or an output",
+            "step.mlir:18:1: error: 'loss' is listed in `state`, but each micro-batch changes it, and the update",
         ),
         (
             "state parameters\n  sums loss",
             "sums parameters, loss",
-            "step.mlir:18:1: error: 'parameters.a' is in sums, so it is 0 when a step starts; expected a tensor that",
+            "step.mlir:18:1: error: 'parameters.a' is listed in `sums`, so it is set to 0 when a step starts",
         ),
         ("micro 2", "micro 0", "step.mlir:18:1: error: the step has 0 micro-batches"),
         ("0B0", "0C0", "step.mlir:26:33: error: invalid entry '0C0'"),

@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, Modul
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from spmdir.analysis.local_forms import NOTE, Note, read_note, value_at
+from spmdir.analysis.local_forms import LOCAL_FORM, ReplacedOp, read_replaced_op, value_at
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -54,37 +54,37 @@ def globalize(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
     return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
 
 
-def units_of(block: Block) -> Iterator[tuple[Note | None, Unit]]:
-    """Yield (note, ops) for each local form of a local function, and (None, [op]) for each other op, in order.
+def units_of(block: Block) -> Iterator[tuple[ReplacedOp | None, Unit]]:
+    """Yield (replaced op, ops) for each local form of a local function, and (None, [op]) for each other op, in order.
 
-    A form whose exchange of rows is divided into a start and a wait has two parts, which are units with the same note:
-    the ops up to the start, and the ops from the wait on.
+    A form whose exchange of rows is divided into a start and a wait has two parts: the ops up to the start, and the ops
+    from the wait on. Both units have the same replaced op.
 
     Raises:
-        ShardingError: a note is malformed, or its form is longer than the function; located.
+        ShardingError: the attribute of a local form is malformed, or the form is longer than the function; located.
     """
     ops = list(block.ops)[:-1]  # without the return op
-    second_parts: dict[Operation, tuple[Note | None, int]] = {}  # start of an exchange → (note, number of ops)
+    second_parts: dict[Operation, tuple[ReplacedOp | None, int]] = {}  # start of an exchange → (replaced op, ops)
     position = 0
     while position < len(ops):
         op = ops[position]
         with errors_at(op, ShardingError):
             if isinstance(op, WaitOp) and op.start in second_parts:
-                note, count = second_parts.pop(op.start)
+                replaced, count = second_parts.pop(op.start)
             else:
-                note = read_note(op)
-                count = 1 if note is None else note.places.op_count
+                replaced = read_replaced_op(op)
+                count = 1 if replaced is None else replaced.places.op_count
             if not 0 < count <= len(ops) - position:
                 raise ShardingError(
-                    f"{NOTE} is for {count} ops, but {len(ops) - position} follow; expected all ops of the local form: "
-                    f"leave the ops and {NOTE} as localize wrote them"
+                    f"{LOCAL_FORM} is for {count} ops, but {len(ops) - position} follow; expected all ops of the local "
+                    f"form: leave the ops and {LOCAL_FORM} as localize wrote them"
                 )
         unit = ops[position : position + count]
         exchange = next((index for index, op in enumerate(unit) if is_exchange_start(op)), None)
         if exchange is not None:
-            second_parts[unit[exchange]] = note, count - exchange
+            second_parts[unit[exchange]] = replaced, count - exchange
             unit = unit[: exchange + 1]
-        yield note, unit
+        yield replaced, unit
         position += len(unit)
 
 
@@ -142,19 +142,19 @@ class _Globalizer:
         self.map_values(op.results, new.results)
         return new
 
-    def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
+    def global_op(self, form: ReplacedOp, ops: Sequence[Operation]) -> Operation:
         """Return the op that a local form replaces, and record its results.
 
         Raises:
-            ShardingError: the note contradicts the ops, or names an op that has no local forms.
+            ShardingError: `form` contradicts the ops, or names an op that has no local forms.
         """
         kind = self.ctx.get_optional_op(form.op)
         traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
         is_gather = traits == ("shard", "replicated")
         if kind is None or not (issubclass(kind, AtenOp) or is_gather):
             raise ShardingError(
-                f"{NOTE} names '{form.op}', an op without local forms; "
-                f"expected an op of torch: leave {NOTE} as localize wrote it"
+                f"{LOCAL_FORM} names '{form.op}', an op without local forms; "
+                f"expected an op of torch: leave {LOCAL_FORM} as localize wrote it"
             )
         operands = []
         for index, place in enumerate(form.places.operands):
@@ -181,7 +181,7 @@ class _Globalizer:
         """Add an argument to the global function for an operand that a local form does not use, and return it."""
         if sharding is None:
             raise ShardingError(
-                f"{NOTE} has an operand without a sharding; expected one for each: leave it as localize wrote it"
+                f"{LOCAL_FORM} has an operand without a sharding; expected one for each: leave it as localize wrote it"
             )
         self.attributes.append({"spmd.sharding": sharding_attr(sharding)})
         argument = self.block.insert_arg(type_, len(self.block.args))

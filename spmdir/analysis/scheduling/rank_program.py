@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.traits import Pure, is_side_effect_free
 
 from spmdir.analysis.live_memory import LiveMemory, live_memory
-from spmdir.analysis.local_forms import SPLIT, Note
+from spmdir.analysis.local_forms import SPLIT, ReplacedOp
 from spmdir.analysis.local_programs.globalize import Unit, units_of
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.op_seconds import op_work, work_alone
@@ -83,7 +83,7 @@ def rank_program(
         paths: op → the path of its module, to be recorded in tasks.
 
     Raises:
-        ShardingError: the note of a local form is malformed; located.
+        ShardingError: the attribute of a local form is malformed; located.
         UnsupportedError: the function copies to the host, but the topology has no bandwidth to the host; located.
     """
     units = list(units_of(function.body.block))
@@ -100,8 +100,8 @@ def rank_program(
     memory_steps = [[step for op in ops for step in memory.memory_steps[op]] for ops in unit_ops]
     memories = memory_of_tasks(memory_steps, memory.buffers, memory.outputs)
     tasks = []
-    for index, ((note, ops), task_memory) in enumerate(zip(units, memories, strict=True)):
-        name, op_name = _name(note, ops)
+    for index, ((replaced, ops), task_memory) in enumerate(zip(units, memories, strict=True)):
+        name, op_name = _name(replaced, ops)
         path = paths[ops[0]] if paths else ""
         if isinstance(ops[0], HostCopyOp):
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
@@ -161,22 +161,22 @@ def _is_pure(kind: type[Operation]) -> bool:
     return kind.has_trait(Pure)
 
 
-def _name(note: Note | None, ops: Unit) -> tuple[str, str]:
+def _name(replaced: ReplacedOp | None, ops: Unit) -> tuple[str, str]:
     """Return the names of a unit's first result and of its op; for a local form, those of the op that it replaces.
 
     The first part of a divided form is named after the start that ends it.
     """
-    if note is None or is_exchange_start(ops[-1]):
+    if replaced is None or is_exchange_start(ops[-1]):
         return text_name(ops[-1].results[0]), ops[-1].name
     if isinstance(ops[0], WaitOp):
-        return text_name(ops[-1].results[0]), note.op
+        return text_name(ops[-1].results[0]), replaced.op
     result = ops[0].results[0]
-    for place in note.places.results:
+    for place in replaced.places.results:
         if place is not None:
             number, index = place
             result = ops[number].results[index]
             break
-    return text_name(result), note.op
+    return text_name(result), replaced.op
 
 
 @attrs.frozen
@@ -207,8 +207,8 @@ class _Streams:
             for communicator in communicators
         }
 
-    def of(self, ops: Iterable[Operation]) -> tuple[str, frozenset[str]]:
-        """Return the stream of the collectives of a unit, and the streams that it excludes.
+    def of_unit(self, ops: Iterable[Operation]) -> tuple[str, frozenset[str]]:
+        """Return the stream of the collectives of a unit, and the streams on which nothing may be in flight meanwhile.
 
         If the collectives have several communicators, as in a local form, their names together are one stream.
         """
@@ -264,7 +264,7 @@ def _timing(
         return _Timing(seconds)
     terms = add_terms([message.terms for message in unit_messages])
     axes = tuple(dict.fromkeys(axis for message in unit_messages for axis in message.axes))
-    stream, excludes = streams.of(member for member in ops if member in messages)
+    stream, excludes = streams.of_unit(member for member in ops if member in messages)
     transfer_terms = terms.latency, terms.intra, terms.inter, terms.wire_bytes
     packing_seconds = unit_messages[0].packing_seconds if len(unit_messages) == 1 else 0.0
     transfer = Transfer(stream, axes, *transfer_terms, excludes, packing_seconds)
@@ -307,7 +307,7 @@ class _Kernels:
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
         self._first = mesh.coordinate(0)
 
-    def of_units(self, units: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
+    def of_units(self, units: Sequence[tuple[ReplacedOp | None, Unit]]) -> list[_UnitKernels]:
         """Return the kernels of each unit.
 
         A local form is priced as the op that it replaces. The other ops are steps of kernels, which `works` fuses. The
@@ -316,14 +316,14 @@ class _Kernels:
         for unit 0, the read of y and the write of the sum for unit 1.
 
         Args:
-            units: each with its note if it is a local form.
+            units: each with the op that it replaces, if it is a local form.
         """
         kernels: list[_UnitKernels] = []
         steps_of_unit: list[range] = []  # positions in `_steps`
-        for note, ops in units:
+        for replaced, ops in units:
             first_step = len(self._steps)
-            if note is not None and note.op.startswith(PRICED) and SPLIT not in note.attributes:
-                kernels.append(self._form_kernels(note, ops))
+            if replaced is not None and replaced.op.startswith(PRICED) and SPLIT not in replaced.attributes:
+                kernels.append(self._form_kernels(replaced, ops))
                 self._add_boundary_step(ops)
             else:
                 local_seconds = sum([self._add_steps(op) for op in ops if isinstance(op, ValueOp)])
@@ -332,8 +332,8 @@ class _Kernels:
         for value in ir.terminator(self.function).operands:  # results of the function are written to memory
             self._steps.append(Step(None, "", self._tensors([value]), ()))
         work_of_step = works(self._steps, self._metas, self.topology.costs is not None)
-        for (note, _), unit_kernels, unit_steps in zip(units, kernels, steps_of_unit, strict=True):
-            split_product = note.op if note is not None and SPLIT in note.attributes else None
+        for (replaced, _), unit_kernels, unit_steps in zip(units, kernels, steps_of_unit, strict=True):
+            split_product = replaced.op if replaced is not None and SPLIT in replaced.attributes else None
             for position in unit_steps:
                 seconds, cost = self._price(work_of_step[position])
                 if not seconds:
@@ -344,14 +344,14 @@ class _Kernels:
                 unit_kernels.cost = cost if unit_kernels.cost == _NO_COST else unit_kernels.cost.plus(cost)
         return kernels
 
-    def _form_kernels(self, note: Note, ops: Unit) -> _UnitKernels:
+    def _form_kernels(self, replaced: ReplacedOp, ops: Unit) -> _UnitKernels:
         """Return the kernels of one part of a local form: those of the whole op that it replaces, or none.
 
         All torch ops of a form are in one of its parts, and the form is priced with this part.
         """
         if not any(isinstance(op, AtenOp) for op in ops):
             return _UnitKernels()
-        seconds, cost = self._price(self._form_work(note))
+        seconds, cost = self._price(self._form_work(replaced))
         return _UnitKernels(seconds, cost=cost)
 
     def _add_boundary_step(self, ops: Unit) -> None:
@@ -373,16 +373,18 @@ class _Kernels:
         ideal_seconds = max(arithmetic_seconds, traffic_seconds)
         return time.seconds, KernelCost(work.flops, work.traffic, ideal_seconds, bound)
 
-    def _form_work(self, note: Note) -> Work:
+    def _form_work(self, replaced: ReplacedOp) -> Work:
         """Return the work of the op that a local form replaces."""
-        results = tuple(map(meta_of, note.results))  # None for absent results
-        operand_metas = tuple([meta_of(type_) or _ABSENT_META for type_ in note.operands])
+        results = tuple(map(meta_of, replaced.results))  # None for absent results
+        operand_metas = tuple([meta_of(type_) or _ABSENT_META for type_ in replaced.operands])
         result_metas = tuple([meta or _ABSENT_META for meta in results])
-        arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
-        rule = self.rules.instantiate(Call(note.op, operand_metas, arguments or (), results, structure))
-        work = work_alone(rule and rule.evaluated, note.op, operand_metas, result_metas)
-        operand_shardings = [sharding or Sharding() for sharding in note.operand_shardings]
-        result_shardings = [sharding or Sharding() for sharding in note.result_shardings]
+        arguments, structure = (
+            getattr(replaced.properties.get(key), "data", None) for key in ("arguments", "structure")
+        )
+        rule = self.rules.instantiate(Call(replaced.op, operand_metas, arguments or (), results, structure))
+        work = work_alone(rule and rule.evaluated, replaced.op, operand_metas, result_metas)
+        operand_shardings = [sharding or Sharding() for sharding in replaced.operand_shardings]
+        result_shardings = [sharding or Sharding() for sharding in replaced.result_shardings]
         sharded_operands = tuple(zip(operand_metas, operand_shardings, strict=True))
         sharded_results = tuple(zip(result_metas, result_shardings, strict=True))
         return op_work(work, sharded_operands, sharded_results, self.mesh, self.topology.imbalance)

@@ -333,9 +333,9 @@ def _mod(a: Number, b: Number) -> int | Size:
 
 
 def _max_or_min(name: str) -> Callable[..., int | Size]:
-    """Return the function `max` or `min` of sizes. It drops operands that another one makes redundant.
+    """Return a Python function that computes the expression `max(…)` or `min(…)` of sizes, without redundant operands.
 
-    The maximum of s0, s0 + 1 and s1 is that of s0 + 1 and s1.
+    For example, the maximum of s0, s0 + 1 and s1 is `max(s0 + 1, s1)`.
     """
 
     def reduce(*values: Number) -> int | Size:

@@ -22,7 +22,7 @@ def reshape(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def reshape_like(layout: LayoutBuilder, operand: str, like: str) -> Dims:
-    """Return the dimensions of `operand` in the shape of `like`, and give `like` the same dimensions."""
+    """Return the dimensions of `operand` reshaped to the shape of `like`, and give `like` the same factors."""
     dims = _reshape_to(layout, operand, layout.shape(like))
     layout.set_dims(like, dims)
     return dims

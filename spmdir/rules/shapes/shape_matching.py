@@ -204,7 +204,10 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
             dims.append(tuple(map(layout.named_factor, term.names)) if term.kind != "one" else ())
     for factor in [factor for factors in dims for factor in factors]:
         if layout.sizes[factor] is None:
-            layout.fail(f"the size of {layout.names[factor]} in the result cannot be inferred")
+            layout.fail(
+                f"the size of {layout.names[factor]} in the result does not follow from the operands; expected each "
+                "factor of a result in an operand or an argument: add it to a pattern"
+            )
     return tuple(dims)
 
 
@@ -216,9 +219,9 @@ def _predict_variadic(layout: LayoutBuilder, term: Term, part: int | None) -> li
     """
     factors = layout.variadic.get(term.names[0])
     if factors is None:
-        layout.fail(f"the sizes of `{term}` cannot be inferred")
+        layout.fail(f"the sizes of `{term}` do not follow from the operands: use `*{term.names[0]}` in an operand")
     if term.modifier == "~" and part is None:
-        layout.fail(f"the size of `{term}` cannot be inferred")
+        layout.fail(f"the size of `{term}` does not follow from the operands: use `{term}` in an operand")
     modified_positions = layout.positions(term.argument, len(factors)) if term.modifier else ()
     if term.modifier == "~" and part is not None:
         separate_factors = {

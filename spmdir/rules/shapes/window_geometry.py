@@ -60,11 +60,13 @@ class WindowShape:
 
 
 def window(from_end: int, size: int, output: int, shape: WindowShape, ceil: bool = False) -> Window | None:
-    """Return the window over `size` elements with `output` results.
+    """Return the window over a dimension of `size` elements with `output` results.
 
-    Return None if the numbers do not match, or if blocks of inputs and outputs do not correspond.
+    Return None unless `output * stride == size`, which makes equal blocks of inputs and of outputs correspond, and
+    `output` is the number of results that torch computes.
 
     Args:
+        from_end: the dimension, counted from the last, which is 1.
         ceil: whether an incomplete last window counts, so there may be one more output.
     """
     extra_outputs = output - shape.steps(size)

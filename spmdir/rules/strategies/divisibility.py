@@ -69,10 +69,10 @@ def _clause_obstacle(rule: RuleInstance, index: int, kind: str, message: str) ->
 
 
 def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
-    """Return why no placement can shard the factor, given the shards on the other axes; None if one may.
+    """Return why no placement can shard the factor, given the shards on the other axes; None if a placement can.
 
     Reasons are its size, its clauses, a rewrite that another axis requires, text strategies of other axes, and a tensor
-    with the factor in two dimensions. Numbers of elements for each rank are not checked here.
+    with the factor in two dimensions. `unshardable` checks whether each rank has enough elements.
     """
     factor = rule.factors[index]
     if factor.size <= 1:
@@ -86,6 +86,7 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
         common_clauses = [clauses.intersection(factor.clauses) for clauses in clauses_of_others]
         if factor.rewrite and not all(common_clauses):  # an empty set: no clause supports both
             return Obstacle("another axis shards a factor that requires a different rewrite of the op")
+        # `alone` has the clauses whose rewrite supports one sharded factor only.
         if factor.alone and any(clauses.issubset(factor.alone) for clauses in common_clauses):
             return _clause_obstacle(rule, index, factor.rewrite or "", "its rewrite supports one sharded factor only")
     if sharded.by_texts and not _is_compatible_with_texts(rule, index, sharded):

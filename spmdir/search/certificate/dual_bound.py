@@ -150,7 +150,8 @@ class DualBound:
         Args:
             side: "operand" or "result".
             index: of the operand or the result.
-            group: the number of a group of uses. A result has a separate message for each group.
+            group: for a result, the number of a set of uses that its value's edges are divided into; a result has one
+                message for each set.
         """
         key = part, side, index, group
         if key not in self._known_messages:
