@@ -95,7 +95,7 @@ def test_random_ops_are_errors_at_their_line() -> None:
     ("passes", "message"),
     [
         ("cut-stages{ranks=2}", "the step has values without a sharding; run propagate first"),
-        ("propagate,cut-stages", "expected a number of ranks or stages, as in cut-stages{ranks=2}"),
+        ("propagate,cut-stages", "expected a positive number of stages or ranks, as in cut-stages{ranks=2}"),
         ("propagate,cut-stages{ranks=3 stages=4}", "4 stages for 3 ranks along 'pp'; expected a multiple of 3"),
         ("propagate,cut-stages{at=9}", "no op of the forward belongs to the module '9'"),
         ("propagate,cut-stages{at=2,1}", "the module '1' begins before the end of the previous stage"),
