@@ -183,7 +183,8 @@ def broadcast_message(site: Site, x: Node) -> Message:
 def convert_message(site: Site, x: Node) -> Message:
     """Emit the code of an edge that a plug-in placement declares, and return its result as the message.
 
-    The message sends nothing, because the code of the edge contains the collectives that it needs.
+    The code converts a local tensor from the source to the target placement. It contains the collectives that it needs,
+    so the message sends nothing. It also gets and returns the edge states of the op, if there are any.
 
     Raises:
         SpmdirError: the code fails, or its results differ in shape or element type from those of the op.
@@ -200,6 +201,7 @@ def convert_message(site: Site, x: Node) -> Message:
         result_type.dtype,
         None if target.dim is None else site.partition(site.target, target.dim, moved_axes),
     )
+    # Edge states are padded to the largest local shape, so that they have one shape on all ranks.
     largest_shape = local_shape(site.source, site.shape, site.mesh)
     members = site.mesh.group(site.rank, moved_axes) if site.states else ()
     shapes = [site.source.local_shape(site.shape, site.mesh, site.mesh.coordinate(rank)) for rank in members]

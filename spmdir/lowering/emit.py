@@ -154,9 +154,11 @@ def measured_step(before: Any, after: Any, number: int, member: int, group: str)
 
 
 class _Emitter:
-    """Walks a function once and appends nodes to a graph.
+    """Walks a local function once, and appends the nodes of one rank to a graph.
 
     Attributes:
+        function, mesh, rank, group_name, ignore_shardings: as for `emit`.
+        graph: the graph so far.
         measured: whether to call `measured_step` after each lossy step.
         number: the position of the current op in the function.
         constants: name → constant tensor of the graph.
@@ -182,6 +184,7 @@ class _Emitter:
         ignore_shardings: bool,
         measured: bool,
     ):
+        """Start with an empty graph; the arguments are those of `emit`."""
         self.measured, self.number = measured, 0
         self.function, self.mesh, self.rank, self.group_name = function, mesh, rank, group_name
         self.ignore_shardings = ignore_shardings
@@ -404,7 +407,14 @@ class _Emitter:
         return values
 
     def site(self, op: Any, index: int, step: Step, emit: Emit) -> Site:
-        """Return the site of member `index` of a collective, on the mesh refined to the sub-axes of its shardings."""
+        """Return the site of member `index` of a collective: what the lowering of a spec may read and emit.
+
+        If a sharding splits an axis, the site has a mesh in which the sub-axes are axes.
+
+        Args:
+            step: the reshard of this member, from its source to its target sharding.
+            emit: appends a call to the graph.
+        """
         meta = global_type(op.operands[index], self.mesh)
         assert meta is not None
         mesh = refinement(self.mesh, step.source, step.target, op.axes)
@@ -444,17 +454,17 @@ class _Emitter:
         For a start, return the function that waits for them.
         """
         group, size = exchange_rows.exchange_group(self.mesh, op, self.group_name)
-        first, *counts = map(self.node, op.operands)
+        sent, *counts = map(self.node, op.operands)
         meta = meta_of(op.operands[0].type)
         assert meta is not None
         dtype = TORCH_DTYPES[meta.dtype]
         if isinstance(op, CountsExchangeOp):
-            wait = exchange_rows.exchange_counts(self.call, group, size, first, host_reads_counts(op))
+            wait = exchange_rows.exchange_counts(self.call, group, size, sent, host_reads_counts(op))
         elif isinstance(op, SlotsExchangeOp):
-            wait = exchange_rows.exchange_slots(self.call, group, size, first, meta.shape[1:], dtype)
+            wait = exchange_rows.exchange_slots(self.call, group, size, sent, meta.shape[1:], dtype)
         else:
             once = partial(self.call_once, ("counts", group))
-            wait = exchange_rows.exchange_rows(self.call, once, group, size, first, dtype, *counts)
+            wait = exchange_rows.exchange_rows(self.call, once, group, size, sent, dtype, *counts)
         return [lambda: [wait()]] if op.IS_START else [wait()]
 
     def emit_check_capacity(self, op: Any) -> Sequence[Any]:

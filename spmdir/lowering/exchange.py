@@ -42,7 +42,12 @@ def exchange_message(site: Site, x: Node) -> Message:
 
 
 def two_round_exchange_message(site: Site, x: Node) -> Message:
-    """Emit the first round of a two-round exchange of `x` and the reductions; return the message of the second."""
+    """Emit the first round of a two-round exchange of `x` and the reductions; return the message of the second.
+
+    The first round brings all partial values of a chunk to one rank, which reduces them. The second round sends the
+    sums to the ranks that need them. If the target is partial too, partial values that are already on the right ranks
+    (`stationary`) stay there, and the sums are added to them.
+    """
     rounds = two_round_exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     grid = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = two_round_axes(site.source, site.target, site.mesh)

@@ -62,14 +62,14 @@ def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp
     received = _exchange(emit, line, front, dtype, sent, (op.after, op.before))
     parts = [received[line.previous], front, received[line.following]]
     joined = emit(aten.cat.default, [part for part in parts if part is not None])
-    missing = [
+    missing_sizes = [
         op.before if received[line.previous] is None else 0,
         op.after if received[line.following] is None else 0,
     ]
     x = _swap(emit, joined, op.dim)
-    if any(missing):
+    if any(missing_sizes):
         transposed = emit(aten.transpose.int, x, op.dim, -1)
-        padded = emit(aten.constant_pad_nd.default, transposed, missing, FILLS[op.fill])
+        padded = emit(aten.constant_pad_nd.default, transposed, missing_sizes, FILLS[op.fill])
         x = emit(aten.transpose.int, padded, op.dim, -1)
     return emit(aten.contiguous.default, x)
 

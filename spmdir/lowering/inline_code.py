@@ -49,7 +49,12 @@ class EdgeCode:
     def __call__(self, x: torch.Tensor, *padded_states: torch.Tensor) -> Any:
         """Return the local tensor after the edge. If the edge has states, return a tuple that ends with the new states.
 
-        New states are padded like `padded_states`.
+        The lowering of the edge gets each state without its padding and without the leading dimension of size 1. The
+        new states are padded again like `padded_states`.
+
+        Args:
+            x: the local tensor before the edge.
+            padded_states: the tensor of each name in `states`.
 
         Raises:
             SpmdirError: no placement declares the edge, or its lowering returns something else than declared.
@@ -158,6 +163,7 @@ class StateCode:
     method: str
 
     def __call__(self, *parts: torch.Tensor) -> Any:
+        """Return the result of the method on the parts of its states, each part as one tensor."""
         if self.method == "combine":
             half = len(self.placement.parts)
             return self.placement.combine(parts[:half], parts[half:])

@@ -101,10 +101,11 @@ def _split_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequen
 
 
 def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Split a tensor that has all members of the first rank, then all members of the second, and so on.
+    """Split a gathered tensor, which has all members of the first rank, then all members of the second, and so on.
 
-    The results are views, or copies where a reshape needs one. A member with one element per rank would be a view with
-    gaps. Some torch kernels ignore the strides of such a view, so it is copied here.
+    For members a and b and two ranks, the tensor [a0, b0, a1, b1] gives [a0, a1] and [b0, b1]. These are views, or
+    copies where a reshape needs one. A member with one element per rank would be a view with gaps. Some torch kernels
+    ignore the strides of such a view, so it is copied here.
     """
     count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
@@ -112,8 +113,10 @@ def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Seq
     for message, part, shape in zip(messages, parts, shapes, strict=True):
         received_shape = message.received_shape or (count * shape[0], *shape[1:])
         results.append(emit(aten.reshape.default, part, [*received_shape]))
-    has_gaps = [size == 1 and sum(sizes) > 1 for size in sizes]
-    return [emit(aten.contiguous.default, x) if gaps else x for x, gaps in zip(results, has_gaps, strict=True)]
+    for index, size in enumerate(sizes):
+        if size == 1 and sum(sizes) > 1:
+            results[index] = emit(aten.contiguous.default, results[index])
+    return results
 
 
 def _join_by_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
@@ -133,9 +136,11 @@ def _split_own_chunks(emit: Emit, x: Node, messages: Sequence[Message], shapes: 
 
 
 def _join_by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Concatenate, for each rank in turn, the splits of all members, and add up the lengths of the splits.
+    """Join the members of an all-to-all: for each receiving rank, the parts of all members one after the other.
 
-    A split counts rows. A row of a member has `width` elements, so the joined message counts elements.
+    Member a has the parts a0 for rank 0 and a1 for rank 1, and member b has b0 and b1. The joined tensor is
+    [a0, b0, a1, b1]. The splits of a member count rows. A row of a member has `width` elements, so the splits of the
+    joined message count elements.
     """
     (receives, sends), widths = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     parts_of_members = []
@@ -157,7 +162,7 @@ def _add_splits(splits_of_members: Sequence[Sequence[int]], widths: Sequence[int
 
 
 def _split_by_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Split a tensor with the splits of all members for each rank in turn, and concatenate those of each member."""
+    """Invert `_join_by_splits` for the received tensor: return the received rows of each member, in rank order."""
     (receives, _), widths = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     sizes = [size * width for row in zip(*receives, strict=True) for size, width in zip(row, widths, strict=True)]
     parts, results = _split(emit, x, sizes), []

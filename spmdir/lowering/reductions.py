@@ -124,10 +124,10 @@ def reduction_of(site: Site) -> Reduction:
         UnsupportedError: process groups have no such reduction.
     """
     placements = (site.source[axis] for axis in site.named)
-    first = next(placement for placement in placements if isinstance(placement, PartialPlacement))
-    name = group_reduction(first.reduce, site.dtype.is_bool)
+    partial = next(placement for placement in placements if isinstance(placement, PartialPlacement))
+    name = group_reduction(partial.reduce, site.dtype.is_bool)
     if name is None:
-        raise UnsupportedError(f"{first} cannot reduce booleans; expected P(any) or P(all)")
+        raise UnsupportedError(f"{partial} cannot reduce booleans; expected P(any) or P(all)")
     return Reduction(site, name, brackets(site, site.named))
 
 

@@ -101,6 +101,9 @@ def _meta_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
 
     Meta tensors are much faster than fake tensors. But ops without a meta kernel fail, and by-products may have other
     types than on a CPU. Fake tensors handle both. Results are cached for repeated layers and ranks with equal shapes.
+
+    Args:
+        text: the arguments as text; only a part of the key of the cache.
     """
     try:
         return _types(target(*_tensors(args, "meta"), **{name: _tensors(value, "meta") for name, value in kwargs}))
@@ -115,6 +118,9 @@ def _results(
     """Return the result types of `target` on fake tensors; None if they depend on values.
 
     Results are cached for repeated layers.
+
+    Args:
+        text: the arguments as text; only a part of the key of the cache.
 
     Raises:
         UnsupportedError: torch rejects the arguments.
