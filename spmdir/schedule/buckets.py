@@ -139,6 +139,7 @@ class _Merger:
             for position, item in enumerate(items)
         ]
         self.members = [position for position, item in enumerate(items) if len(item) == 1 and item[0] in member_tasks]
+        # An item counts as its first task. A bucket of another key is a collective, so it keeps its place.
         tasks, members = [item[0] for item in items], {*self.members}
         is_preparing = find_preparing(program, tasks, self.needs, members)
         is_following = find_following(program, tasks, self.needs, members)

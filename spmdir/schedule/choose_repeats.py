@@ -137,7 +137,7 @@ class _CutProblem:
         }
         self.copies = Copies(program, cut, last_use, next_use, may_be_copied)
         self.rate = rate
-        self._decisions: dict[Block, list[BlockDecision]] = {}
+        self._decisions: dict[Block, list[BlockDecision]] = {}  # a cache, because equal layers are equal blocks
 
     def _uses_around_cut(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return two dicts: buffer → last use up to the cut, and buffer → first use after the cut.

@@ -68,7 +68,9 @@ class Deadlines:
             for index, task in enumerate(tasks)
         ]
         self._durations = [max(LEAST_SECONDS, task.seconds) for task in tasks]
-        *self._clock, _ = itertools.accumulate(self._durations, initial=0.0)
+        *self._clock, _ = itertools.accumulate(
+            self._durations, initial=0.0
+        )  # for each task, the time at which it begins
         self._earliest_end = self._find_earliest_ends()
         self.latest_start: dict[int, float] = {}
         self.stream_of = {start: transfer.stream for start, transfer in self._transfers.items()}
@@ -83,7 +85,7 @@ class Deadlines:
         self.frees_memory.difference_update(self.exposed_seconds)
         self.longest_exposed = max(self.exposed_seconds.values(), default=0.0)
         self.leads_to = [len(tasks)] * len(tasks)
-        for index in reversed(range(len(tasks))):
+        for index in reversed(range(len(tasks))):  # users before the tasks that they need
             for user in self.users[index]:
                 urgent_start = user if user in self.exposed_seconds else self.leads_to[user]
                 self.leads_to[index] = min(self.leads_to[index], urgent_start)

@@ -45,14 +45,21 @@ class _Swaps:
         self.position = 0
         self.in_flight: dict[int, int] = {}
         tasks = program.tasks
+        # start → its wait
         self._waits = {task.waits_for: index for index, task in enumerate(tasks) if task.waits_for is not None}
         starts = [index for index, task in enumerate(tasks) if index in self._waits]
+        # for each task, whether it only prepares operands of starts
         self._is_preparing = find_preparing(program, range(len(tasks)), [task.needs for task in tasks], {*starts})
+        # the starts in the given order, then None; `_next` is the first of them that has not run
         self._starts = iter([*starts, None])
         self._next = next(self._starts)
 
     def run(self) -> tuple[int, ...]:
-        """Return all tasks, in order."""
+        """Return all tasks, in order.
+
+        The tasks run in the given order, except that waits are postponed. Before each of them, the next start runs if
+        it may: before a wait, also if another transfer of its kind is in flight.
+        """
         while not self.headroom.is_done:
             say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
             task = self._next_in_order()

@@ -57,12 +57,14 @@ class Copies:
         seconds: Mapping[int, float],
     ):
         self.seconds = seconds
+        # for each task, the compute seconds of all tasks before it; the last entry is the total
         clock = list(itertools.accumulate([task.seconds for task in program.tasks], initial=0.0))
         self.hidden_limit = BUSY_SHARE * min(clock[cut + 1], clock[-1] - clock[cut + 1])
-        self._exposed = {
-            buffer: max(0.0, 2 * copy - (clock[next_use[buffer]] - clock[last_use[buffer] + 1]))
-            for buffer, copy in seconds.items()
-        }
+        # buffer → the seconds of its two copies that exceed the compute time between its uses
+        self._exposed: dict[int, float] = {}
+        for buffer, copy_seconds in seconds.items():
+            seconds_between_uses = clock[next_use[buffer]] - clock[last_use[buffer] + 1]
+            self._exposed[buffer] = max(0.0, 2 * copy_seconds - seconds_between_uses)
 
     def price(self, buffer: int, rate: float) -> float:
         """Return the price of a copy to the host and back: its exposed seconds, and `rate` times its whole time.

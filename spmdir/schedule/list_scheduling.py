@@ -104,7 +104,9 @@ class ListScheduler:
         self.ready_fill, self.total_ready_fill = dict[int, float](), 0.0
         self.in_flight: dict[int, int] = {}
         self.transferring: dict[str, list[int]] = {}
-        self._unmet_needs = [len(set(task.needs)) for task in program.tasks]
+        self._unmet_needs = [
+            len(set(task.needs)) for task in program.tasks
+        ]  # for each task, the number not in the list
         # Heaps of tasks whose needs are in the list. A task that only leads to starts counts as a start.
         self._due_starts: dict[str, list[tuple[float, int]]] = {}  # stream → (latest time, start)
         self._early_starts: dict[str, list[int]] = {}  # stream → the starts that free memory

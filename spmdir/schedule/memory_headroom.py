@@ -32,10 +32,12 @@ class Headroom:
 
     def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None):
         self.program, self.limit, self.turn = program, limit, 0
-        self._memory = Memory(program)
+        self._memory = Memory(program)  # the buffers that are live now
+        # for each remaining task, the live bytes while it runs, if all remaining tasks follow in the given order
         self._live = np.array(live_bytes(program) if live is None else live)
         self._has_run = [False] * len(program.tasks)
         held_to_end = {*program.inputs, *program.outputs}
+        # for each task, the buffers that it reads and that may be freed
         self._reads = [
             [buffer for buffer in dict.fromkeys(task.reads) if buffer not in held_to_end] for task in program.tasks
         ]
@@ -44,6 +46,7 @@ class Headroom:
             for buffer in reads:
                 self._readers.setdefault(buffer, []).append(index)
         outlive_task = held_to_end.union(self._readers)
+        # for each task, the bytes that it allocates for other tasks
         self._held_bytes = [
             sum([program.buffers[buffer].bytes for buffer in task.allocates if buffer in outlive_task])
             for task in program.tasks

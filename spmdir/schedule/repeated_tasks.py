@@ -79,7 +79,7 @@ class _RepeatFinder:
     """
 
     def __init__(self, program: Program, cut: int, repeated: Collection[int], copied: Mapping[int, float]):
-        self.program, self.copied = program, copied
+        self.program, self.copied = program, copied  # buffer → the seconds of a copy
         restored_buffers = {*copied, *(buffer for task in repeated for buffer in program.tasks[task].allocates)}
         self.missing = set(repeated)
         self.reloads_of: dict[int, list[int]] = {}
