@@ -123,15 +123,15 @@ def _edge_price(
         sizes = _sizes_of_local_types(source, target, local, count)
     if sizes is None:
         sizes = _sizes(source, target, local_bytes, count)
-    shape: list[int] = list(local.shape) if local is not None else []
-    if source.dim is not None and source.dim < len(shape):
-        shape[source.dim] = -(-shape[source.dim] // count)
+    source_shape: list[int] = list(local.shape) if local is not None else []  # of the largest local tensor
+    if source.dim is not None and source.dim < len(source_shape):
+        source_shape[source.dim] = -(-source_shape[source.dim] // count)
     itemsize = local.dtype.itemsize if local is not None else ITEMSIZE
-    collectives = edge_collectives(edge, sizes, shape, itemsize)
+    collectives = edge_collectives(edge, sizes, source_shape, itemsize)
     total = _sum(cost(traffic, collective_sizes, nodes, topology) for traffic, collective_sizes in collectives)
     if edge.seconds is None or local is None or count == 1:
         return total
-    return Cost(total.wire_bytes, edge.time(topology, shape, itemsize, count))
+    return Cost(total.wire_bytes, edge.time(topology, source_shape, itemsize, count))
 
 
 def _must_pass_replicated(source: Placement, target: Placement) -> bool:
@@ -156,8 +156,9 @@ def _sizes_of_local_types(source: Placement, target: Placement, local: TensorMet
         )
     except Exception:
         return None  # the search also prices placements that the value cannot have
-    scatters = target.trait == "shard" and source.has_own_type
-    return Sizes(count, before, after, before / count if scatters else min(before, after))
+    sends_different_parts = target.trait == "shard" and source.has_own_type  # to each peer
+    chunk = before / count if sends_different_parts else min(before, after)
+    return Sizes(count, before, after, chunk)
 
 
 def _sizes(source: Placement, target: Placement, local_bytes: float, count: int) -> Sizes:

@@ -22,9 +22,9 @@ def added_bucket_seconds(step: Step, meta: TensorMeta, mesh: Mesh, topology: Top
     Args:
         meta: the global type of its tensor.
     """
-    both = collective_terms((step, step), (meta, meta), mesh, topology)
+    bucket = collective_terms((step, step), (meta, meta), mesh, topology)
     alone = collective_terms((step,), (meta,), mesh, topology)
-    return (both.copies + both.launches) / 2 - alone.copies - alone.launches
+    return (bucket.copies + bucket.launches) / 2 - alone.copies - alone.launches
 
 
 def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: Mesh, topology: Topology) -> Terms:
@@ -32,7 +32,7 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
 
     A bucket is one message. One more kernel packs all members into it, after the packing that each needs alone. Results
     of reductions are views of the received buffer. Other results are copied out of it. A measured time is for one
-    tensor, so the copies of a bucket are added to it.
+    tensor, so the modelled time of the additional copies of a bucket is added to it.
 
     Args:
         steps: the steps of the members.
@@ -55,13 +55,17 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
     bucket_terms = terms(bucket_traffic, sizes, node_count(steps[0].axes, mesh), topology)
     if not bucket_terms.measured:
         return bucket_terms
-    modelled = attrs.evolve(topology, costs=None)  # tables measure collectives of one tensor
-    both = collective_terms(steps, metas, mesh, modelled)
-    alone = add_terms(
-        [collective_terms((step,), (meta,), mesh, modelled) for step, meta in zip(steps, metas, strict=True)]
+    # Add the copies that the model has for the bucket, beyond those that it has for the members alone.
+    without_table = attrs.evolve(topology, costs=None)
+    modelled_bucket = collective_terms(steps, metas, mesh, without_table)
+    modelled_members = add_terms(
+        [collective_terms((step,), (meta,), mesh, without_table) for step, meta in zip(steps, metas, strict=True)]
     )
-    extra = {name: max(0.0, getattr(both, name) - getattr(alone, name)) for name in ("copies", "launches", "packing")}
-    return attrs.evolve(bucket_terms, **extra)
+    added_copies = {
+        name: max(0.0, getattr(modelled_bucket, name) - getattr(modelled_members, name))
+        for name in ("copies", "launches", "packing")
+    }
+    return attrs.evolve(bucket_terms, **added_copies)
 
 
 def _bucket_traffic(spec: CollectiveSpec, member_sizes: Sequence[Sizes], source: float, target: float) -> Traffic:

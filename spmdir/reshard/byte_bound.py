@@ -68,37 +68,40 @@ def lower_bound(
 def _least_messages(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> float:
     """Return the fewest elements that the busiest rank must send or receive.
 
-    k, m and r are those of the module. Overlaps that are too many to count are replaced by the largest possible ones.
+    A needer is a set of ranks that need the value of an element together: they differ only along the target's partial
+    axes. For example, an all-reduce of 250 elements over 4 ranks has 4 partial values and 4 needers. Each needer has 1
+    partial value at the start. So each element takes (4 − 1) + (4 − 1) = 6 messages, and each rank sends
+    250 · 6 / 4 = 375 elements. If the overlaps of shards are too many to count, the largest possible ones replace them.
     """
     partial_axes, remaining_partial = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
     source_axes, target_axes = _sharding_axes(source), _sharding_axes(target)
-    partial_values = mesh.group_size(partial_axes)  # k
-    needer_size = mesh.group_size(remaining_partial)
-    own_partial_values = mesh.group_size(axis for axis in partial_axes if axis in remaining_partial)  # m
-    needers = mesh.world_size // needer_size // mesh.group_size(target_axes)  # r
+    partial_count = mesh.group_size(partial_axes)  # k in the text of the module
+    needer_size = mesh.group_size(remaining_partial)  # ranks
+    own_partial_count = mesh.group_size(axis for axis in partial_axes if axis in remaining_partial)  # m
+    needer_count = mesh.world_size // needer_size // mesh.group_size(target_axes)  # r
     # Needers that have the element at the start do not differ along the axes that shard only the source.
     gathered_axes = [axis for axis in source_axes if axis not in target_axes and axis not in remaining_partial]
-    owning_needers = needers // mesh.group_size(gathered_axes)
-
+    owning_needer_count = needer_count // mesh.group_size(gathered_axes)
     # The local tensors of two ranks are equal unless they differ along one of these axes.
     distinct_axes = [axis for axis in (*source_axes, *partial_axes) if mesh.sizes[axis] > 1]
     sharding_axes = [*dict.fromkeys([*source_axes, *target_axes])]
     overlap = count_overlaps(shape, source, target, mesh, sharding_axes, remaining_partial) or _overlaps_from_lengths(
         shape, source, target, mesh, sharding_axes, remaining_partial
     )
-    if own_partial_values == partial_values:
-        lacking_needers = needers - owning_needers
-        messages_per_overlap = partial_values + lacking_needers - 1 if lacking_needers else 0
+    if own_partial_count == partial_count:
+        lacking_needer_count = needer_count - owning_needer_count
+        messages_per_overlap = partial_count + lacking_needer_count - 1 if lacking_needer_count else 0
         received = overlap.most_missing
     else:
-        messages_per_overlap = partial_values - own_partial_values + needers - 1
+        messages_per_overlap = partial_count - own_partial_count + needer_count - 1
         received = overlap.most_needed
-    messages_elsewhere = (math.prod(shape) - overlap.total) * (partial_values + needers - 1)
+    # Elements outside overlaps are on no needer at the start.
+    messages_elsewhere = (math.prod(shape) - overlap.total) * (partial_count + needer_count - 1)
     messages = overlap.total * messages_per_overlap + messages_elsewhere
     is_never_reduced = set(distinct_axes) <= {*target_axes, *remaining_partial}
     sent = overlap.most_leaving if is_never_reduced else overlap.most_held
-    replicas = mesh.world_size // mesh.group_size(distinct_axes)
-    return max(messages / mesh.world_size, received / needer_size, sent / replicas)
+    replica_count = mesh.world_size // mesh.group_size(distinct_axes)  # of each local tensor before
+    return max(messages / mesh.world_size, received / needer_size, sent / replica_count)
 
 
 def _overlaps_from_lengths(

@@ -441,11 +441,12 @@ def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Siz
 
 
 def _edge_chunk(step: Step, source_bytes: float, target_bytes: float, mesh: Mesh) -> float:
-    """Return the bytes that a rank sends to each peer in a direct exchange for a declared edge.
+    """Return the bytes that a rank sends to each peer in a direct exchange for a declared edge over n ranks.
 
-    If the target is a shard, and the source is a shard or has a local type of its own, each peer receives a different
-    part: 1/n of the smaller local tensor for a shard, and of the whole source for a local type of its own, such as one
-    with scales beside the elements. Otherwise each peer receives the smaller of both local tensors.
+    - From a placement that defines the local type, such as one with scales beside the elements, to a shard, each peer
+      receives another part: 1/n of the local tensor before.
+    - From shard to shard, each peer receives 1/n of the smaller local tensor.
+    - Otherwise, all peers receive the same: the smaller local tensor.
 
     Args:
         source_bytes, target_bytes: the sizes of the local tensor before and after the step.

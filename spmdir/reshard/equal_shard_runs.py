@@ -20,13 +20,13 @@ def mark_runs(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], starts: Ma
     Args:
         size: the size of the dimension.
         cuts: (axis, (shard placement, number of ranks)) pairs, outermost first.
-        starts: axis → indices.
+        starts: axis → the first indices of its runs; changed in place.
     """
-    lengths = {size}  # of the chunks that the outer axes cut
+    lengths = {size}  # the lengths of the chunks into which the axes so far cut the dimension
     for axis, (placement, count) in cuts:
         runs = [run for length in lengths for run in runs_of(placement, length, count)]
         starts[axis].update(first_rank for first_rank, _, _ in runs)
-        lengths = {shard_length for _, _, shard_length in runs}
+        lengths = {length for _, _, length in runs}
 
 
 def cut_length(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], coordinate: Mapping[str, int]) -> int:

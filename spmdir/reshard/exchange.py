@@ -69,34 +69,32 @@ def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
 
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
-    """Return the shares of the group of `rank`.
+    """Return the shares of the group of `rank`: the chunks that its ranks send each other and keep.
 
-    A cell goes to the partial values of the target whose ranks have it already, which sends least in total. If that
-    makes one rank very busy, a part of each cell is *diverted* to other partial values. The load of a rank is linear in
-    the diverted part, so the best part is found from the loads with nothing and with everything diverted. For example,
-    one rank receives 600 elements with nothing diverted and 0 with everything, and another 0 and 300. With 8 of 12
-    portions diverted, both receive 200, which is the least load of the busiest rank.
+    If the exchange creates partial values, a cell may become part of any of them. It goes to the *near* ones, whose
+    ranks have it already, because this sends least in total. If that makes one rank very busy, some portions of each
+    cell are *diverted* to far ones. The load of a rank is linear in the portions, so the loads with no portion and with
+    all 12 portions diverted determine the best number. For example, one rank receives 600 elements with none diverted
+    and 0 with all, and another rank 0 and 300. With 8 portions, both receive 200: the least load of the busiest rank.
     """
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
     created_axes = partial_axes(source, target)
     cells = find_cells(source, target, mesh, shape, group, reduced_axes(source, target), created_axes)
-    nearest_shares = _shares_of(cells, 0, {})
+    undiverted_shares = _shares_of(cells, 0, {})
     if not created_axes:
-        return nearest_shares
-    nearest_sent, nearest_received = transfer_counts(nearest_shares, group)
-    received = dict(zip(group, nearest_received, strict=True))
-    diverted_sent, diverted_received = transfer_counts(_shares_of(cells, _PORTIONS, received), group)
-    loads = {  # (elements if nothing is diverted, elements if all is) that a rank sends, or that it receives
-        *zip(nearest_sent, diverted_sent, strict=True),
-        *zip(nearest_received, diverted_received, strict=True),
-    }
+        return undiverted_shares
+    sent, received = transfer_counts(undiverted_shares, group)
+    received_by_rank = dict(zip(group, received, strict=True))
+    sent_if_diverted, received_if_diverted = transfer_counts(_shares_of(cells, _PORTIONS, received_by_rank), group)
+    # (elements with no portion diverted, elements with all diverted) that a rank sends, or that it receives
+    loads = {*zip(sent, sent_if_diverted, strict=True), *zip(received, received_if_diverted, strict=True)}
 
     def busiest_load(portions: int) -> int:
         """Return the elements that the busiest rank sends or receives with diverted `portions`, times _PORTIONS."""
-        return max((_PORTIONS - portions) * nearest + portions * diverted for nearest, diverted in loads)
+        return max((_PORTIONS - portions) * undiverted + portions * diverted for undiverted, diverted in loads)
 
     portions = min(range(_PORTIONS), key=busiest_load)
-    return _shares_of(cells, portions, received) if portions else nearest_shares
+    return _shares_of(cells, portions, received_by_rank) if portions else undiverted_shares
 
 
 @attrs.frozen
@@ -155,33 +153,50 @@ _PORTIONS = 12
 
 
 def _shares_of(cells: Sequence[Cell], portions: int, received: Mapping[int, int]) -> list[Share]:
-    """Return the shares of all cells. A cell goes to the partial values of the target that fewest ranks lack.
+    """Return the shares of all cells: each cell is sent to the ranks of one or several partial values of the target.
+
+    Args:
+        portions, received: as of `_weigh_receivers`.
+    """
+    shares: list[Share] = []
+    for cell in cells:
+        for partial, senders in enumerate(cell.senders):
+            sender_set = set(senders)
+            weighted_receivers = _weigh_receivers(cell.receivers, sender_set, portions, received)
+            for chunk, ranks in split_by_weight(cell.chunk, weighted_receivers):
+                shares += [Share(rank, rank, partial, chunk) for rank in ranks if rank in sender_set]
+                lacking = [(rank, chunk) for rank in ranks if rank not in sender_set]
+                shares += share_among(partial, lacking, senders)
+    return shares
+
+
+def _weigh_receivers(
+    receivers: Sequence[list[int]], senders: set[int], portions: int, received: Mapping[int, int]
+) -> list[tuple[list[int], int]]:
+    """Return (ranks, weight) for the partial values of the target that receive a cell; weights are parts of the cell.
 
     For example, a cell of 12 elements is at rank 0. The partial values of the target are at the ranks 0 and 1, and at
     2 and 3. One rank of the first lacks the cell, and two of the second. So the first partial value is *near* and the
     second is *far*. With 3 diverted portions, 9 elements go to the first and 3 to the second.
 
     Args:
+        receivers: for each partial value of the target, its ranks.
+        senders: the ranks that have the cell.
         portions: twelfths of a cell that go to far partial values, if each near one has a rank that lacks the cell.
         received: rank → the elements that it receives if nothing is diverted. The least loaded of the far partial
-            values receive the diverted shares.
+            values receive the diverted portions.
     """
-    shares: list[Share] = []
-    for cell in cells:
-        for partial, senders in enumerate(cell.senders):
-            sender_set = set(senders)
-            lacking = [sum(rank not in sender_set for rank in ranks) for ranks in cell.receivers]
-            fewest = min(lacking)
-            near = [ranks for ranks, count in zip(cell.receivers, lacking, strict=True) if count == fewest]
-            far_candidates = [ranks for ranks, count in zip(cell.receivers, lacking, strict=True) if count > fewest]
-            far = _least_loaded(far_candidates, received) if portions and fewest and far_candidates else []
-            weighted = [(ranks, (_PORTIONS - portions) * len(far) if far else 1) for ranks in near]
-            weighted += [(ranks, portions * len(near)) for ranks in far]
-            for chunk, ranks in split_by_weight(cell.chunk, weighted):
-                shares += [Share(rank, rank, partial, chunk) for rank in ranks if rank in sender_set]
-                receivers = [(rank, chunk) for rank in ranks if rank not in sender_set]
-                shares += share_among(partial, receivers, senders)
-    return shares
+    lacking_counts = [sum(rank not in senders for rank in ranks) for ranks in receivers]
+    fewest = min(lacking_counts)
+    near = [ranks for ranks, count in zip(receivers, lacking_counts, strict=True) if count == fewest]
+    if not (portions and fewest):
+        return [(ranks, 1) for ranks in near]
+    far_candidates = [ranks for ranks, count in zip(receivers, lacking_counts, strict=True) if count > fewest]
+    if not far_candidates:
+        return [(ranks, 1) for ranks in near]
+    far = _least_loaded(far_candidates, received)
+    near_weight, far_weight = (_PORTIONS - portions) * len(far), portions * len(near)
+    return [*((ranks, near_weight) for ranks in near), *((ranks, far_weight) for ranks in far)]
 
 
 def _least_loaded(candidates: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:

@@ -215,7 +215,8 @@ def parse_costs(text: str, file: str) -> Costs:
         parts = _LINE.fullmatch(stripped)
         assert parts is not None
         head, brace, arguments = parts[1].strip().partition("{")
-        entry, seconds = " ".join([*head.split(), *([brace + arguments] if brace else [])]), (parts[2] or "").strip()
+        words = [*head.split(), *([brace + arguments] if brace else [])]
+        entry, seconds = " ".join(words), (parts[2] or "").strip()
         try:
             entry = _normalise(entry)
             problem = _find_problem(entry, seconds)

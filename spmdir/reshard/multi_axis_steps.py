@@ -63,15 +63,18 @@ def _find_uncombinable(reduced: Sequence[PartialPlacement], created: Sequence[Pa
     Args:
         reduced, created: the partial placements of the source, and of the target, on axes that the exchange moves.
     """
-    plugins = [p for p in dict.fromkeys((*reduced, *created)) if not isinstance(p, Partial)]
-    if not plugins or not (reduced or len(created) > 1):
+    placements = dict.fromkeys((*reduced, *created))
+    plugins = [placement for placement in placements if not isinstance(placement, Partial)]
+    is_combined = bool(reduced) or len(created) > 1  # otherwise no two partial values meet
+    if not plugins or not is_combined:
         return None
-    if declared := next((p for p in reduced if not isinstance(p, Partial) and edge_between(p, R) is not None), None):
-        return f"reduce {declared}, which declares its own step"
-    if created and len({*reduced, *created}) > 1:
-        other_texts = [str(p) for p in dict.fromkeys((*reduced, *created)) if p != created[0]]
+    with_own_step = [p for p in reduced if not isinstance(p, Partial) and edge_between(p, R) is not None]
+    if with_own_step:
+        return f"reduce {with_own_step[0]}, which declares its own step"
+    if created and len(placements) > 1:
+        other_texts = [str(placement) for placement in placements if placement != created[0]]
         return f"create {created[0]} together with {' and '.join(other_texts)}"
-    if (created or len(reduced) > 1) and not all(p.splits for p in plugins):
+    if (created or len(reduced) > 1) and not all(placement.splits for placement in plugins):
         return f"reduce {plugins[0]} over several axes at once"
     if reduced and created and created[0].identity is None:
         return f"create {created[0]}, which has no identity"
@@ -157,7 +160,8 @@ def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, s
     """Return whether both sides cut a dimension by S into the same chunks, and no rank's chunk changes its length.
 
     The axes that both sides have in common, outermost and innermost, do not move. For example, the moved axes from
-    `a, b, c` to `a, c, b` are `b, c` and `c, b`. If b and c have 2 and 3 ranks, both cut into 6 chunks.
+    `a, b, c` to `a, c, b` are `b, c` and `c, b`. If b and c have 2 and 3 ranks, both cut into 6 chunks. Even chunks are
+    then equal. Uneven ones are compared, with one rank for each run of ranks whose chunks have equal lengths.
     """
     # (axis, (placement, number of ranks)) for each axis of the dimension, outermost first
     source_cuts, target_cuts = (
@@ -171,7 +175,7 @@ def _permutes_chunks(source: Sharding, target: Sharding, mesh: Mesh, dim: int, s
     if math.prod(source_counts) != math.prod(target_counts):
         return False
     if size % math.prod(count for _, (_, count) in source_cuts) == 0:
-        return True
+        return True  # all chunks are even
     starts: dict[str, set[int]] = {axis: {0} for axis, _ in (*source_cuts, *target_cuts)}
     for cuts in (source_cuts, target_cuts):
         mark_runs(size, cuts, starts)

@@ -184,51 +184,68 @@ def _count(
 
     Args:
         uncut_numel: the product of the sizes of all other dimensions.
+        points: axis → the first index of each run.
         agreeing_digits: None if shards are compared one by one.
         source_axes, target_axes: the axes on which the shard of a rank depends, before and after.
     """
     digits_of_crossing = agreeing_digits or ()
-    # Lists have one entry for each point: the elements in the common part, in the source shard, in the target shard.
-    point_count = math.prod(len(run_starts) for _, run_starts in points)
-    common_numels = source_numels = target_numels = [uncut_numel] * point_count
-    counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
+    run_counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
     starts_of = dict(points)
+    # For each point, the number of elements in the source shard, in the target shard, and in both.
+    common_numels = source_numels = target_numels = [uncut_numel] * math.prod(count for _, count in run_counts)
     for dim in dims:
         dim_points = tuple((axis, starts_of[axis]) for axis in dim.axes if axis in starts_of)
         lengths_by_dim_point = _count_dim(dim, dim_points, agreeing_digits is not None)
-        dim_point_of_point = _project(counts, tuple(axis for axis, _ in dim_points))
+        dim_point_of_point = _project(run_counts, tuple(axis for axis, _ in dim_points))
         lengths = [lengths_by_dim_point[dim_point] for dim_point in dim_point_of_point]
         common_lengths, source_lengths, target_lengths = zip(*lengths, strict=True)
         common_numels = list(map(int.__mul__, common_numels, common_lengths))
         source_numels = list(map(int.__mul__, source_numels, source_lengths))
         target_numels = list(map(int.__mul__, target_numels, target_lengths))
-
-    def most_lacking(own_axes: Sequence[str], numels: Sequence[int]) -> int:
-        """Return the most elements of a shard that are in no overlap with it.
-
-        Args:
-            own_axes: the axes on which the shard depends. It overlaps with shards of ranks that differ on other axes.
-            numels: for each point, the elements of the shard.
-        """
-        if any(sum(axis in own_axes for axis in digits.axes) > 1 for digits in digits_of_crossing):
-            return max(numels)  # these digits may differ, so the overlap may be empty
-        free_digits = [digits for digits in digits_of_crossing if not any(axis in own_axes for axis in digits.axes)]
-        overlaps_per_point = math.prod(digits.size for digits in free_digits)
-        shards = _project(counts, tuple(axis for axis, _ in counts if axis in own_axes))
-        lacking = dict(zip(shards, numels, strict=True))
-        for shard, numel, weight in zip(shards, common_numels, _weights(points, tuple(own_axes), mesh), strict=True):
-            lacking[shard] -= numel * weight * overlaps_per_point
-        return max(lacking.values())
-
-    digit_choices = math.prod(digits.size for digits in digits_of_crossing)
-    total = digit_choices * sum(map(int.__mul__, common_numels, _weights(points, (), mesh)))
+    # Each choice of values for the digits gives one overlap, as does each rank of a run.
+    overlaps_per_point = math.prod(digits.size for digits in digits_of_crossing)
+    total = overlaps_per_point * sum(map(int.__mul__, common_numels, _weights(points, (), mesh)))
     return Overlaps(
         total,
-        most_missing=most_lacking(target_axes, target_numels),
+        most_missing=_most_lacking(target_numels, common_numels, target_axes, points, digits_of_crossing, mesh),
         most_needed=max(target_numels),
         most_held=max(source_numels),
-        most_leaving=most_lacking(source_axes, source_numels),
+        most_leaving=_most_lacking(source_numels, common_numels, source_axes, points, digits_of_crossing, mesh),
     )
+
+
+def _most_lacking(
+    numels: Sequence[int],
+    common_numels: Sequence[int],
+    own_axes: Sequence[str],
+    points: _RunStarts,
+    agreeing_digits: Sequence[_AgreeingDigits],
+    mesh: Mesh,
+) -> int:
+    """Return the largest number of elements of a shard that are in no overlap with a shard of the other side.
+
+    The ranks that have a shard differ on the axes other than `own_axes`, so it overlaps with a shard of the other side
+    for each of these ranks. For example, ranks 0 to 2 have source shards of 3 elements and rank 3 one of 1. All target
+    shards have 10 elements. If `a` is one of the own axes, rank 3 lacks 10 − 1. If not, the ranks need the elements
+    together and lack 10 − 3 · 3 − 1 = 0.
+
+    Args:
+        numels: for each point, the elements of the shard.
+        common_numels: for each point, the elements that source and target shard have in common.
+        own_axes: the axes on which the shard depends.
+    """
+    own_digit_counts = [sum(axis in own_axes for axis in digits.axes) for digits in agreeing_digits]
+    if any(count > 1 for count in own_digit_counts):
+        return max(numels)  # a shard whose digits differ has no overlap
+    free_sizes = [digits.size for digits, count in zip(agreeing_digits, own_digit_counts, strict=True) if count == 0]
+    overlaps_per_point = math.prod(free_sizes)
+    run_counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
+    shard_of_point = _project(run_counts, tuple(axis for axis, _ in points if axis in own_axes))
+    rank_counts = _weights(points, tuple(own_axes), mesh)
+    lacking = dict(zip(shard_of_point, numels, strict=True))
+    for shard, common_numel, rank_count in zip(shard_of_point, common_numels, rank_counts, strict=True):
+        lacking[shard] -= common_numel * rank_count * overlaps_per_point
+    return max(lacking.values())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -298,8 +315,9 @@ def _ranges_at(cuts: _Cuts, size: int, coordinate: Mapping[str, int]) -> Any:
 def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_AgreeingDigits, ...] | None:
     """Return the digits that must agree; None if the cuts have no such digits, or if chunks are uneven.
 
-    The digits of both sides of a dimension agree pairwise, in order. Pairs with a digit in common are one group. In the
-    example of `_find_digits`, the groups are {("a", 1), ("x", 1)} and {("a", 2), ("y", 1)}, both of size 2.
+    The digits of both sides of a dimension agree pairwise, in order. Pairs with a digit in common are one group. For
+    example, `a` of 4 ranks cuts a dimension before, and `x` and `y` of 2 ranks each after. So `a` has two digits. The
+    groups are {("a", 1), ("x", 1)} and {("a", 2), ("y", 1)}, both of size 2.
     """
     axes = {axis: count for dim in dims for axis, (_, count) in (*dim.before, *dim.after)}
     if any(len(starts[axis]) > 1 for axis in axes) or not all(dim.is_even() for dim in dims):
@@ -345,10 +363,11 @@ def _find_digits(dims: Sequence[_Dim], axes: Mapping[str, int]) -> dict[str, lis
             ]
             for side, own_boundaries, other_boundaries in zip(sides, boundaries, boundaries[::-1], strict=True):
                 for (axis, outer), start, end in zip(side, [1, *own_boundaries], own_boundaries, strict=False):
-                    within = [boundary for boundary in other_boundaries if start < boundary < end]
-                    if any(boundary % start or end % boundary for boundary in within):
+                    # Split this digit, which is between the boundaries `start` and `end` of its side.
+                    splits = [boundary for boundary in other_boundaries if start < boundary < end]
+                    if any(boundary % start or end % boundary for boundary in splits):
                         return None
-                    digits[axis] += [outer * (boundary // start) for boundary in within]
+                    digits[axis] += [outer * (boundary // start) for boundary in splits]
         digits = {axis: sorted(set(ends)) for axis, ends in digits.items()}
         if any(high % low for ends in digits.values() for low, high in itertools.pairwise(ends)):
             return None

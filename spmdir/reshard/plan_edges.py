@@ -218,12 +218,14 @@ def _declared_steps(
             if after == before or edge_between(before, after) is None:
                 continue
             axes = [axis for axis in free if source[axis] == before]
+            # The order of axes matters only if they shard a dimension after the step.
             for moved in _ordered_subsets(axes) if after.dim is not None else _subsets(axes):
                 unmoved_entries = [entry for entry in source.entries if entry[0] not in moved]
                 target = Sharding([*unmoved_entries, *((axis, after) for axis in moved)], source.mesh)
                 if len(target.kinds) > 1 or not can_move_together(spec, moved, (source, target)):
                     continue
-                if before.dim is None or source.dim_axes(before.dim)[-len(moved) :] == moved:
+                are_innermost = before.dim is None or source.dim_axes(before.dim)[-len(moved) :] == moved
+                if are_innermost:
                     yield Step(spec.name, tuple(axis for axis in mesh.axis_names if axis in moved), source, target)
 
 

@@ -124,8 +124,8 @@ class PlanSearch:
         entries = (*source.entries, *target.entries)
         free = free_axes(source, target, mesh)
         if reshard.is_quick:
-            placed = {axis for axis, _ in entries}
-            free = tuple(axis for axis in free if axis in placed)
+            used_axes = {axis for axis, _ in entries}
+            free = tuple(axis for axis in free if axis in used_axes)
         self.reshard = reshard
         self.has_many_axes = len(free) > FEW_AXES
         self.free = _most_useful(free, source, target) if self.has_many_axes else free
@@ -145,14 +145,17 @@ class PlanSearch:
         # (priority, order of insertion, cost of the steps so far, sharding, the exchange to price that leads to it)
         self._queue: list[tuple[tuple[float, ...], int, PlanCost, Sharding, Step | None]] = []
         self._order = itertools.count()
-        self._remaining: dict[Sharding, PlanCost] = {}
-        self._tightly_bounded: set[Sharding] = set()
+        self._remaining: dict[Sharding, PlanCost] = {}  # sharding → a lower bound on the cost from it to the target
+        self._tightly_bounded: set[Sharding] = set()  # the shardings with the more expensive, tighter bound
         self._quick_bound = QuickBound(
             reshard.shape, reshard.itemsize, target, mesh, reshard.topology, reshard.collectives
         )
 
     def run(self) -> tuple[Step, ...]:
         """Return the steps of the best plan.
+
+        The entry of lowest priority leaves the queue. An exchange is priced, and its target is queued. A sharding whose
+        lower bound can be improved is queued again. Any other sharding is expanded. The target ends the search.
 
         Raises:
             ShardingError: there is no plan.
@@ -304,6 +307,9 @@ class PlanSearch:
         """Return a lower bound on the cost from `sharding` to the target, reduced by rounding errors.
 
         A quick search multiplies it by a weight, and so prefers shardings near the target (weighted A*).
+
+        Args:
+            seconds, wire: lower bounds on the seconds, and on the bytes that a rank sends.
         """
         steps = (
             _distance(sharding, self.reshard.target) if self.has_many_axes else float(sharding != self.reshard.target)

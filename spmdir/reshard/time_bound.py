@@ -58,10 +58,10 @@ class QuickBound:
     ):
         is_modelled = topology.costs is None and keep_bounds(collectives)
         self._shape, self._itemsize, self._sizes = shape, itemsize, mesh.sizes
-        self._is_known = is_modelled and _is_standard(target)
+        self._is_known = is_modelled and _is_standard(target)  # otherwise the bound is 0, or has no hops
         self._target_partial = [axis for axis, _ in target.partial]
         self._target_partial_count = mesh.group_size(self._target_partial)
-        self._target_lengths = self._lengths(target) if self._is_known else ()
+        self._target_lengths = self._lengths(target) if self._is_known else ()  # of the largest shard, by dimension
         self._groups = _group_sizes(mesh)
         self._protocols = _protocols(mesh, topology) if is_modelled else ((0.0, 0.0, 0.0),)
         self._has_trees = bool(topology.tree_efficiency) and node_count(mesh.axis_names, mesh) > 1
@@ -157,20 +157,21 @@ def _protocols(mesh: Mesh, topology: Topology) -> Protocols:
 
 @functools.lru_cache(maxsize=4096)
 def _latencies(ranks: int, sizes: tuple[int, ...], protocols: Protocols, has_trees: bool) -> tuple[float, ...]:
-    """Return [protocol], the least latency of a sequence of collectives, if the one with the bytes has this protocol.
+    """Return for each protocol the least latency of collectives that reach `ranks` ranks, if one of them uses it.
 
-    That collective is over a group of one of `sizes`, and the other collectives have to reach `ranks / size` ranks. Or
-    it sends to one peer in one hop, and the others have to reach all `ranks`. For example, 16 ranks have to be reached
-    and groups have 4 ranks: one group of 4 sends the bytes, and another group of 4 has latency only.
+    The collective that uses the protocol sends all bytes. Its group has one of `sizes`, and the other collectives have
+    to reach `ranks / size` ranks. Or it sends to one peer in one hop, and the others have to reach all `ranks`. For
+    example, 16 ranks have to be reached and groups have 4 ranks: one group of 4 sends the bytes, and another group of 4
+    has latency only.
     """
-    latency_of_all = _latency(ranks, sizes, protocols, has_trees)
-    hops_and_latency_of_others = [
+    latency_without_group = _latency(ranks, sizes, protocols, has_trees)
+    hops_and_other_latency = [
         (_hops(size, has_trees), _latency(-(-ranks // size), sizes, protocols, has_trees)) for size in sizes
     ]
     latencies = []
     for start, hop, _ in protocols:
-        over_groups = [hops * hop + latency for hops, latency in hops_and_latency_of_others]
-        latencies.append(start + min([hop + latency_of_all, *over_groups]))
+        over_groups = [hops * hop + other_latency for hops, other_latency in hops_and_other_latency]
+        latencies.append(start + min([hop + latency_without_group, *over_groups]))
     return tuple(latencies)
 
 

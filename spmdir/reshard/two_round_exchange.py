@@ -84,8 +84,9 @@ def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     group = mesh.group(rank, two_round_axes(source, target, mesh))
     source_partial, target_partial = ([axis for axis, _ in side.partial] for side in (source, target))
     moves = [_Move.of(cell) for cell in find_cells(source, target, mesh, shape, group, source_partial, target_partial)]
-    choices = dict.fromkeys(tuple(move.reducers(pool) for move in moves) for pool in POOLS)
-    return min((_assign_shares(moves, reducers) for reducers in choices), key=lambda shares: shares.busiest(group))
+    reducer_choices = dict.fromkeys(tuple(move.reducers(pool) for move in moves) for pool in POOLS)
+    candidates = (_assign_shares(moves, reducers) for reducers in reducer_choices)
+    return min(candidates, key=lambda shares: shares.busiest(group))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -172,7 +173,14 @@ class _Move:
 
 
 def _assign_shares(moves: Sequence[_Move], reducers_of_moves: Sequence[tuple[int, ...]]) -> _Shares:
-    """Return the shares of all moves, each with its reducers. The reducers of a move divide its cell evenly."""
+    """Return the shares of all moves. The reducers of a move divide its cell evenly.
+
+    For example, the cell of elements 0-3 has the reducers 0 and 2. Rank 0 receives all partial values of 0-1 in the
+    first round, and sends the sum to all ranks that need it in the second round. Rank 2 does the same with 2-3.
+
+    Args:
+        reducers_of_moves: for each move, the ranks that reduce its partial values; empty if all partial values stay.
+    """
     shares = _Shares()
     for move, reducers in zip(moves, reducers_of_moves, strict=True):
         cell = move.cell
