@@ -42,7 +42,7 @@ class Assignment:
         self._read_prices()
         self.needs = [self._needs_of(part) for part in range(len(shared.nodes))]
         self.produces = [self._produces_of(part) for part in range(len(shared.nodes))]
-        self.producer_placements = {
+        self.producer_placements = {  # the distinct placements, and the index of that of each state
             value: np.unique(produced, return_inverse=True)
             for produced_by_value in self.produces
             for value, produced in produced_by_value.items()

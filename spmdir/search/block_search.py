@@ -114,9 +114,11 @@ class BlockSearch:
         ]
         self.assignment = Assignment(shared, states, Prices(problem.mesh, shared, placements))
         self.random = random.Random(SEED)
-        nested = orders or [()] * len(states)
-        starts = zip(states, fixed, nested, strict=True) if fixed is not None else ()
-        self.start = list(itertools.starmap(_find_state, starts))
+        # [part], the state of the start; empty if there is no start
+        self.start: list[int] = []
+        if fixed is not None:
+            start_orders = orders or [()] * len(states)
+            self.start = list(map(_find_state, states, fixed, start_orders))
         self.messages = MessagePassing(self.assignment)
         self.uses_exact_prices = len(axes) <= PRECISE_AXES
         self.best: list[int] = []
@@ -237,13 +239,9 @@ class BlockSearch:
         assignment.assume(choice)
         self._improve(forests)
         if forests and self.best and assignment.total() >= self.least_cost * (1 - LEAST_SAVING):
-            candidate = list(assignment.choice)
+            differences = {part: state for part, state in enumerate(assignment.choice) if state != self.best[part]}
             assignment.assume(self.best)
-            adopt(
-                assignment,
-                {part: state for part, state in enumerate(candidate) if state != self.best[part]},
-                LEAST_SAVING * self.least_cost,
-            )
+            adopt(assignment, differences, LEAST_SAVING * self.least_cost)
             self._improve(1)
         while (total := assignment.total()) < self.least_cost * (1 - LEAST_SAVING):
             progress = True

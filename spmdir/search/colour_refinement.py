@@ -37,12 +37,12 @@ class Colours:
 
     def __init__(self, problem: Problem, depth: int):
         self._problem, self._depth, self._producers = problem, depth, producers_of(problem)
-        self._users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
+        self._users: list[list[tuple[int, int]]] = [[] for _ in problem.values]  # value → (node, operand index) pairs
         for index, node in enumerate(problem.nodes):
             for operand_index, value in enumerate(node.operands):
                 self._users[value].append((index, operand_index))
         self.rounds: list[list[int]] = []
-        self._numbers: list[dict[object, int]] = []
+        self._numbers: list[dict[object, int]] = []  # [round], the key of a node → its colour
         self._add_round([_first_key(node) for node in problem.nodes])
         for _ in range(depth):
             last_colours = self.rounds[-1]

@@ -149,40 +149,36 @@ class _Forest:
         The free parts form trees. For each tree, costs are added up from the leaves to the root, the first free part of
         the tree. Then states are chosen from the root to the leaves.
         """
-        assignment = self.assignment
         self.message: dict[int, Numbers] = {part: self._cost_alone(part) for part in self.free}
-        visited: set[int] = set()
         chosen: dict[int, int] = {}
         for root in self.free:
-            if root in visited:
-                continue
-            visited.add(root)
-            stack: list[tuple[int, int | None]] = [(root, None)]  # (part, the value that links it to its parent)
-            # The tree from the root down: ("part", part, -1) and ("value", value, the part above it).
-            sequence: list[tuple[str, int, int]] = []
-            while stack:
-                part, value_above = stack.pop()
-                sequence.append(("part", part, -1))
-                for value in assignment.touched[part]:
-                    members = self.members[value]
-                    if value == value_above or len(members) < 2:
-                        continue
-                    sequence.append(("value", value, part))
-                    for member in members:
-                        if member != part:
-                            visited.add(member)
-                            stack.append((member, value))
-            factors = {}
-            for kind, index, parent in reversed(sequence):
-                if kind == "value":
-                    factor = factors[index] = _LinkingValue(self, index, parent)
-                    self.message[parent] = self.message[parent] + factor.cost_for_parent()
-            for kind, index, parent in sequence:
-                if kind == "value":
-                    chosen.update(factors[index].best_states_below(chosen[parent]))
-                elif index not in chosen:
-                    chosen[index] = int(self.message[index].argmin())
+            if root in chosen:
+                continue  # it belongs to the tree of an earlier root
+            bottom_up: list[_LinkingValue] = []
+            for value, parent in reversed(self._links_below(root)):
+                bottom_up.append(_LinkingValue(self, value, parent))
+                self.message[parent] = self.message[parent] + bottom_up[-1].cost_for_parent()
+            chosen[root] = int(self.message[root].argmin())
+            for link in reversed(bottom_up):
+                chosen.update(link.best_states_below(chosen[link.parent]))
         return chosen
+
+    def _links_below(self, root: int) -> list[tuple[int, int]]:
+        """Return (value, the part above it) for the values that link the parts of a tree, from the root down.
+
+        For example, a produces x, which b and c use, and c produces y, which d uses. The links below a are (x, a) and
+        (y, c).
+        """
+        links: list[tuple[int, int]] = []
+        stack: list[tuple[int, int | None]] = [(root, None)]  # (part, the value that links it to the part above)
+        while stack:
+            part, value_above = stack.pop()
+            for value in self.assignment.touched[part]:
+                members = self.members[value]
+                if value != value_above and len(members) > 1:
+                    links.append((value, part))
+                    stack += [(member, value) for member in members if member != part]
+        return links
 
     def _cost_alone(self, part: int) -> Numbers:
         """Return an array [state]: the cost of a free part, and of those reshards that depend on no other free part.
@@ -275,6 +271,7 @@ class _LinkingValue:
         self.needs = [assignment.needs[user][value] for user in self.users]
         self.is_above, self.is_free = parent == producer, producer in forest.free
         if self.is_free:
+            # the possible placements, and for each state of the producer the index of its placement
             self.produced, self.placement_of_state = assignment.producer_placements[value]
             self.price_from_produced = self.price[self.produced]
         else:
@@ -294,24 +291,21 @@ class _LinkingValue:
         The attributes of these costs are set, for `best_states_below`.
         """
         price, produced, messages = self.price, self.produced, self.forest.message
-        self.cost_by_produced = self.produced_cost
-        if not self.may_copy:
-            for user, needs in zip(self.users, self.needs, strict=True):
-                self.cost_by_produced = self.cost_by_produced + (
-                    operand_costs(price, needs, produced) + messages[user]
-                ).min(1)
-        else:
+        users_and_needs = list(zip(self.users, self.needs, strict=True))
+        if self.may_copy:
+            # A user below reshards from the produced placement, or from the copy if it is cheaper.
+            self.cost_below = [(operand_costs(price, needs) + messages[user]).min(1) for user, needs in users_and_needs]
+            self.cost_without_copy = self.produced_cost + sum(cost[produced] for cost in self.cost_below)
             cost_with_copy = self.produced_cost[:, None] + self.price_from_produced
-            cost_below = [
-                (operand_costs(price, needs) + messages[user]).min(1)
-                for user, needs in zip(self.users, self.needs, strict=True)
-            ]
-            self.cost_below = cost_below
-            self.cost_without_copy = self.produced_cost + sum(cost[produced] for cost in cost_below)
-            for cost in cost_below:
+            for cost in self.cost_below:
                 cost_with_copy = cost_with_copy + np.minimum(cost[produced][:, None], cost)
             self.cost_with_copy, self.cost_by_copy = cost_with_copy, cost_with_copy.min(0)
             self.cost_by_produced = np.minimum(self.cost_without_copy, cost_with_copy.min(1))
+        else:
+            self.cost_by_produced = self.produced_cost
+            for user, needs in users_and_needs:
+                user_cost = (operand_costs(price, needs, produced) + messages[user]).min(1)
+                self.cost_by_produced = self.cost_by_produced + user_cost
         if self.is_above:
             return self.cost_by_produced[self.placement_of_state]
         # The parent reshards from the produced placement or from the copy.
@@ -332,21 +326,7 @@ class _LinkingValue:
 
     def best_states_below(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given the state of the parent. Call `cost_for_parent` before."""
-        if self.is_above:
-            produced_index = int(self.placement_of_state[state])
-            copy = self._best_copy(produced_index)
-        else:
-            parent_cost = operand_costs(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
-            # The parent reshards from the produced placement, or from the copy.
-            cost_from_produced = self.cost_by_produced + parent_cost[self.produced]
-            produced_index = int(cost_from_produced.argmin())
-            copy = self._best_copy(produced_index)
-            if self.may_copy:
-                cost_from_copy = self.cost_by_copy + parent_cost
-                best_copy = int(cost_from_copy.argmin())
-                if cost_from_copy[best_copy] < cost_from_produced[produced_index]:
-                    copy = best_copy
-                    produced_index = int(self.cost_with_copy[:, best_copy].argmin())
+        produced_index, copy = self._best_placements(state)
         states, produced = {}, self.produced[produced_index]
         for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):
             resharded_from = produced
@@ -359,6 +339,26 @@ class _LinkingValue:
                 np.where(self.placement_of_state == produced_index, self.forest.message[self.producer], np.inf).argmin()
             )
         return states
+
+    def _best_placements(self, state: int) -> tuple[int, int | None]:
+        """Return the best produced placement, as an index into `produced`, and that of the copy; None without a copy.
+
+        Args:
+            state: of the parent.
+        """
+        if self.is_above:
+            produced_index = int(self.placement_of_state[state])
+            return produced_index, self._best_copy(produced_index)
+        parent_cost = operand_costs(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
+        # The parent reshards from the produced placement, or from the copy.
+        cost_from_produced = self.cost_by_produced + parent_cost[self.produced]
+        produced_index = int(cost_from_produced.argmin())
+        if self.may_copy:
+            cost_from_copy = self.cost_by_copy + parent_cost
+            copy = int(cost_from_copy.argmin())
+            if cost_from_copy[copy] < cost_from_produced[produced_index]:
+                return int(self.cost_with_copy[:, copy].argmin()), copy
+        return produced_index, self._best_copy(produced_index)
 
     def _best_copy(self, produced_index: int) -> int | None:
         """Return the placement of the cheapest copy for the parts below; None if no copy is cheaper."""

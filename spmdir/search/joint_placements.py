@@ -33,11 +33,11 @@ class JointPlacements:
         self.counts = [mesh.sizes[axis] for axis in axes]
         self.all: list[tuple[int, ...]] = []
         self.order: list[tuple[int, ...]] = []
-        self._number: dict[object, int] = {}
-        self._shares_dimension: dict[tuple[int, ...], bool] = {}
-        self._natural = tuple(range(len(self.axes)))
+        self._number: dict[object, int] = {}  # placements, with the order if it is not that of the mesh → number
+        self._shares_dimension: dict[tuple[int, ...], bool] = {}  # a cache of `shares_dimension`
+        self._natural = tuple(range(len(self.axes)))  # the order of the mesh
         self._dims = [placement.dim for placement in catalogue.placements]
-        self.replicated = self.number((0,) * len(axes))
+        self.replicated = self.number((0,) * len(axes))  # the catalogue has R as number 0
 
     def number(self, placed: tuple[int, ...], order: tuple[int, ...] | None = None) -> int:
         """Return the number of a joint placement, a new one if it has none.

@@ -109,14 +109,15 @@ class StateFinder:
 
     def __init__(self, problem: Problem, shared: Quotient, placements: JointPlacements):
         self.mesh, self.shared, self.placements = problem.mesh, shared, placements
-        self.axes = tuple(zip(placements.axes, placements.counts, strict=True))
-        self._natural = tuple(range(len(self.axes)))
+        self.axes = tuple(zip(placements.axes, placements.counts, strict=True))  # (name, number of ranks) pairs
+        self._natural = tuple(range(len(self.axes)))  # the nesting order of the mesh
         self._dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
         self._tables: dict[object, StateTable] = {}
-        self._numbered: dict[tuple[Strategy, int], NumberedStrategy] = {}
+        self._numbered: dict[tuple[Strategy, int], NumberedStrategy] = {}  # a cache of `_numbered_strategy`
+        # All strategies of small programs are searched, also idle ones.
         no_idle = (frozenset[Strategy](),) * len(shared.nodes)
-        idle = [no_idle if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
-        self._idle = list(zip(*idle, strict=True))
+        idle_by_axis = [no_idle if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
+        self._idle = list(zip(*idle_by_axis, strict=True))  # [part][axis], the idle strategies
 
     def of(self, part: int, block: Sequence[int], fixed: Sequence[Strategy | None] | None) -> StateTable:
         """Return the states of a part of the program. Parts of equal sources and fixed strategies share one table.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -168,27 +168,10 @@ def _legal(
     is_ordered = bool(source.majors) or any(
         strategy.factor_placements or strategy.text for strategies in by_axis for strategy in strategies
     )
-    counts = [count for _, count in axes]
     rows: list[tuple[int, ...]] = [()]
-    for (axis, count), strategies, idle_on_axis in zip(axes, by_axis, idle, strict=True):
-        index_of = {strategy: index for index, strategy in enumerate(strategies) if strategy not in idle_on_axis}
-        # the factors that the earlier axes shard → the strategies on this axis that are legal with these
-        legal_by_factors: dict[object, list[Strategy]] = {}
-        longer_rows: list[tuple[int, ...]] = []
-        for row in rows:
-            # The row has an index for each of the earlier axes, so `zip` ends at this axis.
-            joint = [strategies_on_axis[index] for strategies_on_axis, index in zip(by_axis, row, strict=False)]
-            key = None if is_ordered else tuple([strategy.factors for strategy in joint])
-            if key not in legal_by_factors:
-                legal: Iterable[Strategy] = index_of
-                if not is_ordered:
-                    legal = source.strategies(axis, count, shard_counts(zip(joint, counts, strict=False)))
-                legal_by_factors[key] = [strategy for strategy in legal if strategy in index_of]
-            kinds = [strategy.kinds for strategy in joint if strategy.kinds]
-            for strategy in legal_by_factors[key]:
-                if not kinds or not strategy.kinds or not _mixes([strategy.kinds, *kinds]):
-                    longer_rows.append((*row, index_of[strategy]))
-        rows = longer_rows
+    for position, idle_on_axis in enumerate(idle):
+        index_of = {strategy: index for index, strategy in enumerate(by_axis[position]) if strategy not in idle_on_axis}
+        rows = _add_axis(None if is_ordered else source, axes, by_axis, rows, index_of)
     if not is_ordered:
         return rows
     legal_rows: list[tuple[int, ...]] = []
@@ -197,6 +180,43 @@ def _legal(
         if is_legal(source, axes, joint):
             legal_rows.append(row)
     return legal_rows
+
+
+def _add_axis(
+    source: StrategySource | None,
+    axes: Axes,
+    by_axis: Sequence[Sequence[Strategy]],
+    rows: Sequence[tuple[int, ...]],
+    index_of: Mapping[Strategy, int],
+) -> list[tuple[int, ...]]:
+    """Return the rows with one more index each: that of a strategy on the next axis that is legal with the row.
+
+    For example, the rows (0,) and (1,) on the first axis, and the strategies 0 and 2 on the second. If 2 is not legal
+    with 1, the result is (0, 0), (0, 2), (1, 0).
+
+    Args:
+        source: lists the legal strategies; None if all in `index_of` are legal, apart from their reductions.
+        rows: combinations of strategies on the first axes, as indices into `by_axis`; all rows have one length.
+        index_of: strategy on the next axis → its index.
+    """
+    # the factors that the earlier axes shard → the strategies on this axis that are legal with these
+    legal_by_factors: dict[object, list[Strategy]] = {}
+    counts = [count for _, count in axes]
+    longer_rows: list[tuple[int, ...]] = []
+    for row in rows:
+        joint = [strategies_on_axis[index] for strategies_on_axis, index in zip(by_axis, row, strict=False)]
+        key = None if source is None else tuple([strategy.factors for strategy in joint])
+        if key not in legal_by_factors:
+            legal: Iterable[Strategy] = index_of
+            if source is not None:
+                axis, count = axes[len(row)]
+                legal = source.strategies(axis, count, shard_counts(zip(joint, counts, strict=False)))
+            legal_by_factors[key] = [strategy for strategy in legal if strategy in index_of]
+        kinds = [strategy.kinds for strategy in joint if strategy.kinds]
+        for strategy in legal_by_factors[key]:
+            if not kinds or not strategy.kinds or not _mixes([strategy.kinds, *kinds]):
+                longer_rows.append((*row, index_of[strategy]))
+    return longer_rows
 
 
 def _mixes(kinds: Sequence[tuple[str | None, ...]]) -> bool:

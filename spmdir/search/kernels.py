@@ -92,8 +92,10 @@ class _Kernels:
                 for value in step.operands:
                     users[self.source[value]].append(index)
         levels = _levels(steps, len(metas))
+        # A value stays inside a kernel if its producer and all users are elementwise, with users of one level.
         for value, value_users in enumerate(users):
-            if not value_users or self.source[value] != value or not steps[producer[value]].is_elementwise:
+            is_view = self.source[value] != value
+            if not value_users or is_view or not steps[producer[value]].is_elementwise:
                 continue
             user_level = levels[value_users[0]]
             if all(steps[user].is_elementwise and levels[user] == user_level for user in value_users):

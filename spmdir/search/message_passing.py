@@ -128,7 +128,9 @@ class _Part:
         """Set the messages of all ends, so that later parts receive the excess of each state.
 
         The part takes over the costs of its values. Each end whose value has a later part then gets an equal fraction
-        of the excess: for each placement, that of the cheapest state with this placement.
+        of the excess: for each placement, that of the cheapest state with this placement. For example, states 0 and 1
+        have the placements 0 and 1 at the only end, an excess of 0 and 2 s, and a value that costs 0 and 4 s there. The
+        message becomes (0 − 0, 2 − 4).
 
         Args:
             excess: [state], the cost including the values, minus that of the cheapest state.
@@ -160,9 +162,12 @@ class MessagePassing:
     """
 
     def __init__(self, assignment: Assignment):
-        self.assignment, self.bound, self._rising_turns, self._is_back = assignment, 0.0, 0, True
-        self._parts, self._factors = list(map(_Part, assignment.cost)), dict[int, ValueFactor]()
-        members: dict[int, Sequence[int]] = {}  # value → the parts that share it
+        self.assignment, self.bound = assignment, 0.0
+        self._rising_turns = 0  # the number of turns in a row that raised the bound
+        self._is_back = True  # whether the last pass was in reverse
+        self._parts = list(map(_Part, assignment.cost))
+        self._factors: dict[int, ValueFactor] = {}  # value that several parts share → its factor
+        members: dict[int, Sequence[int]] = {}  # value → the parts that share it, the producer first
         for value in range(len(assignment.price)):
             self._add_cost_of_own_use(value)
             producer, users = assignment.shared.producer[value][0], assignment.shared.users[value]
@@ -172,13 +177,15 @@ class MessagePassing:
         shared_values = Counter(part for parts in members.values() for part in parts)  # part → their number
         known: dict[object, UsePrices] = {}
         for value, parts in members.items():
-            self._add_factor(value, parts, [part for part in parts if shared_values[part] > 1], known)
+            branching = [part for part in parts if shared_values[part] > 1]
+            self._add_factor(value, parts, branching, known)
+        # All messages are in one array, of which each part has a slice.
         self._messages = np.zeros(sum(part.size for part in self._parts))
         offset = 0
         for part in self._parts:
             part.use_messages(self._messages[offset : offset + part.size])
             offset += part.size
-        self._previous = self._messages.copy()
+        self._previous = self._messages.copy()  # the messages before the last turn
 
     def _add_cost_of_own_use(self, value: int) -> None:
         """If the producer of a value uses the value too, add the seconds of these reshards to the producer's cost."""

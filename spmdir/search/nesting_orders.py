@@ -115,9 +115,8 @@ class Orders:
     ):
         self.problem, self._mesh = problem, problem.mesh
         self._placed_of_placements: dict[tuple[Placement, ...], Placed] = {}
-        self._differences: dict[
-            tuple[Placed, Placed], PlacementDifference
-        ] = {}  # (produced, needed) → their difference
+        # (produced, needed) → their difference
+        self._differences: dict[tuple[Placed, Placed], PlacementDifference] = {}
         self._parent: dict[Key, Key] = {}  # a union-find forest of the dimensions that share one order
         self._fixed: dict[Key, Order] = {}  # the orders that annotations or major factors fix
         self._requests: dict[Key, dict[Order, float]] = {}  # key → requested (outer, inner) axes → weight in bytes
@@ -309,18 +308,21 @@ def _fixed_orders(form: Form, annotations: Sequence[Sharding], rule: OpRule | No
     Returns: factor, or sorted factors of one dimension → the order of the axes that shard them.
     """
     order_of_factor: dict[object, Order] = {}
-    for placed in (*form.results, *form.operands):
-        for axes in placed.nested.values():
-            if sum(placed.placements[axis].nests_as_mesh for axis in axes) > 1:
-                order_of_factor[form.factors[axes[0]]] = axes
+    all_nested = [(placed, axes) for placed in (*form.results, *form.operands) for axes in placed.nested.values()]
+    # Placements that require the order of the mesh.
+    for placed, axes in all_nested:
+        if sum(placed.placements[axis].nests_as_mesh for axis in axes) > 1:
+            order_of_factor[form.factors[axes[0]]] = axes
+    # Annotated orders of axes that shard one factor.
     for sharding in annotations:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
             axes = sharding.dim_axes(dim)
             factors_of_dim = {form.factors.get(axis) for axis in axes} - {None}
             if len(axes) > 1 and len(factors_of_dim) == 1:
                 order_of_factor.setdefault(form.factors[axes[0]], axes)
+    # Dimensions of several factors: the axes of a major factor are outside those of its minor factors.
     majors = rule.majors if rule else {}
-    for axes in [axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()]:
+    for _, axes in all_nested:
         factors_of_dim = {form.factors[axis] for axis in axes}
         if len(factors_of_dim) < 2:
             continue

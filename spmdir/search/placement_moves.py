@@ -55,7 +55,7 @@ class PlacementMoves:
         self.chunks = np.ones((len(self.rows), int(dims.max()) + 1), dtype=int)
         for dim in range(self.chunks.shape[1]):
             self.chunks[:, dim] = np.prod(np.where(self.dims == dim, self.counts, 1), axis=1)
-        nesting_position = np.argsort(np.array(placements.order), axis=1)
+        nesting_position = np.argsort(np.array(placements.order), axis=1)  # [placement, axis], 0 for the outermost
         self.nested: Numbers = (
             (self.dims[:, :, None] == self.dims[:, None, :])
             & self.is_shard[:, :, None]

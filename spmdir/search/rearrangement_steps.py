@@ -150,71 +150,86 @@ def _exchanges_between(
 def _creating_exchanges(timer: StepTimer, spec: CollectiveSpec, ends: _Ends) -> list[Steps]:
     """Return lower bounds on the times of exchanges after which some axes are partial that were not before.
 
-    Take the ranks that differ only along these axes, the *creators* of the partial values. Together they need every
-    element of one shard, and every partial value of it from before the step. They receive all that none of them has,
-    and the busiest of them receives at least the mean.
+    The ranks that differ only along these axes are the *creators* of one shard: its partial values are added up over
+    them. Together they need all elements of the shard, and all partial values of these from before the step. They
+    receive what none of them has, and the busiest of them receives at least the mean.
 
-    For example, from <a: S(0)> to <a: P(sum)> on the mesh (a = 2), both ranks are creators. Together they need the
-    whole value and have it, so the bound is the time of a local copy.
+    For example, from <a: S(0)> to <a: P(sum)> on the mesh (a = 2), both ranks are creators of the whole value. Each has
+    one half of it, so they receive nothing, and the bound is the time of a local copy.
     """
     moves = timer.moves
     becomes_partial = ends.partial[None, :] & (moves.rows[:, None] != moves.rows)  # [before, after, axis]
-    creators = np.where(becomes_partial, moves.counts, 1.0).prod(2)
-    missing = np.maximum(ends.reduced_count * moves.shares - _held_by_creators(timer, becomes_partial), 0.0)
-    received = missing / creators
-    is_legal = (creators > 1) & moves.may_move(ends.may_be_before, ends.may_be_before)
-    copies = timer.copies(is_legal & (received <= 1e-12))
-    exchanges = _exchanges_between(timer, spec, is_legal & (received > 1e-12), ends.reduced_count, received)
+    creator_count = np.where(becomes_partial, moves.counts, 1.0).prod(2)  # [before, after]
+    # [before, after], fractions of the value: what the creators need and lack, and what the busiest one receives
+    needed = ends.reduced_count * moves.shares
+    received = np.maximum(needed - _held_by_creators(timer, becomes_partial), 0.0) / creator_count
+    is_legal = (creator_count > 1) & moves.may_move(ends.may_be_before, ends.may_be_before)
+    receives_nothing = received <= 1e-12
+    copies = timer.copies(is_legal & receives_nothing)
+    exchanges = _exchanges_between(timer, spec, is_legal & ~receives_nothing, ends.reduced_count, received)
     return [copies, *exchanges]
 
 
 def _held_by_creators(timer: StepTimer, becomes_partial: Numbers) -> Numbers:
-    """Return [before, after], an upper bound on the part of a shard that the creators have before the exchange.
+    """Return [before, after], an upper bound on the part of a shard that its creators have before the exchange.
 
-    The part is a fraction of the value on one device, and the smallest one over all shards. With more than
-    `MOST_OVERLAPS` overlaps, or with placements of plug-ins, the bound follows from the lengths of shards alone.
+    The part is a fraction of the value on one device. If shards are blocks, it is that of the shard whose creators have
+    least. Otherwise, and with more than `MOST_OVERLAPS` overlaps, it follows from the lengths of shards alone.
+
+    For example, on the mesh (a = 2, b = 2), the two ranks along `a` create a shard of <a: P(sum), b: S(0)>: half of the
+    value. From <b: S(1)>, both have the same half of it: 1/4 of the value. From <b: S(0), a: S(0)>, they have different
+    halves of it: 1/4 + 1/4.
 
     Args:
         becomes_partial: [before, after, axis], whether the axis becomes partial.
     """
     moves = timer.moves
-    lengths = 1 / moves.chunks
-    largest_overlap = np.ones(moves.moved.shape)
-    for dim in range(lengths.shape[1]):
-        largest_overlap *= np.minimum(lengths[:, None, dim], lengths[None, :, dim])
-    held = largest_overlap * np.where(becomes_partial, moves.counts, 1.0).prod(2)
-    ranks = int(moves.counts.prod())
-    if held.size * ranks > MOST_OVERLAPS:
+    held = _held_by_lengths(timer, becomes_partial)
+    rank_count = int(moves.counts.prod())
+    if held.size * rank_count > MOST_OVERLAPS:
         return held
-    grid = moves.counts.astype(int).tolist()
-    # [before, after, coordinate on each axis…]
-    overlaps = moves.overlaps(np.indices(grid).reshape(len(grid), -1)).reshape(*held.shape, *grid)
+    axis_sizes = moves.counts.astype(int).tolist()
+    coordinates = np.indices(axis_sizes).reshape(len(axis_sizes), -1)  # [axis, rank]
+    overlaps = moves.overlaps(coordinates).reshape(*held.shape, *axis_sizes)  # [before, after, index on each axis…]
     has_blocks: Numbers = np.all(moves.is_standard, axis=1)
     # Along an axis that replicates the value before, all creators have the same elements.
     is_replicated = moves.traits == "replicated"
     copies = np.where(becomes_partial & is_replicated[:, None], moves.counts, 1.0).prod(2)
-    sets = (becomes_partial * np.array(moves.axis_bits)).sum(2)  # the axes that become partial, as bits
-    for axes_set in np.unique(sets).tolist():
-        grid_dims = tuple(2 + axis for axis in moves.axes if axes_set >> axis & 1)
-        smallest_part = overlaps.sum(grid_dims).reshape(*held.shape, -1).min(2) / copies
-        chosen = (sets == axes_set) & has_blocks[:, None] & has_blocks
-        held[chosen] = np.minimum(held, smallest_part)[chosen]
+    created_axes = (becomes_partial * np.array(moves.axis_bits)).sum(2)  # [before, after], a set of axes as bits
+    for axis_set in np.unique(created_axes).tolist():
+        # Add up the overlaps of the creators of each shard, and take the shard whose creators have least.
+        summed_dims = tuple(2 + axis for axis in moves.axes if axis_set >> axis & 1)
+        least_held = overlaps.sum(summed_dims).reshape(*held.shape, -1).min(2) / copies
+        is_exact = (created_axes == axis_set) & has_blocks[:, None] & has_blocks
+        held[is_exact] = np.minimum(held, least_held)[is_exact]
     return held
+
+
+def _held_by_lengths(timer: StepTimer, becomes_partial: Numbers) -> Numbers:
+    """Return `_held_by_creators` from the lengths of shards: the largest possible overlap of each creator, added up."""
+    moves = timer.moves
+    lengths = 1 / moves.chunks  # [placement, dimension], fractions of the dimension
+    largest_overlap = np.ones(moves.moved.shape)
+    for dim in range(lengths.shape[1]):
+        largest_overlap *= np.minimum(lengths[:, None, dim], lengths[None, :, dim])
+    return largest_overlap * np.where(becomes_partial, moves.counts, 1.0).prod(2)
 
 
 def _two_round_exchanges(timer: StepTimer, spec: CollectiveSpec, ends: _Ends) -> list[Steps]:
     """Return lower bounds on the times of exchanges in two rounds, which reduce partial values.
 
-    Bytes are those of `spmdir.reshard.byte_bound` for m < k: an element takes at least (k − m) + (r − 1) messages.
-    Before the step, there are k partial values of it, and one needer has m of them. After it, there are r needers.
+    Before the step, there are k partial values of an element, and a rank that needs it has at most m of them. After the
+    step, it is in r different places. So it takes at least (k − m) + (r − 1) messages, by the argument of
+    `spmdir.reshard.byte_bound`. For example, <a: P(sum)> → <> on the mesh (a = 4) has k = 4, m = 1 and r = 4. That is 6
+    messages for each element, and 6/4 of the value for each rank.
     """
-    moves, ranks = timer.moves, float(np.prod(timer.moves.counts))
-    partial_values = np.prod(np.where(ends.partial, moves.counts, 1.0), axis=1)  # [placement]: k before the step
-    own_partial_values = np.ones(moves.moved.shape)  # [before, after]: m
+    moves, rank_count = timer.moves, float(np.prod(timer.moves.counts))
+    partial_counts = np.prod(np.where(ends.partial, moves.counts, 1.0), axis=1)  # [placement]: k if it is before
+    own_partial_counts = np.ones(moves.moved.shape)  # [before, after]: m
     for axis, bit in enumerate(moves.axis_bits):
         is_unmoved_partial = ends.partial[:, axis, None] & ((moves.moved & bit) == 0)
-        own_partial_values[is_unmoved_partial] *= moves.counts[axis]
-    needers = ranks * moves.shares / partial_values  # [placement]: r after the step
-    sent = (partial_values[:, None] - own_partial_values + needers[None, :] - 1) / ranks
+        own_partial_counts[is_unmoved_partial] *= moves.counts[axis]
+    place_counts = rank_count * moves.shares / partial_counts  # [placement]: r if it is after
+    sent = (partial_counts[:, None] - own_partial_counts + place_counts[None, :] - 1) / rank_count
     is_legal = (ends.reduced_count > 1) & moves.may_move(ends.may_be_before, ends.may_be_before)
     return _exchanges_between(timer, spec, is_legal, ends.reduced_count, sent)

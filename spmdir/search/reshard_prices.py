@@ -44,6 +44,7 @@ class Prices:
         self._steps = StepTimes(mesh, placements, shared.collectives, shared.topology, is_bound)
         self.shares = self._steps.shares
         self.has_shaped = any(map(any, catalogue.shaped))
+        # the positions of the axes along which ranks have different sizes
         apart_axes = {part for axis in shared.apart for part in mesh.parts(axis)}
         self._apart = [position for position, axis in enumerate(placements.axes) if axis in apart_axes]
 

@@ -111,7 +111,8 @@ class Search:
         repeated = as_if_repeated(shared.with_prices(prices), DECIDED_LAYERS)
         axes, orders = problem.mesh.axis_names, ()
         starts = None if start is None else self._joints(start)
-        joints = None if starts is None else [()] * len(starts)  # [part], the strategies on the axes decided so far
+        # [part], the strategies on the axes decided so far; None before the first block of a search without a start
+        joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
         decisions: list[tuple[Decision, Sequence[tuple[int, ...]]]] = []  # (decision, orders of parts)
         is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
@@ -128,14 +129,28 @@ class Search:
                 decisions.append((decision, orders))
         # `joint_cost` omits `prices`, so it cannot compare decisions that were made with prices. The last one is the
         # best, because its search started from the one before.
-        strategies, orders = decisions.pop()
-        cost = joint_cost(problem.mesh, shared, strategies, orders, limit)
-        for decision, decision_orders in reversed(decisions) if prices == NO_PRICES else ():
-            other_cost = joint_cost(problem.mesh, shared, decision, decision_orders, min(cost, limit))
-            if other_cost <= cost:
-                cost, strategies, orders = other_cost, decision, decision_orders
+        candidates = decisions if prices == NO_PRICES else decisions[-1:]
+        cost, strategies, orders = self._cheapest(candidates, limit)
         by_node = {axis: [by_part[part] for part in shared.node_class] for axis, by_part in strategies.items()}
         return Solution(by_node, cost, [orders[part] for part in shared.node_class], tuple(ends), prices)
+
+    def _cheapest(
+        self, decisions: Sequence[tuple[Decision, Sequence[tuple[int, ...]]]], limit: float
+    ) -> tuple[float, Decision, Sequence[tuple[int, ...]]]:
+        """Return the cost, the strategies and the orders of the cheapest decision. The first wins a tie.
+
+        Args:
+            decisions: (decision, orders of parts) pairs.
+            limit: seconds. Decisions that cost more have an infinite cost.
+        """
+        mesh, shared = self.problem.mesh, self._shared
+        strategies, orders = decisions[-1]
+        cost = joint_cost(mesh, shared, strategies, orders, limit)
+        for decision, decision_orders in reversed(decisions[:-1]):
+            decision_cost = joint_cost(mesh, shared, decision, decision_orders, min(cost, limit))
+            if decision_cost <= cost:
+                cost, strategies, orders = decision_cost, decision, decision_orders
+        return cost, strategies, orders
 
 
 def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:

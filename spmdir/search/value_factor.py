@@ -126,7 +126,7 @@ class ValueFactor:
         known: dict[object, UsePrices] | None = None,
     ):
         self.produced, self.producer, self.uses = produced, producer, uses
-        self._produced_key = produced.tobytes()
+        self._produced_key = produced.tobytes()  # part of the key of `known`
         self.read(price, {} if known is None else known)
 
     def read(self, price: Numbers, known: dict[object, UsePrices]) -> None:
@@ -166,20 +166,24 @@ class ValueFactor:
         return _least(cost)
 
     def _least_by_needed(self, end: Use) -> Numbers:
-        """Return [placement of `end`], as `least`, for an end that is a use."""
+        """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
+
+        The use `end` reshards from the produced placement, or from the copy.
+        """
         price, price_of_copy, message = end.prices.from_produced, self._price_of_copy, self.producer.message
         decided = self.producer.decided
         columns = slice(None) if decided is None else slice(decided, decided + 1)
-        if decided is not None:
+        if decided is not None:  # only one produced placement is left, and the message of the producer does not count
             price, price_of_copy, message = price[columns], price_of_copy[:, columns], _NO_MESSAGE
         if len(self.uses) == 1:
             return _least(price + message[:, None])
-        cost = price_of_copy + message  # [copy, produced], of the producer, the copy and the other uses
+        other_costs = price_of_copy + message  # [copy, produced], of the producer, the copy and the other uses
         for use in self.uses:
             if use is not end:
-                cost = cost + use.costs_from_copies()[:, columns]
-        cost_from_produced = _least(price + _least(cost)[:, None])
-        cost_from_copy = _least(end.prices.price + _least(cost, axis=1)[:, None])
+                other_costs = other_costs + use.costs_from_copies()[:, columns]
+        least_by_produced, least_by_copy = _least(other_costs), _least(other_costs, axis=1)
+        cost_from_produced = _least(price + least_by_produced[:, None])
+        cost_from_copy = _least(end.prices.price + least_by_copy[:, None])
         return np.minimum(cost_from_produced, cost_from_copy)
 
 

@@ -89,10 +89,10 @@ class DualBound:
             merged, weight=[1] * len(merged.nodes), value_weight=[1] * len(merged.values)
         )
         if counted_fractions:
-            least = [1.0] * len(shared.values)
+            least_fractions = [1.0] * len(shared.values)
             for value, fraction in zip(shared.value_class, counted_fractions, strict=True):
-                least[value] = min(least[value], fraction)
-            self.shared = shared = attrs.evolve(shared, exposed=tuple(least))
+                least_fractions[value] = min(least_fractions[value], fraction)
+            self.shared = shared = attrs.evolve(shared, exposed=tuple(least_fractions))
         mesh, rank = problem.mesh, max((meta.rank for meta in shared.values), default=0)
         axes = mesh.axis_names
         self.placements = placements = JointPlacements(mesh, axes, catalogue(rank, shared.plugin_placements))
@@ -100,11 +100,11 @@ class DualBound:
         self.states = [finder.of(part, range(len(axes)), None) for part in range(len(shared.nodes))]
         number_all(placements, rank)
         self._tables = _Tables(shared, placements, mesh)
-        self._messages: list[list[NodeMessage]] = [[] for _ in shared.nodes]
-        self._known_messages: dict[tuple[int, str, int, int], tuple[NodeMessage, Numbers]] = {}
+        self._messages: list[list[NodeMessage]] = [[] for _ in shared.nodes]  # [class], the messages of its operands
+        self._known_messages: dict[tuple[int, str, int, int], tuple[NodeMessage, Numbers]] = {}  # see `_message`
         self._values = list(self._equal_values(_count_equal_values(problem, classes)))
         self._shares = [self._shares_of(part) for part in range(len(shared.nodes))]
-        self._previous: list[Numbers] = []
+        self._previous: list[Numbers] = []  # the messages before the last turn
         self._rising_turns, self.planned = 0, 0
 
     def _equal_values(self, counts: Mapping[_ValueKey, int]) -> Iterator[EqualValues]:
@@ -128,7 +128,7 @@ class DualBound:
                     message, needed = self._message(user, "operand", operand_index)
                     equal_uses.append(EqualUses(message, use_count, table.row[needed]))
                 end_classes = [part, *(user for (user, _), _ in uses_of_group)]
-                values = EqualValues(
+                equal_values = EqualValues(
                     count,
                     value,
                     list(dict.fromkeys(end_classes)),
@@ -139,10 +139,10 @@ class DualBound:
                     uses=equal_uses,
                 )
                 messages = [producer, *(use.message for use in equal_uses)]
-                for use, (message, end_class) in enumerate(zip(messages, end_classes, strict=True), -1):
-                    message.ends.append((values, use))  # use -1 is the producer
+                for position, (message, end_class) in enumerate(zip(messages, end_classes, strict=True)):
+                    message.ends.append((equal_values, position - 1))  # the index of the use; −1 is the producer
                     message.sharers = max(message.sharers, end_classes.count(end_class))
-                yield values
+                yield equal_values
 
     def _message(self, part: int, side: str, index: int, group: int = 0) -> tuple[NodeMessage, Numbers]:
         """Return the message of an operand or a result of a class, and [placement], its number as a joint placement.
@@ -164,9 +164,10 @@ class DualBound:
         return self._known_messages[key]
 
     def _shares_of(self, part: int) -> tuple[list[float], list[float]]:
-        """Return [message], its share of the excess of a class: in the pass in program order, and in the reverse pass.
+        """Return two lists of the shares of messages in the excess of a class, for the forward and the reverse pass.
 
-        Messages to values that a later class shares, in the order of the pass, have equal shares. Others have none.
+        Messages to values that a class later in the pass shares have equal shares. The others have none. For example,
+        if two of three messages are to such values, the shares are 1/2, 1/2 and 0.
         """
         messages = self._messages[part]
         has_later = [any(values.last > part for values, _ in message.ends) for message in messages]
@@ -194,7 +195,11 @@ class DualBound:
         self._rising_turns += 1
 
     def _pass_on(self, part: int, shares: Sequence[float]) -> None:
-        """Collect what the values of a class can pay, and pass the excess of each state on to later classes.
+        """Add the least costs of its values to the states of a class, and send the excess to values of later classes.
+
+        The excess of a state is its cost above the cheapest state. For example, states cost 3 and 1 s, and their
+        placements of the only value cost at least 0 and 4 s. Then the states cost 3 and 5 s in total, and the message
+        sends an excess of 0 and 2 s, in exchange for the 0 and 4 s that the value paid.
 
         Args:
             shares: [message], its share of the excess.

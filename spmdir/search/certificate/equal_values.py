@@ -127,7 +127,11 @@ class EqualValues:
         self.served: list[Numbers | None] = [None] * len(self.uses)
 
     def _serve(self, use: int) -> Numbers:
-        """Return [placement], the least cost of a group of uses, and of its messages, if it reshards from there."""
+        """Return [placement], the least seconds to reshard from there to what a group of uses needs, with messages.
+
+        Args:
+            use: the index of the group in `uses`.
+        """
         served = self.served[use]
         if served is None:
             end = self.uses[use]
@@ -157,10 +161,10 @@ class EqualValues:
         return branched, trees
 
     def _above(self, use: int) -> Numbers:
-        """Return [placement], the least cost of the tree of all other uses, if the tree contains this placement.
+        """Return [placement], the least cost of the tree of all uses except one, if it contains this placement.
 
-        So `use` may reshard from this placement. The path from the root to it is extended by one placement at a time,
-        at which trees for some of the other uses branch off.
+        So `use` may reshard from this placement. The path from the root to the placement is built one reshard at a
+        time. At each placement of the path, trees for some of the other uses branch off.
         """
         others = [other for other in range(len(self.uses)) if other != use]
         _, trees = self._trees(others)
@@ -168,12 +172,13 @@ class EqualValues:
         from_producer = _least(self._price_from_produced + self.producer.seconds[:, None])
         # [set of uses as bits][placement], the least cost of a path to the placement, if the uses in the set branch off
         # there or later. The cost contains the trees of the uses that branched off before.
-        above: list[Numbers] = [from_producer] * (all_bits + 1)
-        for bits in range(all_bits - 1, -1, -1):
-            supersets = [larger for larger in range(bits + 1, all_bits + 1) if larger & bits == bits]
-            branched = _least([above[larger] + trees[larger ^ bits] for larger in supersets])
-            above[bits] = _least(self.price + branched[:, None]) if bits else branched
-        return above[0]
+        path_costs: list[Numbers] = [from_producer] * (all_bits + 1)
+        for remaining in range(all_bits - 1, -1, -1):
+            # Before, a larger set remained: the uses in `larger` and not in `remaining` branch off here.
+            supersets = [larger for larger in range(remaining + 1, all_bits + 1) if larger & remaining == remaining]
+            branched = _least([path_costs[larger] + trees[larger ^ remaining] for larger in supersets])
+            path_costs[remaining] = _least(self.price + branched[:, None]) if remaining else branched
+        return path_costs[0]
 
     def least_at(self, use: int) -> Numbers:
         """Return [placement of a message], the least cost of all reshards and of the other messages.
