@@ -97,7 +97,7 @@ SCENARIOS = """
     test_determinism
     read_back/test_parallel_styles read_back/test_round_trip read_back/test_training_steps shardy/test_round_trip
     test_hypothesis_profile test_prompt test_public_names test_source_tree tools/test_limits tools/test_malformed_text
-    tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
+    tools/test_import_rank tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
 """
 """Tests of what several modules do together; every other test file has the name of the module or package it tests."""
 

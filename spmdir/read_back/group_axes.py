@@ -66,7 +66,8 @@ class GroupTable:
             known = ", ".join(sorted(self._axes)) or "none"
             raise ShardingError(
                 f"process group '{name}' is unknown; expected one of this process, or an entry of `groups` (now: "
-                f"{known}): pass groups={{'{name}': 'tp'}} with its mesh axes{did_you_mean(name, self._axes)}"
+                f"{known}): pass groups={{'{name}': 'tp'}}, or --group {name}=tp, "
+                f"with its mesh axes{did_you_mean(name, self._axes)}"
             )
         position = self.ranks.index(members[0]) if members[0] in self.ranks else 0
         for count in range(1, len(self.mesh.axis_names) + 1):

@@ -1,7 +1,7 @@
 """The command-line tools. Ctrl-C during the import of a tool prints one line, not a traceback.
 
 May import: core, pipelined, reshard, dialects, plugins, transforms, pipeline, passes, torch_interop, lowering,
-simulator, importer, plans, report, sweep, explanation, pictures, language_server, checking, shardy,
+simulator, importer, read_back, plans, report, sweep, explanation, pictures, language_server, checking, shardy,
 and the names of spmdir.
 Start with argument_parser.py, command.py, spmd.py and spmd_opt.py.
 """

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 _DESCRIPTION = (
-    "Translate an exported PyTorch program or Shardy's text to SPMD IR, or SPMD IR to Python or Shardy's text."
+    "Translate an exported PyTorch program, the exported program of one rank, or Shardy's text to SPMD IR, "
+    "or SPMD IR to Python or Shardy's text."
 )
 _EXAMPLES = """\
 examples:
   spmd-translate --import-pt2 model.pt2 --mesh dp=2,tp=4 --shardings plan.toml -o model.mlir
+  spmd-translate --import-rank rank0.pt2 --mesh dp=2,tp=4 --shardings plan.toml --group 3=tp --reference model.pt2
   spmd-opt model.mlir --propagate --insert-reshard --lower-reshard --localize -o rank.mlir
   spmd-translate --emit-fx rank.mlir --rank 3
   spmd-translate --export-sdy model.mlir -o model.sdy.mlir
@@ -55,12 +57,10 @@ def _main(argv: Sequence[str]) -> int:
     """Translate in the direction that the options name, and write the result."""
     parser = argument_parser()
     options = parser.parse(argv)
-    if options.import_pt2 is not None and options.mesh is None:
-        parser.error("--import-pt2 requires --mesh, as in --mesh dp=2,tp=4")
-    pipeline = pipeline_of(options)
-    source = options.import_pt2 or options.emit_fx or options.export_sdy or options.import_sdy
+    pipeline, status = pipeline_of(options), 0
+    source = options.import_pt2 or options.import_rank or options.emit_fx or options.export_sdy or options.import_sdy
     if options.import_pt2 is not None:
-        mesh = Mesh(options.mesh)
+        mesh = _required_mesh(parser, options, "--import-pt2")
         with pipeline.rules:
             text = import_pt2(
                 options.import_pt2,
@@ -71,6 +71,20 @@ def _main(argv: Sequence[str]) -> int:
                 check=options.check,
                 debuginfo=options.debuginfo,
             )
+    elif options.import_rank is not None:
+        mesh = _required_mesh(parser, options, "--import-rank")
+        with pipeline.rules:
+            text, is_equal = import_rank(
+                options.import_rank,
+                mesh,
+                options.shardings,
+                options.rank,
+                dict(options.group),
+                options.reference,
+                trust=options.trust,
+                debuginfo=options.debuginfo,
+            )
+        status = 0 if is_equal else 1
     elif options.emit_fx is not None:
         text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes, pipeline)
     elif options.export_sdy is not None:
@@ -78,7 +92,7 @@ def _main(argv: Sequence[str]) -> int:
     else:
         text = import_sdy(*read_text(options.import_sdy))
     write_text(options.output, text, source)
-    return 0
+    return status
 
 
 def argument_parser() -> ArgumentParser:
@@ -87,6 +101,8 @@ def argument_parser() -> ArgumentParser:
     direction = parser.add_mutually_exclusive_group(required=True)
     explained = "Import a program that torch.export.save wrote, and print its IR."
     direction.add_argument("--import-pt2", metavar="MODEL", help=explained)
+    explained = "Import the exported program of one rank, which calls collectives, and print the IR of all ranks."
+    direction.add_argument("--import-rank", metavar="RANK_MODEL", help=explained)
     explained = "Print the program of one rank as Python; - reads stdin."
     direction.add_argument("--emit-fx", metavar="IN", help=explained)
     explained = "Print a program as text of Shardy's dialect sdy; - reads stdin."
@@ -95,13 +111,18 @@ def argument_parser() -> ArgumentParser:
     direction.add_argument("--import-sdy", metavar="IN", help=explained)
     parser.add_output()
 
-    group = parser.add_argument_group("with --import-pt2")
-    explained = "Load MODEL even if loading it executes code from the file."
+    group = parser.add_argument_group("with --import-pt2 and --import-rank")
+    explained = "Load the program even if loading it executes code from the file."
     group.add_argument("--trust", action="store_true", help=explained)
     explained = "The mesh: names and sizes, as in dp=2,tp=4, or sizes, as in 2x4."
     group.add_argument("--mesh", type=parse_mesh_axes, metavar="AXES", help=explained)
-    explained = "Annotate the program with a plan file, or with a recipe such as fsdp*tp."
+    explained = (
+        "With --import-pt2, annotate the program with a plan file, or with a recipe such as fsdp*tp. "
+        "With --import-rank, read the shardings of the inputs from a plan file."
+    )
     group.add_argument("--shardings", metavar="PLAN", help=explained)
+
+    group = parser.add_argument_group("with --import-pt2")
     explained = "Replicate an op without a rule and warn, or reject it (default: warn)."
     group.add_argument("--missing-rule", choices=("warn", "error"), default="warn", help=explained)
     explained = "Run the program before and after the import on random inputs; the exit status is 1 if results differ."
@@ -115,13 +136,33 @@ def argument_parser() -> ArgumentParser:
         help="Print locations: the module paths and source lines that reports use (default: yes).",
     )
 
-    group = parser.add_argument_group("with --emit-fx")
-    explained = "Print the program of rank N (default: 0)."
+    group = parser.add_argument_group("with --import-rank")
+    explained = (
+        "The mesh axes of a process group, as in 3=tp or 4=dp,tp. Names such as mesh:tp need no option. Repeatable."
+    )
+    group.add_argument("--group", type=_parse_group, action="append", default=[], metavar="NAME=AXES", help=explained)
+    explained = (
+        "Compare with the program of one device in the archive MODEL, and print the result; the exit status is 1 "
+        "if they differ."
+    )
+    group.add_argument("--reference", metavar="MODEL", help=explained)
+
+    group = parser.add_argument_group("with --emit-fx and --import-rank")
+    explained = "Print or import the program of rank N (default: 0)."
     group.add_argument("--rank", type=_parse_rank, default=0, metavar="N", help=explained)
+
+    group = parser.add_argument_group("with --emit-fx")
     explained = "Use these numbers for symbolic sizes, as in s0=8,s1=5."
     group.add_argument("--sizes", type=parse_sizes, default={}, metavar="SIZES", help=explained)
     parser.add_pipeline()
     return parser
+
+
+def _required_mesh(parser: ArgumentParser, options: argparse.Namespace, direction: str) -> Mesh:
+    """Return the mesh of the options; end with an error if --mesh is missing."""
+    if options.mesh is None:
+        parser.error(f"{direction} requires --mesh, as in --mesh dp=2,tp=4")
+    return Mesh(options.mesh)
 
 
 def _parse_rank(text: str) -> int:
@@ -130,6 +171,15 @@ def _parse_rank(text: str) -> int:
         return integer(text)
     except ValueError:  # also of thousands of digits
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a rank; expected an integer from 0 on") from None
+
+
+def _parse_group(text: str) -> tuple[str, tuple[str, ...]]:
+    """Parse the name of a process group and its mesh axes, for argparse."""
+    name, equals, axes = text.partition("=")
+    names = tuple(axis.strip() for axis in axes.split(","))
+    if not (name and equals and all(names)):
+        raise argparse.ArgumentTypeError(f"{shown(text)} has no mesh axes; expected NAME=AXES, as in 3=tp or 4=dp,tp")
+    return name, names
 
 
 def import_pt2(
@@ -162,6 +212,50 @@ def import_pt2(
     for comparison in comparisons:
         print(comparison, file=sys.stderr)
     return ir.print_ir(module, debuginfo=debuginfo)
+
+
+def import_rank(
+    path: str,
+    mesh: Mesh,
+    plan: str | None,
+    rank: int,
+    groups: Mapping[str, tuple[str, ...]],
+    reference: str | None = None,
+    *,
+    trust: bool = False,
+    debuginfo: bool = True,
+) -> tuple[str, bool]:
+    """Import the exported program of one rank, and return the textual IR of all ranks.
+
+    Args:
+        path: the archive.
+        mesh: the mesh of all ranks.
+        plan: the plan file with the shardings of the inputs; None if all are replicated.
+        rank: the position of the rank in the mesh.
+        groups: name of a process group → its mesh axes.
+        reference: the archive of the program of one device; the comparison is printed to stderr.
+        trust: load the archives even if loading executes code from them.
+        debuginfo: print locations.
+
+    Returns:
+        The text, and whether the program equals the reference; true without a reference.
+
+    Raises:
+        SpmdirError: a file cannot be read, the plan is malformed, or an op is not legal on its operands.
+    """
+    from spmdir.dialects import ir
+    from spmdir.importer.pt2_archive import load_pt2
+    from spmdir.read_back.check_ranks import check_ranks
+    from spmdir.read_back.import_ranks import import_ranks
+
+    shardings = read_plan(*read_text(plan), mesh) if plan else None
+    module = import_ranks(load_pt2(path, trust), mesh, shardings, rank=rank, groups=groups)
+    is_equal = True
+    if reference is not None:
+        comparison = check_ranks(module, load_pt2(reference, trust))
+        is_equal = comparison.is_equal
+        print(comparison, file=sys.stderr)
+    return ir.print_ir(module, debuginfo=debuginfo), is_equal
 
 
 def _resolve_plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> ShardingPlan:

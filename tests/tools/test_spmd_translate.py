@@ -189,9 +189,15 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: one of the arguments --import-pt2 --emit-fx --export-sdy --import-sdy is required"),
+        ([], "error: one of the arguments --import-pt2 --import-rank --emit-fx --export-sdy --import-sdy is required"),
         (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
         (["--import-pt2", "MODEL"], "error: --import-pt2 requires --mesh"),
+        (["--import-rank", "MODEL"], "error: --import-rank requires --mesh"),
+        (
+            ["--import-rank", "MODEL", "--mesh", "dp=2", "--group", "3tp"],
+            "error: argument --group: '3tp' has no",
+        ),
+        (["--import-rank", "MODEL", "--mesh", "dp=2", "--rank", "2"], "error: rank is 2; expected 0 to 1"),
         (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected name=size, as in dp=2"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: cannot load '{__file__}': "),
