@@ -51,19 +51,20 @@ def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> f
         ops: the ops of a function, in order.
         copied: offload or reload → its bytes.
     """
-    buffer: dict[HostCopyOp, int] = {}
+    buffer_of: dict[HostCopyOp, int] = {}  # offload → the number of its buffer on the host
     buffers: list[Buffer] = []
-    tasks: list[Task] = []
+    tasks: list[Task] = []  # one for each op that copies or waits for a copy
     for op in ops:
         copy = op.start if isinstance(op, WaitOp) else op
         if not isinstance(copy, HostCopyOp):
             continue
-        offload, allocates = copy if copy.TO_HOST else _offload_of(copy), ()
-        if offload not in buffer:
-            buffer[offload] = len(buffers)
-            allocates = (buffer[offload],)
+        offload = copy if copy.TO_HOST else _offload_of(copy)
+        is_first = offload not in buffer_of
+        if is_first:
+            buffer_of[offload] = len(buffers)
             buffers.append(Buffer("", copied[offload], "activations"))
-        tasks.append(Task("", op.name, "", 0.0, allocates=allocates, reads=(buffer[offload],)))
+        buffer = (buffer_of[offload],)
+        tasks.append(Task("", op.name, "", 0.0, allocates=buffer if is_first else (), reads=buffer))
     return peak_bytes(Program(tuple(tasks), tuple(buffers)))
 
 
@@ -174,6 +175,9 @@ class _Tracer:
         The new value is copied into the buffer of the argument as soon as it is computed, and its own buffer is freed.
         Ops after the copy read the buffer of the argument. This requires that no op after the copy reads the old value.
 
+        For example, `%new = aten.add(%cache, %x)` is the update of %cache, and the buffers of %cache and %new are 0 and
+        2. A step that reads 2 and 0, the copy, follows the steps of the add. Later reads of 2 become reads of 0.
+
         Args:
             memory_steps: as in `LiveMemory`; changed in place.
             outputs: the buffers of the results; changed in place.
@@ -185,61 +189,64 @@ class _Tracer:
             for step in steps
             for buffer in step.reads
         }
-        copies: dict[int, int] = {}
+        old_of: dict[int, int] = {}  # buffer of a new value → buffer of the argument that it is copied into
         overwritten: dict[Operation, tuple[int, ...]] = {}
         for index, argument in updated_arguments(self.function).items():
             value = ir.terminator(self.function).operands[index]
-            new, op = outputs[index], value.owner
-            old = self.buffer[argument] if argument is not None else new
+            op = value.owner
+            if argument is None or not isinstance(op, Operation) or op not in positions:
+                continue
+            new, old = outputs[index], self.buffer[argument]
             has_own_buffer = self.values[new] is value and self.buffers[new].bytes == self.buffers[old].bytes
-            is_returned = outputs.count(new) > 1 or old in outputs
-            if not isinstance(op, Operation) or op not in positions or not has_own_buffer or is_returned:
+            is_returned_elsewhere = outputs.count(new) > 1 or old in outputs
+            is_old_value_read_later = last_read.get(old, -1) > positions[op]
+            if not has_own_buffer or is_returned_elsewhere or is_old_value_read_later:
                 continue
-            if last_read.get(old, -1) > positions[op]:
-                continue
-            copies[new] = old
-            memory_steps[op] = (*memory_steps[op], MemoryStep((), (new, old)))
+            old_of[new] = old
+            memory_steps[op] = (*memory_steps[op], MemoryStep((), (new, old)))  # the copy
             overwritten[op] = (*overwritten.get(op, ()), old)
-        outputs[:] = [copies.get(buffer, buffer) for buffer in outputs]
-        new_of = {old: new for new, old in copies.items()}
-        holder: dict[int, int] = {}  # buffer of a new value that has been copied → buffer of its argument
+        outputs[:] = [old_of.get(buffer, buffer) for buffer in outputs]
+        new_of = {old: new for new, old in old_of.items()}
+        copied: dict[int, int] = {}  # `old_of` of the copies before the current op
         for op, steps in memory_steps.items():
-            if any(buffer in holder for step in steps for buffer in step.reads):
+            if any(buffer in copied for step in steps for buffer in step.reads):
                 memory_steps[op] = tuple(
-                    MemoryStep(step.allocates, tuple([holder.get(buffer, buffer) for buffer in step.reads]))
+                    MemoryStep(step.allocates, tuple([copied.get(buffer, buffer) for buffer in step.reads]))
                     for step in steps
                 )
-            holder.update({new_of[old]: old for old in overwritten.get(op, ())})
+            copied.update({new_of[old]: old for old in overwritten.get(op, ())})
         return overwritten
 
     def _memory_steps(self, op: ValueOp) -> list[MemoryStep]:
-        """Return the memory steps of an op, and assign buffers to its results.
+        """Return the memory steps of an op, in order, and assign buffers to its results.
 
-        A wait first reads the buffers that the transfer in flight uses.
+        A torch op and a host copy have one step. A collective has one for each buffer that it allocates: its start
+        those up to the receive buffer, its wait the rest. `in_progress` connects them. A wait first reads the buffers
+        that the transfer in flight uses, which keeps them alive until then.
         """
         if isinstance(op, AtenOp):
             return [self._torch_op(op)]
         if isinstance(op, ExpertExchangeOp) and op.IS_START:
-            progress = _CollectiveProgress(self._allocations(op), [self.buffer[op.operands[0]]], [])
+            progress = _CollectiveProgress(self._allocations(op), [self.buffer[op.operands[0]]], allocated=[])
             self.in_progress[op] = progress
             return self._allocate_next(progress, op)
         if isinstance(op, (Collective, RotationOp)):
             operands = [self.buffer[value] for value in op.operands]
-            progress = _CollectiveProgress(self._allocations(op), operands, [])
+            progress = _CollectiveProgress(self._allocations(op), operands, allocated=[])
             self.in_progress[op] = progress
             # A collective has one operand and result for each tensor (`pairs`), and then one for each edge state.
             old_states, new_state_values = operands[len(op.pairs) :], op.results[len(op.pairs) :]
             new_states = tuple(map(self._add_buffer, new_state_values))
-            steps = [MemoryStep(new_states, tuple(old_states))] if new_states else []
+            steps = [MemoryStep(allocates=new_states, reads=tuple(old_states))] if new_states else []
             if isinstance(op, Collective) and not progress.allocations.buffers:
-                steps.append(MemoryStep((), tuple(operands)))  # its result is a view
+                steps.append(MemoryStep((), reads=tuple(operands)))  # its result is a view
             return [*steps, *self._allocate_next(progress, op)]
         if isinstance(op, HostCopyOp) or (isinstance(op, WaitOp) and isinstance(op.start, HostCopyOp)):
             return [self._copy(op)]
         if isinstance(op, WaitOp):
             progress = self.in_progress[op.start]
             sent, received = progress.buffers_of(progress.allocations.sent), progress.allocated[-1:]
-            return [MemoryStep((), (*sent, *received)), *self._allocate_next(progress, op)]
+            return [MemoryStep((), reads=(*sent, *received)), *self._allocate_next(progress, op)]
         return [self._torch_op(op)]
 
     def _copy(self, op: HostCopyOp | WaitOp) -> MemoryStep:
@@ -295,7 +302,7 @@ class _Tracer:
         return () if rule is None else view_strides(rule, strides or contiguous(call.operands[0].shape))
 
     def _allocations(self, op: Collective | RotationOp | ExpertExchangeOp) -> Allocations:
-        """Return the allocations of a collective, computed once for equal collectives with equal strides of operands.
+        """Return the allocations of a collective; memoised for equal collectives whose operands have equal strides.
 
         A rotation or an exchange of rows allocates its receive buffer only.
         """
@@ -303,11 +310,13 @@ class _Tracer:
             return allocate_alone([(ARRIVES, self._bytes(op.results[0]))])
         key = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
         if key not in self._known_allocations:
-            self._known_allocations[key] = self._allocated(op)
+            self._known_allocations[key] = self._compute_allocations(op)
         return self._known_allocations[key]
 
-    def _allocated(self, op: Collective) -> Allocations:
-        """Return the allocations of a collective of one or several tensors."""
+    def _compute_allocations(self, op: Collective) -> Allocations:
+        """Return the allocations of a collective of one tensor, or of a bucket of several tensors."""
+        # For each tensor: the (name, bytes) of its buffers, the bytes of its operand and of its result, and whether the
+        # operand must stay alive during the transfer.
         sizes: list[list[Sized]] = []
         sources: list[float] = []
         targets: list[float] = []
@@ -326,10 +335,11 @@ class _Tracer:
     def _allocate_next(
         self, progress: _CollectiveProgress, op: Collective | RotationOp | ExpertExchangeOp | WaitOp
     ) -> list[MemoryStep]:
-        """Return the next memory steps of a collective and assign buffers to its results.
+        """Return the next memory steps of a collective, one for each buffer, and assign buffers to its results.
 
-        A start allocates the buffers up to the arrival of the message. A wait, or a collective without a separate wait,
-        allocates the remaining ones.
+        A start allocates the buffers up to the receive buffer. A wait, or a collective without a separate wait,
+        allocates the remaining ones. For example, of the buffers (packed, received, result), a start allocates the
+        first two. Its wait allocates the third, which is the buffer of its result.
         """
         memory_steps, allocations = [], progress.allocations
         is_start = not isinstance(op, WaitOp) and op.IS_START

@@ -79,7 +79,9 @@ class ReplacedOp:
 
 
 def places_in(form: Expansion, operands: int) -> Places:
-    """Return the places of the operands and results of an op that `form` replaces.
+    """Return where `form` uses the operands, and computes the results, of the op that it replaces.
+
+    A place is (number of an op of the form, index of its operand or result). An operand has the place of its first use.
 
     Args:
         operands: the number of operands of the op.
@@ -93,7 +95,11 @@ def places_in(form: Expansion, operands: int) -> Places:
 
 
 def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results: Sequence[SSAValue | None]) -> Places:
-    """Return the places in `ops` of the operands and results of the op that `ops` replace."""
+    """Return where `ops` use the `operands`, and compute the `results`, of the op that they replace.
+
+    A place is (number of an op, index of its operand or result). For example, with the ops `%2 = sub(%0, %1)` and
+    `%3 = mul(%2, %1)`, the operands %0 and %1 have the places (0, 0) and (0, 1), and the result %3 has (1, 0).
+    """
     operand_places: dict[SSAValue, Place] = {}
     result_places: dict[SSAValue, Place] = {}
     for number, op in reversed([*enumerate(ops)]):  # so the first op that uses a value overwrites later ones
@@ -107,7 +113,7 @@ def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results
 
 
 def replaced_op_attribute(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
-    """Return the attribute that describes `op` as a replaced op.
+    """Return the attribute that describes `op`, from which it can be restored once other ops replace it.
 
     Args:
         call: the op on global tensors.

@@ -34,9 +34,9 @@ def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
     if not located:
         return {**argument_paths, **_paths_by_layer(function, ops, argument_paths)}
     path_of: dict[Operation | SSAValue, str] = {**argument_paths}
-    # parameter, or value computed from parameters by ops without a location → the path of its module
+    # Parameter, or value computed from parameters by ops without a location → the path of its module
     path_of_value = {value: path for value, path in argument_paths.items() if path}
-    for op in ops:
+    for op in ops:  # paths from locations, parameters and operands of reshards
         operand_path = next((path_of_value[value] for value in op.operands if value in path_of_value), None)
         is_reshard = isinstance(op, FORMS)
         if operand_path is not None and (is_reshard or op not in located):
@@ -44,7 +44,7 @@ def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
         producers = [value.owner for value in op.operands if is_reshard and isinstance(value.owner, Operation)]
         producer_paths = [path_of[producer] for producer in producers if path_of[producer]]
         path_of[op] = located.get(op) or operand_path or (producer_paths[0] if producer_paths else "")
-    for op in reversed(ops):
+    for op in reversed(ops):  # paths of the remaining ops, from their users
         if path_of[op]:
             continue
         users = [use.operation for value in op.results for use in value.uses]

@@ -156,7 +156,8 @@ def _is_routed(value: SSAValue) -> bool:
 def _route(value: SSAValue) -> Routes:
     """Return the routes of a value with a routed placement: those of all routed values that it depends on.
 
-    The result is empty if these lead to function arguments only.
+    The walk goes from a value to its operands, and ends at `experts.route` ops. The result is empty if it only reaches
+    function arguments.
     """
     pending, seen, routes = [value], {value}, set[SSAValue]()
     while pending:
@@ -166,7 +167,7 @@ def _route(value: SSAValue) -> Routes:
         if op.name == ROUTE:
             routes.add(op.results[0])
             continue
-        operands = op.operands[1:2] if op.name == SORT else op.operands
+        operands = op.operands[1:2] if op.name == SORT else op.operands  # a sort gets its order from operand 1
         new_operands = [operand for operand in operands if _is_routed(operand) and operand not in seen]
         seen.update(new_operands)
         pending += new_operands
@@ -176,7 +177,9 @@ def _route(value: SSAValue) -> Routes:
 def dispatched_dim(value: SSAValue) -> int | None:
     """Return the dimension of a local value along which a rank has the rows of its own experts; None if there is none.
 
-    Values inside the local form of `experts.regroup` have no sharding. They have the rows of its result or operand.
+    Its size depends on the router. For example, it is 0 for the result of `experts.regroup`, of shape [rows, features].
+    Values inside the local form of `experts.regroup` have no sharding. A received one has the rows of the result of the
+    form, and one ordered by source those of its operand.
     """
     owner = value.owner
     exchange = owner.start if isinstance(owner, WaitOp) else owner

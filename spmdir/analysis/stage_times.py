@@ -43,13 +43,15 @@ def local_bytes(value: SSAValue, mesh: Mesh) -> int:
 def stage_times(flow: StepFlow, mesh: Mesh, rules: RuleSet, topology: Topology) -> StageTimes:
     """Return the times of the stages of a step: of ops without fusion, and of collectives without overlap.
 
-    The functions of a step that is localized have the times of equal stages.
+    A backward that is one function counts half for the gradients of inputs and half for those of weights. The stages
+    of a localized step count as equal.
     """
     count = len(flow.step.stages)
     if any(is_local(function) for function in flow.functions.values()):
         return equal_stages(count, 1, 1, 1)
 
     def seconds(function: FuncOp | None) -> float:
+        """Return the time of the function of one stage; 0 if the stage has none."""
         if function is None:
             return 0.0
         messages, total = SentMessages(mesh, topology), 0.0
@@ -58,21 +60,22 @@ def stage_times(flow: StepFlow, mesh: Mesh, rules: RuleSet, topology: Topology) 
             total += message.terms.seconds if message is not None else seconds_alone(op, mesh, rules, topology)
         return total
 
-    of_kind = {
+    # kind → [stage], the time of its forward (F), input gradients (I), weight gradients (W) or whole backward (B)
+    seconds_of = {
         kind: [seconds(flow.functions.get(Action(stage, kind, 0))) for stage in range(count)]  # type: ignore[arg-type]
         for kind in ("F", "I", "W", "B")
     }
-    input_gradient = [whole / 2 + own for whole, own in zip(of_kind["B"], of_kind["I"], strict=True)]
-    weight_gradient = [whole / 2 + own for whole, own in zip(of_kind["B"], of_kind["W"], strict=True)]
+    input_gradient = [whole / 2 + split for whole, split in zip(seconds_of["B"], seconds_of["I"], strict=True)]
+    weight_gradient = [whole / 2 + split for whole, split in zip(seconds_of["B"], seconds_of["W"], strict=True)]
     saved = tuple(sum(_saved_bytes(flow, mesh, stage).values()) for stage in range(count))
-    return StageTimes(of_kind["F"], input_gradient, weight_gradient, _message_seconds(flow, mesh, topology), saved)
+    return StageTimes(seconds_of["F"], input_gradient, weight_gradient, _message_seconds(flow, mesh, topology), saved)
 
 
 def _saved_bytes(flow: StepFlow, mesh: Mesh, stage: int) -> dict[str, int]:
-    """Return name → bytes of the values of forwards that the backward of a stage uses."""
+    """Return name → bytes, on the largest rank, of the results of forwards that the backward of a stage uses."""
     saved: dict[str, int] = {}
-    for part, operands in flow.operands.items():
-        if part.stage == stage and part.kind in "BIW":
+    for action, operands in flow.operands.items():
+        if action.stage == stage and action.kind in "BIW":
             for name, producer in operands.items():
                 if producer.kind == "F":
                     saved[name] = local_bytes(_result(flow, producer, name), mesh)

@@ -102,10 +102,13 @@ def split_weights(
     return weights
 
 
-def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[Strategy]]) -> bool:
-    """Return whether sub-axes of one axis that shard a factor together always shard it evenly.
+def sub_axes_shard_evenly(
+    problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[Strategy]]
+) -> bool:
+    """Return whether sub-axes of one axis that shard a factor together always divide its size.
 
-    They are written as the whole axis, which would cut uneven shards differently.
+    Together, they are written as the whole axis, which cuts uneven shards differently. For example, 5 rows over two
+    sub-axes of 2 ranks become 2, 1, 1 and 1 rows, but 2, 2, 1 and 0 over their axis of 4 ranks.
 
     Args:
         rules: for each node, the rule of its op.

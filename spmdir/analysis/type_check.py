@@ -238,7 +238,11 @@ def _operand_name(rule: OpRule, index: int) -> str:
 def _check_order(
     rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None], mesh: Mesh
 ) -> None:
-    """Raise ShardingError unless the axes of each factor nest in the same order in all operands and results."""
+    """Raise ShardingError unless the axes of each factor nest in the same order in all operands and results.
+
+    For example, if `a` and then `b` shard the rows of a matrix product in its operand, `b` and then `a` must not shard
+    the rows of its result: rank by rank, these are different rows.
+    """
     order_of_factor: dict[int, tuple[str, ...]] = {}
     tensors = zip((*operands, *results), (*rule.operand_dims, *rule.result_dims), strict=True)
     for sharding, dims in tensors:
@@ -252,13 +256,13 @@ def _check_order(
             factors = [_factor_of(choice[axis], dims[dim]) for axis in axes]
             if len(set(factors)) > 1:
                 _check_majors(rule, axes, dims[dim], factors)
-            nesting_factors = [
-                None if factor is None else _nesting_factor(choice[axis], factor)
-                for axis, factor in zip(axes, factors, strict=True)
-            ]
-            for factor in dict.fromkeys(nesting_factors):
-                nesting = tuple(axis for axis, own in zip(axes, nesting_factors, strict=True) if own == factor)
-                if factor is not None and not _agree(order_of_factor.setdefault(factor, nesting), nesting):
+            axes_of_factor: dict[int, list[str]] = {}  # in nesting order
+            for axis, factor in zip(axes, factors, strict=True):
+                if factor is not None:
+                    axes_of_factor.setdefault(_nesting_factor(choice[axis], factor), []).append(axis)
+            for factor, axes_here in axes_of_factor.items():
+                nesting = tuple(axes_here)
+                if not _agree(order_of_factor.setdefault(factor, nesting), nesting):
                     raise ShardingError(
                         f"the axes of factor '{rule.factors[factor].name}' nest as {list(order_of_factor[factor])} in "
                         f"one tensor and as {list(nesting)} in another; use the same order in both"

@@ -19,7 +19,7 @@ from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.analysis.propagation.build_problem import Maker
 from spmdir.analysis.propagation.op_strategies import rules_of
 from spmdir.analysis.scheduling.rank_program import rank_program
-from spmdir.analysis.sub_axes import fits
+from spmdir.analysis.sub_axes import sub_axes_shard_evenly
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
@@ -171,7 +171,7 @@ class MeshSearch:
 
     def is_legal(self, solution: Solution) -> bool:
         """Return whether sub-axes of one axis shard each factor evenly; True if `is_even` does not require it."""
-        return not self._is_even or fits(self.problem, self.rules, solution.strategies)
+        return not self._is_even or sub_axes_shard_evenly(self.problem, self.rules, solution.strategies)
 
     @cached_property
     def contradicted(self) -> tuple[int, ...]:

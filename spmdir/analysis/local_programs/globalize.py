@@ -105,12 +105,12 @@ class _Globalizer:
         self.attributes = [{name: a for name, a in arguments.items() if name != "spmd.of"} for arguments in attributes]
 
     def function(self) -> FuncOp:
-        """Return the global function."""
-        for argument, new in self.values.items():
-            keep_name(new, full_name(argument) or "")
-        for form, ops in units_of(self.local.body.block):
+        """Return the global function: the ops that are not in local forms, and one op for each local form."""
+        for argument, global_argument in self.values.items():
+            keep_name(global_argument, full_name(argument) or "")
+        for replaced, ops in units_of(self.local.body.block):
             with errors_at(ops[0]):
-                self.block.add_op(self.op(ops[0]) if form is None else self.global_op(form, ops))
+                self.block.add_op(self.op(ops[0]) if replaced is None else self.global_op(replaced, ops))
         end = ir.terminator(self.local)
         returned = ReturnOp(*(self.value(value) for value in end.operands))
         returned.location = end.location
@@ -142,36 +142,40 @@ class _Globalizer:
         self.map_values(op.results, new.results)
         return new
 
-    def global_op(self, form: ReplacedOp, ops: Sequence[Operation]) -> Operation:
+    def global_op(self, replaced: ReplacedOp, ops: Sequence[Operation]) -> Operation:
         """Return the op that a local form replaces, and record its results.
 
+        Args:
+            replaced: the description of this op on the first op of the form.
+            ops: the ops of the form.
+
         Raises:
-            ShardingError: `form` contradicts the ops, or names an op that has no local forms.
+            ShardingError: `replaced` contradicts the ops, or names an op that has no local forms.
         """
-        kind = self.ctx.get_optional_op(form.op)
+        kind = self.ctx.get_optional_op(replaced.op)
         traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
         is_gather = traits == ("shard", "replicated")
         if kind is None or not (issubclass(kind, AtenOp) or is_gather):
             raise ShardingError(
-                f"{LOCAL_FORM} names '{form.op}', an op without local forms; "
+                f"{LOCAL_FORM} names '{replaced.op}', an op without local forms; "
                 f"expected an op of torch: leave {LOCAL_FORM} as localize wrote it"
             )
         operands = []
-        for index, place in enumerate(form.places.operands):
+        for index, place in enumerate(replaced.places.operands):
             value = value_at(ops, place, "operands")
             if value is None:
-                operands.append(self.add_unread_argument(form.operands[index], form.operand_shardings[index]))
+                operands.append(self.add_unread_argument(replaced.operands[index], replaced.operand_shardings[index]))
             else:
                 operands.append(self.value(value))
-        properties = {**form.properties, "sharding": shardings_attr(form.result_shardings)}
+        properties = {**replaced.properties, "sharding": shardings_attr(replaced.result_shardings)}
         new = kind.create(
             operands=operands,
-            result_types=form.results,
+            result_types=replaced.results,
             properties=properties,
-            attributes=form.attributes,
+            attributes=replaced.attributes,
             location=ops[0].location,
         )
-        for index, place in enumerate(form.places.results):
+        for index, place in enumerate(replaced.places.results):
             value = value_at(ops, place, "results")
             if value is not None:
                 self.map_values([value], [new.results[index]])

@@ -136,7 +136,12 @@ class _ProblemBuilder:
         self._add(index, Annotation(_meta(value), annotation.data if annotation else None, "output"), (value,), ())
 
     def problem(self, topology: Topology) -> Problem:
-        """Return the problem of all added nodes, with the work of each."""
+        """Return the problem of all added nodes, with the work of each.
+
+        No reshard may move a partial sum before a cast with `spmd.cast_first`, nor a version of a cache: these values
+        are ties. If axes are `apart`, values with symbolic sizes are unsent, and values computed from the batch
+        unsliced.
+        """
         work_of_node = works(self.steps, self.metas, topology.costs is not None)
         nodes = tuple(map(self._node, self.sources, self.steps, work_of_node))
         strategies_of_op: dict[AtenOp, OpStrategies] = {}

@@ -39,8 +39,9 @@ class KeptValues:
             self._add(argument, _kept_argument(argument, mesh))
         if self.shardings:
             annotated = user_shardings(function)
+            entries = [entry for sharding in annotated for entry in sharding.entries]
             self._unsplittable_axes = frozenset(
-                mesh.root_axis(axis) for s in annotated for axis, p in s.entries if not p.splits
+                mesh.root_axis(axis) for axis, placement in entries if not placement.splits
             )
             with contextlib.suppress(ShardingError):  # propagate reports annotations that contradict each other
                 self._mesh = annotated_splits(annotated, mesh)

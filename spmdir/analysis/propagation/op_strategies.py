@@ -119,7 +119,8 @@ class OpStrategies:
         # Some ranks would be idle if one of these factors were sharded.
         too_small = {number for number, factor in enumerate(rule.factors) if factor.size < count * sharded.of(number)}
         fitting = [strategy for strategy in fitting if too_small.isdisjoint(strategy.factors)] or fitting
-        if self.rows and (axis_part(axis) or (axis,))[0] in self.apart:
+        root_axis = (axis_part(axis) or (axis,))[0]
+        if self.rows and root_axis in self.apart:
             fitting = [strategy for strategy in fitting if self._shards_rows(strategy)] or fitting
         if axis in self.parts:
             fitting = [
@@ -153,13 +154,14 @@ class OpStrategies:
     def _shards_on_other_axes(self, rule: OpRule, axis: str) -> ShardCounts:
         """Return the number of shards of each factor along axes other than `axis`, according to the annotations.
 
-        The strategy on an axis may depend on those of other axes. So axes are decided in any order that is possible.
+        A factor may only be sharded after its major factors, and the order of the axes in the annotations may differ.
+        So each round decides the first axis that has a fitting strategy, given those of the decided axes.
         """
         decided: list[tuple[Strategy, int]] = []  # the strategy and the size of each decided axis
         annotated_axes = [a for annotation in self._annotations if annotation for a, _ in annotation.entries]
         undecided_axes = [other_axis for other_axis in dict.fromkeys(annotated_axes) if other_axis != axis]
         sizes = dict(self.sizes)
-        for _ in range(len(undecided_axes)):
+        for _round in range(len(undecided_axes)):
             for other_axis in undecided_axes:
                 count, placements = sizes[other_axis], self.plugin_placements.on(other_axis)
                 strategies = self._fitting(rule.strategies(count, shard_counts(decided), placements), other_axis)
@@ -191,7 +193,10 @@ class OpStrategies:
         return self._sized_strategies[key]
 
     def _sized(self, strategy: Strategy, count: int) -> Strategy:
-        """Return the result of `_with_sizes`, computed anew."""
+        """Return `strategy` on `count` ranks with its inner bytes, sent tensors and partition; unchanged if replicated.
+
+        `inner_bytes` are those of reductions inside the op if it is expanded, and otherwise those of halos.
+        """
         if not strategy.factors or self.rule is None:
             return Strategy(strategy.operands, strategy.results)
         factor = strategy.factors[0]
@@ -205,19 +210,22 @@ class OpStrategies:
         )
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
-        """Return whether a strategy may change the order of additions.
+        """Return whether a strategy may change the order in which a sum adds its terms, and so its rounding.
 
-        It may if it splits a sum, or passes a split sum on. A lookup is an exception: only one rank has the addend.
-        Kernels add the columns of a matrix in blocks, so the order also depends on the number of columns. For example,
-        `sum(x, 0)` with sharded columns may, and `sum(x, 1)` with sharded rows does not.
+        - Ranks add parts of the sum: `sum(x, 1)` with sharded columns, whose result is partial. A lookup is an
+          exception: all ranks but one add zeros.
+        - A kernel adds in blocks that depend on the number of columns: `sum(x, 0)` with sharded columns. For the same
+          reason, a matrix product may change it unless only its batch is sharded.
+
+        `sum(x, 1)` with sharded rows keeps the order.
         """
         rule = self.rule
-        adds = any(p.op in _ADDITIVE for p in strategy.results)
+        has_partial_result = any(placement.op in _ADDITIVE for placement in strategy.results)
         if rule is None or not strategy.factors:
-            return adds
+            return has_partial_result
         if strategy.rewrite == "local":  # a form from a strategy in text may add; all others are lookups
-            return rule.has_ring(strategy) or (adds and strategy.text is not None)
-        if strategy.rewrite == "expand" or adds:
+            return rule.has_ring(strategy) or (has_partial_result and strategy.text is not None)
+        if strategy.rewrite == "expand" or has_partial_result:
             return True
         sharded_factor = strategy.factors[0]
         summed_factors = {
@@ -231,25 +239,27 @@ class OpStrategies:
             if sharded_factor in factors:
                 outer_factors = factors[: factors.index(sharded_factor)]
                 if not summed_factors.isdisjoint(outer_factors):
-                    return True  # the sum is over columns, and the strategy shards these
+                    return True  # each column is summed, and the strategy shards the columns
         return False
 
     def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the pair (bytes, other factors) of the halos of windows along `factor`, in a tuple; () without halos.
+        """Return ((bytes, other factors),) for the halos that ranks exchange if `factor` is sharded; () without halos.
 
-        Other factors are those that shard the halos. Halos are priced as an all-reduce, which sends about as much.
+        Axes that shard other factors of the op also divide its halos. The result has the form of `_inner_reductions`:
+        halos are priced as an all-reduce, which sends about as much.
         """
         assert self.rule is not None
         size = self.rule.layout.halo_bytes.get(factor, 0)
         if not size:
             return ()
-        factors = {number for dims in self.rule.operand_dims for dim in dims for number in dim}
-        return ((size, tuple(sorted(factors - {factor}))),)
+        factors_of_operands = {number for dims in self.rule.operand_dims for dim in dims for number in dim}
+        return ((size, tuple(sorted(factors_of_operands - {factor}))),)
 
     def _inner_reductions(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return (bytes, factors) for each value that is reduced inside the op if `factor` is sharded.
+        """Return (bytes, factors) for each value that ranks reduce inside the op if `factor` is sharded.
 
-        Factors are those of the dimensions of the value, which other axes may shard.
+        For example, a softmax over sharded columns reduces the maximum and the sum of each row. `factors` are those of
+        the dimensions of the value: axes that shard them divide its bytes.
         """
         assert self.rule is not None
         reductions = self.rule.internal_reductions(factor)

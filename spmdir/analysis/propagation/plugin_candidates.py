@@ -104,7 +104,9 @@ def _find_candidates(
     queue: dict[int, None] = {}  # the nodes with a value that has a new candidate
     for node, placements in zip(problem.nodes, annotated, strict=True):
         exact = [placement for placement in plugins(placements) if not placement.error]
-        for value in (*node.operands, *node.results) if exact else ():
+        if not exact:
+            continue
+        for value in (*node.operands, *node.results):
             candidates[value] |= dict.fromkeys(exact)
             queue |= nodes_of_value[value]
     for node, rule in zip(problem.nodes, rules, strict=True):

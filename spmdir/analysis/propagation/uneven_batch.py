@@ -32,7 +32,11 @@ class Batch:
     def of(cls, function: FuncOp, axes: tuple[str, ...]) -> Batch:
         """Return the batch of a function: the inputs of the call that have a placement along one of `axes`.
 
-        The batch is empty if `axes` is empty.
+        The batch also has the values computed from these inputs, and the symbols in their first sizes. For example, an
+        input of shape [2*s0, 8] that `dp` shards, with `dp` in `axes`, gives the symbol s0.
+
+        Args:
+            axes: the mesh axes whose ranks have batches of different sizes; the batch is empty without any.
         """
         if not axes:
             return cls()
@@ -44,7 +48,7 @@ class Batch:
                 continue
             if any(axis in axes for axis, _ in sharding.entries):
                 values.add(argument)
-                for size in sizes_of(argument.type)[:1]:
+                for size in sizes_of(argument.type)[:1]:  # a scalar has no first size
                     sizes.update(_symbols(size))
         for op in function.body.block.ops:
             if not values.isdisjoint(op.operands):
