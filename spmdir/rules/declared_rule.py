@@ -65,17 +65,23 @@ class DeclaredRule(OpRule):
                 yield self._strategy(placements)
 
     def _strategy(self, placements: tuple[Placement, ...]) -> Strategy:
-        """Return the strategy with these placements of the operands, then of the results."""
-        operand_count, sharded_by = len(self.call.operands), {}
+        """Return the strategy with these placements of the operands, then of the results.
+
+        It shards the factor of each dimension that a placement shards. For example, (S(0), R) of operands [d0, d1] and
+        [d2] shards d0.
+        """
+        operand_count = len(self.call.operands)
+        placement_of_factor: dict[int, Placement] = {}
         for placement, dims in zip(placements, (*self.operand_dims, *self.result_dims), strict=True):
             if isinstance(placement, ShardPlacement) and dims is not None:
-                sharded_by[dims[placement.dim][0]] = with_dim(placement, 0)
-        has_only_s = all(placement == Shard(0) for placement in sharded_by.values())
-        factor_placements = () if has_only_s else tuple(sharded_by.values())
+                (factor,) = dims[placement.dim]
+                placement_of_factor[factor] = with_dim(placement, 0)
+        has_only_s = all(placement == Shard(0) for placement in placement_of_factor.values())
+        factor_placements = () if has_only_s else tuple(placement_of_factor.values())
         return Strategy(
             placements[:operand_count],
             placements[operand_count:],
-            tuple(sharded_by),
+            tuple(placement_of_factor),
             factor_placements=factor_placements,
         )
 

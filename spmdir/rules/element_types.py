@@ -224,7 +224,12 @@ def _either(types: Sequence[Any]) -> str:
 
 
 def parse(line: str) -> TypeSignature:
-    """Parse a line of the table: `OP {GUARD} [CONSTRAINT; …] -> RESULT, …`."""
+    """Parse a line of the table: `OP {GUARD} [CONSTRAINT; …] -> RESULT, …`.
+
+    For example, `aten.softmax {dtype = none} [self: float; same self out] -> self` has an argument and its value as the
+    guard, the types that are allowed for operand self, two operands of equal types, and the operand with the type of
+    the result. `?` is a result that is not checked.
+    """
     head, _, results = line.partition(" -> ")
     head, _, constraints = head.removesuffix("]").partition(" [")
     op, _, guard = head.removesuffix("}").partition(" {")
@@ -263,7 +268,11 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _parse_source(text: str) -> TypeSource:
-    """Parse the origin of one result type, such as `f32`, `self` or `dtype or sum(self)`; the inverse of `str`."""
+    """Parse the origin of one result type; the inverse of `str`.
+
+    `f32` is a fixed type. `self` is the type of operand self, and `(self, other)` the promoted type of two operands.
+    `dtype or sum(self)` is the argument dtype if the call has it, else the map `sum` of the type of self.
+    """
     argument, is_given, source = text.rpartition(" or ")
     override = argument if is_given else None
     if source in DTYPES:

@@ -115,6 +115,8 @@ def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> N
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
     """Return the factors of `layout` with the properties from active clauses; later clauses override earlier ones.
 
+    For example, `sum k` gives factor k the kind "sum", and `local n` gives n the rewrite "local".
+
     The layout then excludes shardings that no clause can allow: of dimensions without a meaning on a rank, of windows
     that cannot slide over shards, and of dimensions that an argument separates and no clause names.
     """

@@ -73,10 +73,11 @@ def find_sent_tensors(
 def _shrinking_factors(
     rule: RuleInstance, strategy: Strategy, operands: tuple[TensorMeta, ...], sent: TensorMeta, is_exchange: bool
 ) -> tuple[int, ...]:
-    """Return the factors by which other axes could shard the tensor `sent`.
+    """Return the factors by which other axes could shard the tensor `sent`, and so send fewer bytes.
 
     They are those of the first operand with the shape of `sent`, apart from the sharded dimension; () if there is none.
-    In a ring, the factors that `strategy` shards are not among them. Exchanged rows may be sharded by other axes too.
+    For example, the ring of an attention over `s` sends k, whose dimensions are b, h, s and e. Axes that shard b, h or
+    e shrink it. Exchanged rows may also be sharded by other axes along the dimension that `strategy` shards.
 
     Args:
         operands: the local types of the operands.
@@ -195,7 +196,8 @@ class OpRule(RuleInstance):
     ) -> tuple[Strategy | Dropped, ...]:
         """Return the `strategies`, and the omitted ones with their reasons.
 
-        S of each factor, and all uses of the plug-in placements, are considered.
+        Strategies with S of each factor, and with each plug-in placement of `placements`, are considered. The omission
+        of a placement is not listed if another strategy has the same placement of the same factor.
         """
         plugins = plugins_among(placements)
         candidates = [
@@ -248,10 +250,11 @@ class OpRule(RuleInstance):
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
         """Yield the strategies for an axis of `count` ranks, and each omitted strategy as `Dropped` with its reason.
 
-        If another axis shards a minor factor of a dimension while its major factors still have several elements on a
-        rank, only the strategies that shard these major factors down to one element are yielded, and no `Dropped`.
-
         With `plugins`, the strategies without plug-ins come first, then those that the plug-ins add.
+
+        In a dimension `(h g)`, g may be sharded if each shard of h has one element. If another axis already shards g,
+        but h is unfinished, only the strategies that finish h are yielded, and no `Dropped`. For example, if 4 shards
+        of h have 2 elements each, these are the strategies that shard h over 2 ranks.
 
         Args:
             sharded: how often other axes shard each factor.
@@ -299,7 +302,7 @@ class OpRule(RuleInstance):
         return {factor: self.factors[factor].size // count for factor in strategy.factors}
 
     def _unfinished_majors(self, sharded: ShardCounts) -> dict[int, int]:
-        """Return major factor → the number of its shards, if a shard has several elements although a minor is sharded.
+        """Return factor → its number of shards, if these have several elements although a minor factor is sharded.
 
         For example, in a dimension `(h g)` with 8 `h`, `{h: 4}` means that an axis shards `g` by S, but the 4 shards of
         `h` still have 2 elements each.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
 from spmdir.core.placement.call import Local
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.rules.language.syntax_tree import Statement
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.packed_states import packed_by_name
@@ -58,14 +59,10 @@ def localize(
     text_strategy_of_factor = {
         factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors
     }
-    bodies = [strategy.text.body for strategy in strategies if strategy.text and strategy.text.body]
     other_factors = [factor for factor in shards if factor not in text_strategy_of_factor]
-    clause_indices = usable_clauses(owner, other_factors, scattered)
-    if clause_indices and owner.rule.clauses[clause_indices[-1]].kind == "local":
-        bodies.append(owner.rule.clauses[clause_indices[-1]].body)
-    if not bodies:
+    body = _local_body(owner, strategies, other_factors, scattered)
+    if body is None:
         return None
-    body = bodies[0]
 
     current_shards = dict(shards)  # a ring changes the block that a rank has
 
@@ -118,3 +115,25 @@ def localize(
     form = Expansion(tuple(emitter.emitted), results)
     has_ring = any(statement.ring is not None for statement in body)
     return form.without_unused() if has_ring else form  # steps of a ring may compute values that no later step needs
+
+
+def _local_body(
+    owner: RuleInstance, strategies: Sequence[Strategy], factors: Collection[int], scattered: Collection[int]
+) -> tuple[Statement, ...] | None:
+    """Return the statements of the local form of `owner`; None if it needs none.
+
+    They are those of the first text strategy with a local form, else those of the last `local` clause that supports the
+    sharded factors.
+
+    Args:
+        factors: the sharded factors that no text strategy shards.
+        scattered: the factors of which a rank may have several ranges.
+    """
+    for strategy in strategies:
+        if strategy.text and strategy.text.body:
+            return strategy.text.body
+    clause_indices = usable_clauses(owner, factors, scattered)
+    if not clause_indices:
+        return None
+    clause = owner.rule.clauses[clause_indices[-1]]
+    return clause.body if clause.kind == "local" else None

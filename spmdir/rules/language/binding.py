@@ -38,9 +38,12 @@ class Binding:
 def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mapping[str, Literal]) -> Binding:
     """Bind the operands and arguments of a call to the parameters of `rule`.
 
+    For example, `add(x, 2)` for `aten.add(self: *b, other: *b, alpha)` has the slots (0,) and the arguments {other: 2}.
+    The binding has the tensors {self: 0, other: None} and the arguments {other: 2, alpha: 1}.
+
     Args:
         slots: the operands of the tensor parameters, in order.
-        positional: whether `slots` omits the tensor parameters that were passed as Python numbers.
+        positional: whether `slots` omits the tensor parameters that were passed as Python numbers, such as `other`.
 
     Raises:
         RuleError: an argument is unknown or of the wrong kind, there are too many operands, a required operand is

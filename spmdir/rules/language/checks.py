@@ -329,6 +329,7 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
     """
     if any(term.kind == "map" for result in rule.results for term in result.pattern):
         return
+    # 1. Factors that a result lacks.
     combined_factors = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
     ignored_operands = {name for clause in rule.of_kind("ignores") for name in clause.names}
     operand_factors: dict[str, Term] = {}
@@ -347,6 +348,7 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
                 f"expected a clause for how its shards combine, as in `sum {name}`, or `unsharded {name}`",
                 term.location,
             )
+    # 2. Factors of every result.
     reduced_factors: dict[str, RuleClause] = {}
     for clause in rule.of_kind("reduce"):
         for name in clause.names:
@@ -355,6 +357,7 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
         # Variadic dimensions may be reduced in part: `*b` of an operand and `*b-dim` of a result have the name `*b`.
         if name in factors_of_all_results and not name.startswith("*"):
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
+    # 3. Dimensions that an argument removes or separates.
     combined_factors |= {name for clause in rule.of_kind("local") for name in clause.names}
     changed_terms = [term for parameter in rule.tensors for term in parameter.pattern or () if term.modifier == "~"]
     changed_terms += [term for result in rule.results for term in result.pattern if term.argument]
@@ -365,6 +368,7 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
                 f"as in `sum {argument}`, or `unsharded {argument}`",
                 term.location,
             )
+    # 4. Factors of results.
     defining_clauses = rule.of_kind("local", "unsharded", "extent", "slides")
     defined_factors = {name for clause in defining_clauses for name in clause.names}
     for names in names_of_results:

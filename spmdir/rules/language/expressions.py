@@ -37,7 +37,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def _local_arithmetic(symbol: str, left: Any, right: Any, location: Location | None) -> Local:
     """Return `left symbol right`, where one of both is a Local: an integer that differs between ranks.
 
-    The result must be a Local again, `times * value + plus`, so the other operand must be an integer.
+    A Local is `times * value + plus`. For the result to be one again, the other operand must be an integer. For
+    example, `2 * offset(f) + 3` has `times` 2 and `plus` 3, and `1 - reaches(l, s)` has `times` -1 and `plus` 1.
     """
     if symbol == "*" and isinstance(left, int):
         left, right = right, left

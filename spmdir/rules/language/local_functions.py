@@ -28,6 +28,7 @@ def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
 
 def size(scope: Scope, *references: str) -> int | Local:
     """size(f, …): the length of a rank's shard of the dimension that is the product of these factors, major first."""
+    # A dimension (h g) with h = 8 and g = 4 has 32 elements. If an axis of 2 ranks shards h, its size is 16.
     shards = [scope.single_factor("size", reference) for reference in references]
     if len(shards) == 1:
         return rank_integer("size", shards[0])
@@ -69,10 +70,11 @@ def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
 
 
 def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callable[..., Any]:
-    """Return a function of rules that compares the positions of two factors.
+    """Return a function of rules that compares a rank's positions of two factors, such as `reaches(l, s)`.
 
-    The third argument of that function may name an argument of the op, such as `is_causal`. If the argument is false,
-    every position attends to every other one, and the value is that of `unconditional`.
+    The function returns a Local, whose value on a rank follows from its shards of both factors. Its third argument may
+    name an argument of the op, such as `is_causal`. If that argument is false, every position attends to every other
+    one, and the value is that of `unconditional`.
 
     Args:
         kind: the name of the function, a key of PRECEDENCE.

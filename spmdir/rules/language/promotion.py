@@ -48,14 +48,14 @@ def widened(dtype: DType) -> DType:
 
 
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> DType:
-    """Return the element type of a result.
+    """Return the element type of a result: the declared one, or else the operands' promoted type.
+
+    An op without operands has the type of its first number, as torch's factories do; f32 if there is no number.
 
     Args:
         declared: the name after `as` in the rule: one of DERIVED, an element type, a tensor parameter, or an argument.
-            If it is None, or if the call does not have it, the type is the operands' promoted type. The types in
-            DERIVED are derived from the argument `dtype`, else from the promoted type.
-
-    An op without operands has the type of its first number, as torch's factories do; f32 if there is no number.
+            It does not count if it is None, or if the call does not have it. The types in DERIVED are derived from the
+            argument `dtype`, else from the promoted type.
     """
     if declared == REAL:
         return result_dtype("dtype", binding, operands).real

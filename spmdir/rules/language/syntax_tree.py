@@ -176,9 +176,9 @@ def statements(body: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def nested(flat: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Return statements in which those after a ring with a deeper indentation are the body of the ring.
+    """Return the statements as a tree: those after a ring, with a deeper indentation, become the body of the ring.
 
-    A statement with the indentation of the ring, or a smaller one, ends the body.
+    The first statement with the indentation of the ring, or a smaller one, ends the body.
     """
     result: list[Statement] = []
     for statement in flat:

@@ -199,7 +199,8 @@ class Emitter:
     def evaluate_expression(self, expression: Any) -> Any:
         """Emit the ops of an expression and return its value: a Value, a literal, a Local, or a tuple of these.
 
-        The value of an op is its first result. A Local of two shards with one value on all ranks is this value.
+        The value of an op is its first result. If a function compares two shards, and its value is equal on all ranks,
+        the result is this value, not a Local.
         """
         if isinstance(expression, OpCall):
             return self.emit_call(expression)[0]
@@ -262,9 +263,13 @@ class Emitter:
         return self.emit(expression.op, tensors, arguments)
 
     def _exchange(self, op: str, operands: list[Value], arguments: Mapping[str, Any]) -> Value:
-        """Emit the exchange of rows of experts, whose shape does not change, or of counts: [E] → [ranks, E / ranks].
+        """Emit an op of the exchange of rows between ranks of experts, and return its result.
 
-        A check of counts with `arguments` returns the counts.
+        An exchange of rows, and a check of their counts, return the shape of their first operand. An exchange of counts
+        converts [experts] to [ranks, experts / ranks].
+
+        Args:
+            arguments: the literals of the op; by default the axes of the exchange.
         """
         metas = tuple(map(self.meta, operands))
         result, ranks = metas[0], self.rank.ring_size(self.axes)

@@ -103,11 +103,12 @@ class CallReader:
         return self.dimensions(argument, rank)[:rank]
 
     def refer(self, reference: str) -> tuple[int, ...]:
-        """Return the factors of a reference in a clause; () if there are none.
+        """Return the factors that a reference in a clause names; () if there are none.
 
-        A reference is the name of a factor (`k`), of variadic dimensions (`*b`), or of a literal argument. `dim` are
-        the variadic factors that the argument selects, and `~dim` the separate ones. `^shape` are the last variadic
-        factors, as many as the argument has numbers.
+        - `k` is the factor k of a pattern, and `*b` are the factors of the variadic dimensions `*b`.
+        - `dim`, a literal argument, are the factors of the variadic dimensions that the argument selects.
+        - `~dim` are the factors that are separate because of argument dim, such as those of a sliced dimension.
+        - `^shape` are the last variadic factors, as many as the argument shape has numbers.
         """
         if reference.startswith("*"):
             return tuple(self.variadic.get(reference[1:], ()))

@@ -14,7 +14,8 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 def diagonal(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: str) -> Dims:
     """Return the dimensions of a diagonal: those of `operand` without `dim1` and `dim2`, then that of the diagonal.
 
-    The diagonal, `dim1` and `dim2` are unsharded.
+    The diagonal, `dim1` and `dim2` are unsharded. For example, the diagonal of [a, b, c] in the dimensions 0 and 2 has
+    the dimensions [b, w], where w is a new factor.
     """
     dims, shape = layout.dims(operand), layout.shape(operand)
     row_dim, column_dim = (layout.dimension(name, len(dims)) for name in (dim1, dim2))
@@ -28,7 +29,10 @@ def diagonal(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
 
 
 def undiagonal(layout: LayoutBuilder, operand: str, sizes: str, dim1: str, dim2: str) -> Dims:
-    """Return the dimensions of the tensor of shape `sizes` with diagonal `operand`; the inverse of `diagonal`."""
+    """Return the dimensions of the tensor of shape `sizes` with diagonal `operand`; the inverse of `diagonal`.
+
+    For example, [b, w] and the dimensions 0 and 2 give [w0, b, w2], where w0 and w2 are new unsharded factors.
+    """
     dims, shape = layout.dims(operand), layout.integers(sizes)
     diagonal_dims = sorted(layout.dimension(name, len(shape)) for name in (dim1, dim2))
     if len(dims) + 1 != len(shape) or diagonal_dims[0] == diagonal_dims[1]:
@@ -51,7 +55,8 @@ def _unfolded(layout: LayoutBuilder, dims: Dims, sizes: dict[int, int]) -> Dims:
 def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: str) -> Dims:
     """Return the dimensions of a tensor whose diagonal is the last dimension of `operand`.
 
-    `dim1` and `dim2`, which contain the diagonal, are unsharded.
+    `dim1` and `dim2`, which contain the diagonal, are unsharded. For example, [a, b] with a diagonal in the dimensions
+    1 and 2 becomes [a, w1, w2], where w1 and w2 have the size of b, plus the offset of the diagonal.
     """
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:

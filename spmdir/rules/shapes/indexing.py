@@ -12,7 +12,8 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
     """Return the dimensions of `operand[indices]`: those of the index tensors replace the indexed dimensions.
 
-    As in torch, they come first if the indexed dimensions are not adjacent.
+    As in torch, they come first if the indexed dimensions are not adjacent. For example, x with dimensions [a, b, c]
+    and index tensors with the dimension [i] give [a, i] for `x[:, i, i]`, and [i, b] for `x[i, :, i]`.
     """
     # For each leading dimension of `operand`, the operand that indexes it, or None.
     index_operands = layout.binding.tensors[indices]

@@ -12,10 +12,12 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of the tensors in the list `operands` concatenated, or of one of these tensors.
+    """Return the dimensions of a concatenation of the list `operands`, or of operand `layout.operand` in the list.
 
     All have the same dimensions except the joined one. In the result, that one is unsharded; in an operand, it is
-    separate: `~argument` refers to it. As in torch, a vector of shape [0] can be joined to tensors of any shape.
+    separate: `~argument` refers to it. For example, tensors of shapes [4, 2] and [4, 3], joined along 1, have the
+    dimensions [d0, ~dim], and their concatenation [d0, w1], where w1 has 5 elements. As in torch, a vector of shape [0]
+    can be joined to tensors of any shape.
     """
     operand_indices = layout.binding.operands(operands)
     empty_operands = [operand for operand in operand_indices if layout.operands[operand].shape == (0,)]

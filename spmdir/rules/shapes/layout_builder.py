@@ -117,14 +117,18 @@ class LayoutBuilder(CallReader):
         """
         if name not in self.named:
             self.named[name] = self.factor(name, size)
-            if equation is not None:
+            if equation is not None:  # a letter has no position in a dimension, so a unique number is the key
                 self.separated.setdefault(equation, {})[len(self.sizes)] = [self.named[name]]
         return self.named[name]
 
     def separate_factor(self, argument: str, position: int, size: int) -> int:
         """Return the factor of `~argument` with this size at `position`; add it if it is new.
 
-        If tensors have several sizes there, each size has a factor, and none of these may be sharded.
+        If tensors have several sizes there, each size has a factor, and none of these may be sharded. For example, if
+        `argument` is dim = 1, tensors of shapes [4, 2] and [4, 3] have the factors `~dim` of 2 and `~dim1` of 3.
+
+        Args:
+            position: the index of a variadic dimension.
         """
         factors = self.separated.setdefault(argument, {}).setdefault(position, [])
         for factor in factors:

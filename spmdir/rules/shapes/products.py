@@ -25,7 +25,7 @@ def scores(layout: LayoutBuilder, query: str, key: str) -> Dims:
 
 
 def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of an operand or result of an einsum: one factor for each letter.
+    """Return the dimensions of operand `layout.operand` of an einsum, or of its result: one factor for each letter.
 
     Letters that the result lacks are separate: `~equation` refers to them. Only equations of the form `ab,bc->ac` are
     supported, without dots.

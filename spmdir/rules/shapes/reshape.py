@@ -105,7 +105,9 @@ def _append_common_factors(
 ) -> None:
     """Divide the sizes of both shapes into common factors, major first, and append the factors to `dims`.
 
-    The next factor is the greatest common divisor of what remains of the first dimension on both sides.
+    The next factor is the greatest common divisor of what remains of the first dimension on both sides. For example,
+    the shapes (6, 4) and (3, 8) begin with gcd(6, 3) = 3. Then 2 and 8 remain, whose gcd is 2, and then 4 and 4. So the
+    factors are (3 2) (4) and (3) (2 4).
 
     Args:
         dims: the factors of each dimension of `source`, and of `target`.

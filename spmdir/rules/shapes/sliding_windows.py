@@ -11,6 +11,9 @@ def slide(
 ) -> None:
     """Factor each dimension that a window slides over into the output dimension and the stride, and record the windows.
 
+    For example, a convolution with stride 2 over 8 elements has 4 outputs `o`. Its input dimension becomes `(o
+    stride)`, of 4 x 2 elements, so that 2 outputs on a rank correspond to 4 inputs.
+
     If blocks of input and output do not correspond, or `condition` is false, neither may be sharded.
 
     Args:

@@ -89,7 +89,9 @@ def _rank(layout: LayoutBuilder, matches: list[_Match]) -> int:
 def _positioned_sizes(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
     """Return (position, size) of each variadic dimension that `term` matches.
 
-    Reduced dimensions that `keepdim` keeps with size 1 are left out.
+    As in broadcasting, the last dimensions correspond. For example, with `rank` 3, `*b` on the sizes (4, 5) gives
+    [(1, 4), (2, 5)]. For `*b-dim` with dim = 1, the sizes (4, 5) are those of the positions 0 and 2. Reduced dimensions
+    that `keepdim` keeps with size 1 are left out.
 
     Args:
         shape: the sizes that `term` matches.
@@ -112,6 +114,9 @@ def match_variadic(
     layout: LayoutBuilder, term: Term, shape: tuple[int, ...], description: str, of_operand: bool
 ) -> list[tuple[int, ...]]:
     """Return the factors of each dimension that the variadic `term` matches.
+
+    For example, `*b` has the factors b0 of 4 and b1 of 3. Then an operand of shape (3,) has the dimensions [b1], and
+    one of shape (4, 1) has [b0, ()]. A result `*b-dim` of shape (3,), where dim = 0 is reduced, has [b1].
 
     Args:
         shape: the sizes that `term` matches.

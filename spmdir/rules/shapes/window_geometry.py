@@ -63,7 +63,8 @@ def window(from_end: int, size: int, output: int, shape: WindowShape, ceil: bool
     """Return the window over a dimension of `size` elements with `output` results.
 
     Return None unless `output * stride == size`, which makes equal blocks of inputs and of outputs correspond, and
-    `output` is the number of results that torch computes.
+    `output` is the number of results that torch computes. For example, a kernel of 3 with stride 2 and padding 1 has 4
+    results over 8 elements. A rank needs 1 element before its block and 0 after.
 
     Args:
         from_end: the dimension, counted from the last, which is 1.

@@ -116,9 +116,11 @@ def text_conflict(
 ) -> Obstacle | None:
     """Return why `text`, which shards `factors`, conflicts with the shards on the other axes; None if it does not.
 
-    The other axes must shard other factors, of other dimensions. At most one axis may replace the op. Its local form
-    must not require one range of a factor that another axis shards by a plug-in placement. Several axes may use the
-    same strategy, if an axis is equivalent to its sub-axes.
+    - The other axes must shard other factors, of other dimensions. An exception are axes with the same strategy, if an
+      axis is equivalent to its sub-axes.
+    - They must not shard a factor that the strategy needs unsharded.
+    - At most one axis may rewrite the op. Its local form must not require one range of a factor that another axis
+      shards by a plug-in placement.
 
     Args:
         splits: whether the results of `text` are the same on an axis and on its sub-axes.
@@ -161,12 +163,13 @@ def _are_routed(text: TextStrategy, other: TextStrategy) -> bool:
 
 
 def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, scattered: bool) -> str | Obstacle:
-    """Return the rewrite for the sharded factor and the factors of the other axes: "local", "expand", or "" for none.
+    """Return how sharding the factor rewrites the op: "local", "expand", or "" if it does not.
 
-    Return a reason if no rewrite of the rule supports them all. A factor that another axis shards by a plug-in
-    placement is treated as scattered.
+    The rewrite must support the factor and the factors that other axes shard. If no clause of the rule does, the reason
+    is returned. A factor that another axis shards by a plug-in placement is treated as scattered.
 
     Args:
+        index: the factor.
         scattered: whether a rank may have several ranges of the factor.
     """
     by_plugins, clauses = sharded.by_plugins, rule.factors[index].clauses
@@ -175,7 +178,7 @@ def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, sca
     factors = {index, *(factor for factor in sharded.all_axes if factor not in sharded.by_texts)}
     clause_indices = usable_clauses(rule, factors, {*by_plugins, *((index,) if scattered else ())})
     is_rewritten_for_others = bool(clause_indices) and not clauses
-    if clause_indices is None or is_rewritten_for_others:
+    if clause_indices is None or is_rewritten_for_others:  # the strategies of the other axes have the rewrite
         return ""
     if not clause_indices:
         return _clause_obstacle(rule, index, "local", "its local form requires shards of one range")
@@ -190,9 +193,10 @@ def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, sca
 def shortage(
     rule: RuleInstance, index: int, placement: Placement, count: int, sharded: ShardCounts, least: int
 ) -> Obstacle | None:
-    """Return the reason if a rank may have fewer than `least` elements of a factor that several axes shard.
+    """Return the reason if a rank may have fewer than `least` elements of a factor that several axes shard, else None.
 
-    The nesting order of the axes is not decided yet, so every order that suits the placements must leave enough.
+    The nesting order of the axes is not decided yet, so every order that suits the placements must leave enough. For
+    example, if S shards 8 elements over 4 ranks and `placement` over 2, both orders are checked: 4 x 2 and 2 x 4.
 
     Args:
         placement: the placement of the factor on the axis of `count` ranks.

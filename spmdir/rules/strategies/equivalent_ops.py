@@ -88,7 +88,8 @@ def other_names(ops: Iterable[str]) -> Iterator[str]:
 def derived_records(op: str, records: Records) -> Iterator[tuple[Record, Equivalent]]:
     """Yield the strategies among `records` for other names of `op`, rewritten as strategies of `op`.
 
-    Files that declare strategies of `op` itself are skipped.
+    The name in the text is replaced, and the condition under which both ops are equal is added as a `when` line. Files
+    that declare strategies of `op` itself are skipped.
     """
     files_with_op = {record.file for record in records.get(op, ())}
     for source, equivalents in EQUIVALENT.items():

@@ -86,8 +86,12 @@ def lay_out(
 ) -> ExpansionLayout | None:
     """Return the layout of `expansion` on an axis of `count` ranks; None if an op has no strategy.
 
-    A partial value is reduced before the first op that has no strategy for it. A replicated value is sliced where its
-    user requires shards, which costs nothing. Returned values keep the placement in which they were produced.
+    The ops are visited in order, and each gets a strategy for the placements of its operands. A partial value is
+    reduced before the first op that has no strategy for it. A replicated value is sliced where its user requires
+    shards, which costs nothing. Returned values keep the placement in which they were produced.
+
+    For example, the expansion `s = sum(x, 0); y = exp(s)` with x in S(0) has the strategies `(S(0)) -> (P(sum))` and
+    `(R) -> (R)`. exp has no strategy for P(sum), so s is an internal reduction.
 
     Args:
         dims: for each operand of the expanded op, the factors of its dimensions.
@@ -95,7 +99,7 @@ def lay_out(
         operands: the placements of the operands of the expanded op.
         sharded: how other axes shard the factors of the expanded op.
     """
-    # The dimensions of a value are factors of the expanded op; its placement changes when it is reduced.
+    # The dimensions of a value consist of factors of the expanded op. Its placement changes when it is reduced.
     dims_of_value: dict[Value, Dims] = {
         Value("operand", index): operand_dims for index, operand_dims in enumerate(dims)
     }
@@ -144,7 +148,8 @@ def _choose_strategy(
 ) -> tuple[Strategy | None, tuple[Value, ...]]:
     """Return a strategy, and the fewest partial operands to reduce before it; (None, ()) if there is no strategy.
 
-    Among sets of equal size, the set with later operands is chosen. Strategies that slice no operand go first.
+    Among sets of equal size, the set with later operands is chosen. Strategies that slice no operand go first. For
+    example, for `mul` of two partial operands, the second is reduced, and the strategy is `(P(sum), R) -> (P(sum))`.
 
     Args:
         placements: the placement of each value so far.

@@ -55,9 +55,11 @@ StrategyCache = dict[tuple[int, str | None], "Strategy | Obstacle"]
 def factor_strategies(
     rule: RuleInstance, count: int, sharded: ShardCounts, lay_out: LayOutExpansion, cache: StrategyCache
 ) -> Iterator[Strategy | Dropped]:
-    """Yield a strategy for each factor that `count` ranks can shard by S, given the shards on the other axes.
+    """Yield a strategy for each factor that `count` ranks can shard by S, and the reason for each other factor.
 
     Args:
+        sharded: how other axes shard the factors.
+        lay_out: returns the layout of the op's expansion.
         cache: the earlier results for this rule; new results are added.
     """
     for index in range(len(rule.factors)):
@@ -135,7 +137,8 @@ def shard_operands(rule: RuleInstance, index: int) -> tuple[Placement, ...]:
 def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placement_of: PlacementOf) -> Placement | None:
     """Return the placement of a result if factor `index` is sharded; None if no placement is sound.
 
-    A result with the factor is sharded. Else the kind of the factor decides whether it is partial or replicated.
+    A result with the factor is sharded. Else the kind of the factor decides whether it is partial or replicated. For
+    example, factor k of `m k, k n -> m n` with `sum k` makes the result P(sum).
     """
     placement = R if dims is None else placement_of(dims)
     if placement is not None:
@@ -223,6 +226,8 @@ def _passing(
     rule: RuleInstance, clause: RuleClause, indices: tuple[int, ...], candidates: Iterable[PartialPlacement]
 ) -> Iterator[tuple[PartialPlacement, Strategy | Obstacle]]:
     """Yield a strategy or a reason for each of `candidates` that `clause` may pass from operands to results.
+
+    For example, `linear self` and the candidate P(sum) give `(P(sum)) -> (P(sum))`.
 
     Args:
         indices: the operands that are partial together.

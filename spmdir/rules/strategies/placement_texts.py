@@ -47,6 +47,7 @@ def _class_texts(kind: type[Placement]) -> Records:
     file, source, first_line = _source(owner)
     rules_offset = source.find(kind.rules)  # -1 if `rules` is not a literal
     line = source.count("\n", 0, rules_offset) + 1 if rules_offset >= 0 else 1
+    # Parse the text without its common indentation, which is added to the columns of errors again.
     text = textwrap.dedent(kind.rules)
     lines_of_both = zip(kind.rules.splitlines(), text.splitlines(), strict=True)
     indent = next((len(indented) - len(dedented) for indented, dedented in lines_of_both if dedented), 0)

@@ -207,9 +207,10 @@ def _substituted(
     lay_out: LayOutExpansion,
     rewrite: str,
 ) -> Strategy | Obstacle | None:
-    """Return the strategy that shards the factor by `placement`, if all dimensions with it have a placement for that.
+    """Return the strategy that shards the factor by `placement`, where each dimension gets the placement that follows.
 
-    Return a reason if one has none, and None if all would have S.
+    For example, if Cyclic(0, 1) shards n, a dimension `(n k)` with k = 2 gets Cyclic(0, 2). Return a
+    reason if no placement of some dimension follows, and None if all would have S.
     """
     size = rule.factors[index].size
     positions = _positions(rule, index, sharded)
