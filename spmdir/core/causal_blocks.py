@@ -28,7 +28,11 @@ def since(queries: Ranges, keys: Ranges) -> int:
 
 
 def upto(keys: Ranges, queries: Ranges) -> int:
-    """Return the end of the keys that some query attends to, as a local position; 0 if there are no queries."""
+    """Return the end of the keys that some query attends to, as a local position; 0 if there are no queries.
+
+    For example, the last of the queries ((0, 6),) is at position 5. Of the keys ((0, 4), (8, 12)), it attends to the
+    first 4, so the end is 4.
+    """
     end_of_attended = local_offset = 0
     last_query = max((end - 1 for start, end in queries if start < end), default=-1)
     for start, end in keys:
@@ -102,7 +106,15 @@ def _sees_all(queries: Ranges, keys: Ranges) -> bool:
 
 
 def _is_triangle(rows: Ranges, columns: Ranges) -> bool:
-    """Return whether the query in row i attends exactly to the keys up to column i."""
+    """Return whether the query in row i attends exactly to the keys up to column i.
+
+    For example, it does for rows and columns ((4, 8),). If the columns are ((2, 6),), the first query, at position 4,
+    attends to three keys.
+
+    Args:
+        rows: the ranges of the positions of queries.
+        columns: the ranges of the positions of keys.
+    """
     if list(rows) != sorted(rows) or list(columns) != sorted(columns):
         return False
     for row, column, count, next_column in _stretches(rows, columns):

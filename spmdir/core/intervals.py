@@ -89,7 +89,10 @@ def have_same_chunks(size: int, counts: Sequence[int], other_counts: Sequence[in
 
 
 def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
-    """Return chunk length → number of chunks of that length in a nested split, without empty chunks."""
+    """Return chunk length → number of chunks of that length in a nested split, without empty chunks.
+
+    10 elements in 2 chunks of 4 chunks each are chunks of 2, 2, 1, 2, 2 and 1 elements: {2: 4, 1: 2}.
+    """
     lengths = {size: 1}
     for count in counts:
         chunk_counts: dict[int, int] = {}

@@ -24,36 +24,37 @@ MOST_KINDS = 64
 """Largest number of groups of equal parts."""
 
 
-def distances(looks: Sequence[Hashable], window: int = WINDOW) -> Counter[int]:
-    """Return distance → number of windows whose last equal window is that many entries earlier.
+def distances(keys: Sequence[Hashable], window: int = WINDOW) -> Counter[int]:
+    """Return distance → number of windows that repeat an equal window this many entries earlier.
 
-    A window is `window` consecutive entries. For the entries of the module and windows of 3, the result is {3: 4}.
+    A window is `window` consecutive entries. It is compared with the last equal window before it. For the entries of
+    the module and windows of 3, the result is {3: 4}.
 
     Args:
-        looks: the entries of the sequence; entries count as equal if these values are.
+        keys: for each entry of the sequence, a value that equal entries have in common.
     """
     numbers: dict[Hashable, int] = {}
-    numbered = [numbers.setdefault(look, len(numbers)) for look in looks]
-    last: dict[tuple[int, ...], int] = {}
+    numbered = [numbers.setdefault(key, len(numbers)) for key in keys]
+    last_index: dict[tuple[int, ...], int] = {}
     counts: Counter[int] = Counter()
-    for index in range(len(looks) - window + 1):
+    for index in range(len(keys) - window + 1):
         window_numbers = tuple(numbered[index : index + window])
-        if window_numbers in last:
-            counts[index - last[window_numbers]] += 1
-        last[window_numbers] = index
+        if window_numbers in last_index:
+            counts[index - last_index[window_numbers]] += 1
+        last_index[window_numbers] = index
     return counts
 
 
-def longest_run(looks: Sequence[Hashable], period: int) -> tuple[int, int]:
+def longest_run(keys: Sequence[Hashable], period: int) -> tuple[int, int]:
     """Return (start, end) of the longest range that repeats with `period`.
 
     For the entries of the module and period 3, this is (1, 10), the range `b c d b c d b c d`.
     """
-    pairs = zip(looks, itertools.islice(looks, period, None), strict=False)
+    pairs = zip(keys, itertools.islice(keys, period, None), strict=False)
     mismatches = [index for index, (entry, later_entry) in enumerate(pairs) if entry != later_entry]
     # Between two mismatches, each entry equals the one `period` entries later.
     best_start, best_end, start = 0, 0, 0
-    for end in (*mismatches, len(looks) - period):
+    for end in (*mismatches, len(keys) - period):
         if end - start > best_end - best_start:
             best_start, best_end = start, end
         start = end + 1
@@ -61,7 +62,7 @@ def longest_run(looks: Sequence[Hashable], period: int) -> tuple[int, int]:
 
 
 def repeated_parts(
-    looks: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
+    keys: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
 ) -> list[list[range]]:
     """Return groups of equal, disjoint ranges of a sequence; the group that saves most entries is first.
 
@@ -69,12 +70,12 @@ def repeated_parts(
     two equal parts that has about their length joins their group, although it differs.
 
     Args:
-        looks: a number for each entry, at least 0; equal entries have equal numbers.
+        keys: a number for each entry, at least 0; equal entries have equal numbers.
         links: for each entry, the earlier entries that it uses.
         labels: for each entry, a label that entries of one part share, or None.
         smallest: the smallest length of a part.
     """
-    remaining, groups = list(looks), []
+    remaining, groups = list(keys), []
     while len(groups) < MOST_KINDS and (parts := _most_repeated(remaining, links, labels, smallest)):
         groups.append(parts)
         for part in parts:
@@ -83,7 +84,7 @@ def repeated_parts(
 
 
 def _most_repeated(
-    looks: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
+    keys: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
 ) -> list[range]:
     """Return the parts, of at least `smallest` indices, with the most indices in repetitions; [] if none repeat.
 
@@ -91,18 +92,18 @@ def _most_repeated(
     those equal to one part of the longest range with this period.
     """
     best: list[range] = []
-    distance_counts = distances(looks, min(WINDOW, smallest))
+    distance_counts = distances(keys, min(WINDOW, smallest))
     for period, _ in distance_counts.most_common(CANDIDATES):
         if period < smallest:
             continue
-        start, stop = longest_run(looks, period)
+        start, stop = longest_run(keys, period)
         if stop - start < 2 * period:
             continue
         # A part may begin at any of `period` entries, if two parts fit into the range from there.
         first_starts = range(start, min(start + period, stop - 2 * period + 1))
         cost_by_start = _cut_costs(first_starts, stop, period, links, labels)
         best_start = min(cost_by_start, key=cost_by_start.__getitem__)
-        parts = list(_occurrences(looks, tuple(looks[best_start : best_start + period])))
+        parts = list(_occurrences(keys, tuple(keys[best_start : best_start + period])))
         if _saving(parts) > _saving(best):
             best = parts
     return best
@@ -127,20 +128,20 @@ def _cut_costs(
     return costs
 
 
-def _occurrences(looks: Sequence[int], part: tuple[int, ...]) -> Iterator[range]:
+def _occurrences(keys: Sequence[int], part: tuple[int, ...]) -> Iterator[range]:
     """Yield the ranges equal to `part`, and the gap between two of them if it has about their length.
 
     That is half of the length of `part` or more, and less than twice its length. Parts of other groups in the gap
     exclude it.
     """
     index, previous_end = 0, None
-    while index <= len(looks) - len(part):
-        if looks[index] != part[0] or tuple(looks[index : index + len(part)]) != part:
+    while index <= len(keys) - len(part):
+        if keys[index] != part[0] or tuple(keys[index : index + len(part)]) != part:
             index += 1
             continue
         if previous_end is not None:
             gap = range(previous_end, index)
-            is_unused = bool(gap) and min(looks[gap.start : gap.stop]) >= 0  # negative: in a part of another group
+            is_unused = bool(gap) and min(keys[gap.start : gap.stop]) >= 0  # negative: in a part of another group
             if len(part) <= 2 * len(gap) < 4 * len(part) and is_unused:
                 yield gap
         yield range(index, index + len(part))
