@@ -54,11 +54,11 @@ def shared_arguments(function: FuncOp, other: FuncOp) -> dict[str, tuple[int, in
 
     Functions share these arguments if they have a cache of one name. Otherwise the result is empty.
     """
-    named, named_in_other = _state_arguments(function), _state_arguments(other)
-    names = [name for name in named if name in named_in_other]
-    if not any(named[name][1] == named_in_other[name][1] == KIND for name in names):
+    arguments, other_arguments = _state_arguments(function), _state_arguments(other)  # name → (index, kind)
+    names = [name for name in arguments if name in other_arguments]
+    if not any(arguments[name][1] == other_arguments[name][1] == KIND for name in names):
         return {}
-    return {name: (named[name][0], named_in_other[name][0]) for name in names}
+    return {name: (arguments[name][0], other_arguments[name][0]) for name in names}
 
 
 def _state_arguments(function: FuncOp) -> dict[str, tuple[int, str]]:

@@ -328,7 +328,10 @@ class Collective(SpmdOp):
         return f"the {role} {text_name(value)} has none: {advice}"
 
     def member_arguments(self, index: int) -> dict[str, Any]:
-        """Return the arguments of the transition of member `index`."""
+        """Return the arguments of the transition of member `index` of this collective, which may be a bucket.
+
+        For example, the members of a bucket with the dims [0, 1] have the arguments {dim: 0} and {dim: 1}.
+        """
         argument, arguments = self.argument, {}
         for clause in self.spec.clauses:
             if clause.argument in argument:

@@ -430,7 +430,7 @@ class IRPrinter(Printer):
         layers, width = [layer_of_parameter(argument) for argument in op.args], 0
         for index, argument in enumerate(op.args):
             text = self._argument_text(op, index, argument)
-            width += len(", ") + len(text)
+            width += len(", ") + len(text)  # of the current line
             if index:
                 is_same_layer = layers[index] is not None and layers[index] == layers[index - 1]
                 is_called = layer_named(op) is not None or self.has_stages

@@ -148,6 +148,7 @@ def replace_size_operands(parser: Parser, text: str, offset: int) -> tuple[str, 
     sizes: list[SSAValue] = []
 
     def replace(match: re.Match[str]) -> str:
+        """Return the number of the size operand that `match` names, such as `%0`, padded to the length of the name."""
         if match[1] is None:
             return match[0]
         value = _find_value(parser, match[1][1:], offset + match.start())

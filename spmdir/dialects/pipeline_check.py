@@ -60,7 +60,11 @@ def _check_kinds(op: PipelineOp) -> Iterator[SpmdirError]:
 
 
 def _check_types(flow: StepFlow) -> Iterator[SpmdirError]:
-    """Yield an error for each name that a function repeats, or that has another type or sharding than elsewhere."""
+    """Yield an error for each name that a function repeats, or that has another type or sharding than elsewhere.
+
+    State is compared among the functions of one stage, and other values among all functions.
+    """
+    # (name, stage if it is state) → its type, its sharding and the function, at its first occurrence
     first: dict[tuple[str, int | None], tuple[Any, Any, str]] = {}
     for part in sorted(flow.functions, key=lambda part: part.kind == "U"):
         function = flow.functions[part]
@@ -77,12 +81,11 @@ def _check_types(flow: StepFlow) -> Iterator[SpmdirError]:
             name = signature_name(function, attribute, index)
             sharding = function_attrs(function, attribute, index).get("spmd.sharding")
             key = name, part.stage if flow.step.is_state(name) else None
-            here = _at(function)
-            other_type, other_sharding, place = first.setdefault(key, (type_, sharding, here))
-            if (other_type, other_sharding) != (type_, sharding):
-                texts = _type_text(type_, sharding), _type_text(other_type, other_sharding)
+            first_type, first_sharding, first_place = first.setdefault(key, (type_, sharding, _at(function)))
+            if (first_type, first_sharding) != (type_, sharding):
                 yield ShardingError(
-                    f"'{name}' is {texts[0]} in {here}, but {texts[1]} in {place}; expected one type and one sharding",
+                    f"'{name}' is {_type_text(type_, sharding)} in {_at(function)}, but "
+                    f"{_type_text(first_type, first_sharding)} in {first_place}; expected one type and one sharding",
                     location_of(function),
                 )
 
@@ -96,12 +99,15 @@ def _type_text(type_: Any, sharding: Any) -> str:
 
 
 def _check_values(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
-    """Yield an error for each value without one producer, or without a user."""
+    """Yield an error for each value without one producer, without a user, or used before it is computed.
+
+    The updates of different stages may compute the same value, such as the step count of the optimizer.
+    """
     step = flow.step
     for name, producers in flow.producers.items():
-        kinds = {producer.kind == "U" for producer in producers}
-        stages = {producer.stage for producer in producers}
-        if len(producers) > 1 and (kinds != {True} or len(stages) < len(producers)):
+        are_updates = all(producer.kind == "U" for producer in producers)
+        have_different_stages = len({producer.stage for producer in producers}) == len(producers)
+        if len(producers) > 1 and not (are_updates and have_different_stages):
             function = flow.functions[producers[1]]
             yield UnsupportedError(
                 f"'{name}' is a result of {_at(flow.functions[producers[0]])} and of "

@@ -101,9 +101,9 @@ class StepFlow:
                 if name in self.step.batch or self.step.is_state(name):
                     continue
                 producers = self.producers.get(name, [])
-                own = [producer for producer in producers if producer.stage == part.stage]
+                producers_in_stage = [producer for producer in producers if producer.stage == part.stage]
                 if producers:
-                    operands[part][name] = (own or producers)[0]
+                    operands[part][name] = (producers_in_stage or producers)[0]
         return operands
 
     @cached_property

@@ -54,6 +54,9 @@ def check_recomputations(function: FuncOp) -> None:
     Both must have the same name, arguments, types and shardings, and draw no random numbers. Their operands must be the
     same values, copies of them reloaded from the host, or recomputations of them. Alternatively, both are collectives
     that move the same data, where each may be a member of a bucket.
+
+    For example, %b recomputes %a, and %d recomputes %c, in `%a = exp(%x); %c = neg(%a); %b = exp(%x); %d = neg(%b)`:
+    %d and %c have equal operands, because %b is already known to be equal to %a.
     """
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if not any(RECOMPUTES in op.attributes for op in ops):

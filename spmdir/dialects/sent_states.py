@@ -21,8 +21,9 @@ from spmdir.dialects.values import global_shape
 def sent_state(op: Collective, mesh: Mesh) -> object | None:
     """Return a key that is equal for collectives that send the same state; None if `op` sends no state.
 
-    Two packs of the same tensors are the same state. Before localize, all results of an op are the same state. For an
-    edge that a plug-in declares, the result is None.
+    The key consists of the state, the shardings before and after, and the size of the sharded dimension. Two packs of
+    the same tensors are the same state. Before localize, all results of an op are the same state. For an edge that a
+    plug-in declares, the result is None.
     """
     if op.spec.moves != "edge":
         return None

@@ -360,6 +360,7 @@ class SizeValues:
         size_operands: list[SSAValue] = []
 
         def to_literal(literal: Any) -> Literal:
+            """Return a literal with its symbolic sizes replaced; add their values to `size_operands`."""
             if isinstance(literal, tuple):
                 return tuple(map(to_literal, literal))
             if not is_symbolic(literal):
