@@ -200,12 +200,13 @@ class Builder:
                 strategies = [strategy for strategy in strategies if strategy.results[0] == placement]
             strategies_by_axis.append(strategies)
         old_operands, has_candidate = tuple(function.operands), False
-        # No collective may have a version of a cache as its operand, so f keeps these operands.
+        # For each operand of f, the value of x in it, or None if it does not match `form`. No collective may have a
+        # version of a cache as its operand, so f keeps these operands.
         matched = [
             None if is_version(old) else value for value, old in zip(self.match.operands, old_operands, strict=True)
         ]
         options = [self._operand_options(form, value, old) for value, old in zip(matched, old_operands, strict=True)]
-        for combination in itertools.product(*strategies_by_axis):
+        for combination in itertools.product(*strategies_by_axis):  # one strategy for each axis
             first_choices: list[Node | None] = []
             for index, value in enumerate(matched):
                 required = [strategy.operands[index] for strategy in combination]

@@ -113,6 +113,14 @@ def parse_op_rewrites(text: str, file: str) -> tuple[OpRewrite, ...]:
 
 
 def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite:
+    """Parse one rewrite: the statements of its pattern, `becomes`, those of its replacement, then `when` lines.
+
+    Args:
+        lines: the lines after that of the name, which is at `location`.
+
+    Raises:
+        ParseError: the text is malformed; located.
+    """
     words = [line.strip() for line in lines]
     if words.count(_BECOMES) != 1:
         raise ParseError(f"rewrite '{name}' has {words.count(_BECOMES)} lines `becomes`; expected one", location)
@@ -147,6 +155,11 @@ def _check_names(rewrite: OpRewrite) -> None:
 
 
 def _check_expression(expression: Expression, rewrite: OpRewrite, names: set[str]) -> None:
+    """Raise a located ParseError if an expression contains an unknown name, or calls an unknown function.
+
+    Args:
+        names: the names of the pattern of `rewrite`.
+    """
     location = getattr(expression, "location", None) or rewrite.location
     for name in _names_in(expression):
         if name not in names and name not in DTYPES:

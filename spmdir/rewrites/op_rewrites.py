@@ -56,6 +56,9 @@ class _Match:
     def match_call(self, call: OpCall, op: AtenOp) -> None:
         """Match the operands and the literal arguments of `call` with those of `op`, and add `op` to the matched ops.
 
+        For example, `aten.sum.dim_IntList(x, dim)` matches `%2 = aten.sum.dim_IntList(%1) {dim = [0]}`, and binds x to
+        %1 and dim to (0,). Raise _Mismatch if they do not match.
+
         Each argument of `op` must be in `call`. So an argument that a pattern leaves out must have its default, which
         an op does not store.
         """
@@ -66,18 +69,18 @@ class _Match:
         if rule is None:
             raise _Mismatch
         parameters = self.rules.parameters(op.name)
-        named = {
+        expressions = {
             name or parameters[position][0]: expression for position, (name, expression) in enumerate(call.arguments)
         }
         for name, slot in rule.binding.tensors.items():
             if slot is None:
                 continue  # absent, or a number
-            expression = named.pop(name, None)
+            expression = expressions.pop(name, None)
             if expression is None:
                 raise _Mismatch
             self.match_operand(expression, slot, op)
         arguments = dict(op.argument)
-        for name, expression in named.items():
+        for name, expression in expressions.items():
             if name not in arguments:
                 raise _Mismatch
             self.match_literal(expression, arguments.pop(name))
@@ -176,7 +179,11 @@ def _meta(value: SSAValue) -> TensorMeta:
 
 
 def find_match(rewrite: OpRewrite, op: AtenOp, rules: RuleSet) -> _Match | None:
-    """Return the match of a rewrite whose root is `op`; None if there is none."""
+    """Return the match of a rewrite whose root is `op`; None if there is none.
+
+    The last statement of the pattern matches the root, and the walk continues through its operands. A statement that is
+    not reached in this way, such as another use of the same operand, matches the first op of the block that fits.
+    """
     match = _Match(rewrite, rules)
     try:
         match.match_statement(rewrite.pattern[-1], op)
@@ -294,7 +301,8 @@ def apply_op_rewrites(block: Block, rewrites: Iterable[OpRewrite], rules: RuleSe
 def _anchor(match: _Match, block: Block) -> AtenOp | None:
     """Return the op before which the replacement is built: the first op with a replaced result.
 
-    None if a value that the match binds, and that is not replaced, is defined after that op.
+    The replacement may use all values that the match binds. If one of them is computed after that op, and is not itself
+    replaced, there is no such place: return None.
     """
     position = {op: number for number, op in enumerate(block.ops)}
     replaced = [match.values[name].owner for name in match.rewrite.replaced]

@@ -143,19 +143,20 @@ class _OwnValues:
         value, result, step = op.operands[0], op.results[0], op.step(self.mesh)
         changed_axes = [axis for axis in self.mesh.axis_names if step.source[axis] != step.target[axis]]
         batch_axes = [axis for axis in changed_axes if axis in self.axes]
-        before, after = ({sharding[axis].trait for axis in batch_axes} for sharding in (step.source, step.target))
-        if (before, after) == ({"partial"}, {"replicated"}):
+        old_traits = {step.source[axis].trait for axis in batch_axes}
+        new_traits = {step.target[axis].trait for axis in batch_axes}
+        if (old_traits, new_traits) == ({"partial"}, {"replicated"}):  # an all-reduce
             if self.reduces_alone and self._is_used_inside(result):
                 self._reduce_own_value(op, batch_axes, [axis for axis in changed_axes if axis not in batch_axes])
         elif value not in self.own:
             return
         elif not batch_axes:
             self.own.add(result)
-        elif after == {"partial"}:
+        elif new_traits == {"partial"}:  # a partition
             self._replace(op, self._scale(value, batch_axes, step.target, op, is_inverse=True))
-        elif after == {"shard"} and self._sharded_dims(result) <= self._batch_dims(result):
-            return  # the shard has the rows of the rank's batch
-        elif after == {"shard"} and not self._is_used_inside(result):
+        elif new_traits == {"shard"} and self._sharded_dims(result) <= self._batch_dims(result):
+            return  # the slice has the rows of the rank's batch
+        elif new_traits == {"shard"} and not self._is_used_inside(result):
             op.operands[0] = self._average(value, op)
         else:
             raise self._mixed_error(op, batch_axes)
@@ -163,7 +164,8 @@ class _OwnValues:
     def _has_number(self, op: Operation, result: SSAValue) -> bool:
         """Return whether a value depends on the size of the batch, but none of its dimensions does.
 
-        The op has the size as an argument, or has an operand which is replicated and as long as the batch.
+        An example is the number of rows that divides a sum of losses. The op has the size as an argument, or has an
+        operand which is replicated and as long as the batch.
         """
         if isinstance(op, Collective) or self._batch_dims(result):
             return False

@@ -133,7 +133,7 @@ def _representative_ranks(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> 
     operand_axes = [axis for sharding in shardings for axis, _ in sharding.entries]
     fine = mesh.refine([*factor_axes, *operand_axes])
     refined_shardings = [sharding.refined(fine) for sharding in shardings]
-    starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}
+    starts: dict[str, set[int]] = {axis: {0} for axis in fine.axis_names}  # axis → the first index of each run
     for meta, sharding in zip(op.call().operands, refined_shardings, strict=True):
         for dim, size in enumerate(meta.shape):
             mark_runs(size, zip(sharding.dim_axes(dim), sharding.dim_placements(dim, fine), strict=True), starts)
@@ -227,7 +227,10 @@ def _common_type(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
 
 
 def _factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, Local]:
-    """Return sharded factor → the `Local` that evaluates to a rank's shard of the factor."""
+    """Return sharded factor → the `Local` that evaluates to a rank's shard of the factor.
+
+    For example, if `tp` of 4 ranks shards factor k of 16 elements by S, the result is {k: shard(16, tp)}.
+    """
     sharding_of_factor: dict[int, Sharding] = {}
     fine = mesh.refine(choice)
     values = [*map(sharding_of, op.operands), *op.shardings]

@@ -48,6 +48,7 @@ def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValu
                 named |= {name: value for name, value in values.items() if name not in named}
         if calls:
             make_names_unique(function.body.block)
+    # Erase private functions that were called and are not any more, and those of layers.
     remaining = {call.callee.string_value() for function in ordered_functions for call in calls_in(function)}
     called.update(name for name, function in functions.items() if layer_named(function) is not None)
     for name in sorted(called - remaining):

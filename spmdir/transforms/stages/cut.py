@@ -56,18 +56,18 @@ def cut_step(
     ]
     stages, built = [], list[FuncOp]()
     for stage in range(forward.count):
-        own = [function_plan for function_plan in planned if function_plan.stage == stage]
-        built += [build_function(function, parts.free, names.of, function_plan) for function_plan in own]
-        stages.append(Stage(stage % ranks, tuple((plan.kind, plan.name) for plan in own)))
-    kept = sorted({name.partition(".")[0] for name in parts.state})
+        plans_of_stage = [plan for plan in planned if plan.stage == stage]
+        built += [build_function(function, parts.free, names.of, plan) for plan in plans_of_stage]
+        stages.append(Stage(stage % ranks, tuple((plan.kind, plan.name) for plan in plans_of_stage)))
+    classes_of_state = sorted({name.partition(".")[0] for name in parts.state})  # such as "parameters"
     outputs = [_state_name(parts, value) or names.of(value) for value in parts.outputs]
     step = PipelinedStep(
         axis,
         ranks,
         micro_batches(parts),
         batch=tuple(names.of(value) for value in parts.batch),
-        state=tuple(name for name in kept if name not in SUMS),
-        sums=tuple(name for name in kept if name in SUMS),
+        state=tuple(name for name in classes_of_state if name not in SUMS),
+        sums=tuple(name for name in classes_of_state if name in SUMS),
         outputs=tuple(outputs),
         stages=tuple(stages),
     )
@@ -95,21 +95,22 @@ def _state_name(parts: StepParts, value: SSAValue) -> str | None:
 def _micro_functions(
     parts: StepParts, names: ValueNames, count: int, stage_of: Mapping[Operation, int]
 ) -> Iterator[StageFunction]:
-    """Yield the functions that each micro-batch runs."""
-    of_kind: dict[Kind, Sequence[Operation]] = {"F": parts.forward, "B": parts.backward}
-    place_of: dict[Operation, tuple[int, Kind]] = {
-        op: (stage_of[op], kind) for kind, ops in of_kind.items() for op in ops
-    }
-    used_by: dict[SSAValue, set[tuple[int, Kind]]] = {}
-    for op, place in place_of.items():
-        for operand in op.operands:
-            used_by.setdefault(operand, set()).add(place)
+    """Yield the functions that each micro-batch runs: the forward (F) and the backward (B) of each stage.
+
+    A function returns the values that other functions use, and the new values of sums and buffers.
+    """
+    ops_of_kind: dict[Kind, Sequence[Operation]] = {"F": parts.forward, "B": parts.backward}
+    users: dict[SSAValue, set[tuple[int, Kind]]] = {}  # value → (stage, kind) of the functions that use it
+    for kind, all_ops in ops_of_kind.items():
+        for op in all_ops:
+            for operand in op.operands:
+                users.setdefault(operand, set()).add((stage_of[op], kind))
     new_state = [(value, name) for name, value in (*parts.sums.items(), *parts.buffers.items())]
     for stage in range(count):
-        for kind, all_ops in of_kind.items():
+        for kind, all_ops in ops_of_kind.items():
             ops = [op for op in all_ops if stage_of[op] == stage]
             results: list[SSAValue] = [value for op in ops for value in op.results]
-            returned = [(value, names.of(value)) for value in results if used_by.get(value, set()) - {(stage, kind)}]
+            returned = [(value, names.of(value)) for value in results if users.get(value, set()) - {(stage, kind)}]
             returned += [(value, name) for value, name in new_state if value in results]
             yield StageFunction(stage, kind, f"stage{stage}.{_NAMES[kind]}", ops, returned)
 
@@ -117,7 +118,11 @@ def _micro_functions(
 def _update_functions(
     parts: StepParts, names: ValueNames, count: int, stage_of: Mapping[Operation, int]
 ) -> Iterator[StageFunction]:
-    """Yield the functions of the rounds of the updates."""
+    """Yield the functions of the update: one for each stage and round, see `update_places`.
+
+    A function returns the values that another stage or a later round uses, and the outputs that it computes. That of
+    the last round also returns the new state of its stage.
+    """
     names_of_sums = {value: name for name, value in (*parts.sums.items(), *parts.buffers.items())}
     sum_stage = {value: stage_of[value.owner] for value in names_of_sums}  # type: ignore[index]
     places = UpdatePlaces(parts, count, sum_stage, _homes(parts, stage_of))
@@ -145,12 +150,21 @@ def _update_functions(
 
 
 def _is_used_elsewhere(places: UpdatePlaces, value: SSAValue, stage: int, number: int, rounds: int) -> bool:
-    """Return whether another stage, or a later round of this stage, takes a value that a round has."""
+    """Return whether another stage, or a later round of this stage, uses a value of this stage.
+
+    Args:
+        number: the round in which the stage has the value.
+        rounds: the number of rounds of the stage. The last one returns the new state.
+    """
     if not isinstance(value, OpResult):
         return False
-    if any(at != stage and source == stage and of is value for (of, at), source in places.source.items()):
+    is_sent = any(
+        sent_value is value and source == stage and user_stage != stage
+        for (sent_value, user_stage), source in places.source.items()
+    )
+    if is_sent:
         return True
-    if value in places.sum_stage:
+    if value in places.sum_stage:  # each round reads sums as arguments
         return False
     is_state = any(new is value and (name, stage) in places.results for name, new in places.parts.updates.items())
     if is_state and number < rounds - 1:

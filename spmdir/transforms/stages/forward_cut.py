@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 from xdsl.ir import Operation, OpResult, SSAValue
@@ -82,7 +82,10 @@ def balanced_cuts(
     seconds: Callable[[Operation], float],
     message: Callable[[float], float],
 ) -> list[int]:
-    """Return the positions in the forward at which stages begin.
+    """Return the positions in the forward at which stages 1, 2, … begin, such that m micro-batches take least time.
+
+    The cut with the shortest longest stage is found first. Longer stages allow cuts where less is sent, so for each of
+    some limits on the longest stage, the cut with the least messages is an option too.
 
     Args:
         micro: the number of micro-batches.
@@ -108,6 +111,22 @@ def balanced_cuts(
     return min(options, key=lambda option: option.messages + (micro - 1) * option.longest).cuts
 
 
+class _Prefix(NamedTuple):
+    """The best cut of the ops before some position into some number of stages.
+
+    Attributes:
+        key: what the cut minimises, the most important number first. The last one is the sum of squared stage times.
+        longest: the time of its longest stage or message.
+        messages: the time of all messages.
+        begin: the position where its last stage begins.
+    """
+
+    key: tuple[float, float, float]
+    longest: float
+    messages: float
+    begin: int
+
+
 @attrs.frozen
 class _Partition:
     """A cut: its positions, the time of its longest stage or message, and that of all messages."""
@@ -120,39 +139,51 @@ class _Partition:
 def _partition(
     positions: Sequence[int], stages: int, total: Sequence[float], sent: Mapping[int, float], limit: float
 ) -> _Partition:
-    """Return the cut with the least messages whose stages are within `limit`; with no limit, that of the least longest.
+    """Return the cut into `stages` stages whose longest stage is shortest. With a `limit`, minimise messages instead.
+
+    The time of a stage is that of its ops, or of the message at its end if that is longer. With a `limit`, no stage may
+    take longer. For example, ops of 3, 1, 2 and 4 seconds without messages, in two stages, are cut after the second op:
+    the longest stage takes 6 seconds.
+
+    By dynamic programming: the best cut of the ops before `end` into n stages extends one into n - 1 stages.
 
     Args:
         positions: where stages may begin, with the end of the forward.
-        total: [position], the time of all ops before it.
-        sent: position → the time of the message there.
+        total: [position], the time of all ops before it, in seconds.
+        sent: position → the time of the message there, in seconds.
+        limit: the most seconds of a stage; inf for no limit.
     """
-    best: list[dict[int, tuple[tuple[float, ...], int]]] = [{0: ((0.0, 0.0, 0.0), 0)}]
+    end_of_forward = positions[-1]
+    # [number of stages][end] → the best cut of the ops before `end`
+    best: list[dict[int, _Prefix]] = [{0: _Prefix((0.0, 0.0, 0.0), 0.0, 0.0, 0)}]
     for number in range(stages):
-        row: dict[int, tuple[tuple[float, ...], int]] = {}
-        for end in positions[1:] if number < stages - 1 else positions[-1:]:
-            for begin, ((first, second, squares), _) in best[-1].items():
+        is_last_stage = number == stages - 1
+        row: dict[int, _Prefix] = {}
+        for end in [end_of_forward] if is_last_stage else positions[1:]:
+            for begin, prefix in best[-1].items():
                 time = max(total[end] - total[begin], sent[end])
                 if begin >= end or time > limit * (1 + 1e-9):
                     continue
-                longest, messages = (first, second) if limit == math.inf else (second, first)
-                longest, messages = max(longest, time), messages + sent[end]
-                pair = (longest, messages) if limit == math.inf else (messages, longest)
-                key = (*pair, squares + time**2)
-                if end not in row or key < row[end][0]:
-                    row[end] = key, begin
+                longest, messages = max(prefix.longest, time), prefix.messages + sent[end]
+                squares = prefix.key[2] + time**2
+                key = (longest, messages, squares) if limit == math.inf else (messages, longest, squares)
+                if end not in row or key < row[end].key:
+                    row[end] = _Prefix(key, longest, messages, begin)
         best.append(row)
-    cuts, end = list[int](), positions[-1]
+    whole = best[-1][end_of_forward]
+    begins, end = list[int](), end_of_forward
     for row in reversed(best[1:]):
-        cuts.append(row[end][1])
-        end = row[end][1]
-    first, second, _ = best[-1][positions[-1]][0]
-    longest, messages = (first, second) if limit == math.inf else (second, first)
-    return _Partition(cuts[:-1][::-1], longest, messages)
+        end = row[end].begin
+        begins.append(end)
+    cuts = begins[::-1][1:]  # the first stage begins at 0, which is not a cut
+    return _Partition(cuts, whole.longest, whole.messages)
 
 
 def crossing_bytes(parts: StepParts) -> list[float]:
-    """Return, for each position in the forward, the bytes of the values computed before it and used from there on."""
+    """Return, for each position in the forward, the bytes of the values computed before it and used from there on.
+
+    If the op at 0 computes 4 bytes, and the op at 2 is their last user, the positions 1 and 2 have 4 bytes.
+    """
     position_of = {op: position for position, op in enumerate(parts.forward)}
     change: list[float] = [0.0] * (len(position_of) + 1)
     for op, position in position_of.items():
@@ -160,7 +191,7 @@ def crossing_bytes(parts: StepParts) -> list[float]:
             last = max((position_of.get(user, -1) for user in _users(result)), default=-1)
             if last > position:
                 change[position + 1] += byte_size(result)
-                change[last + 1 if last + 1 < len(change) else -1] -= byte_size(result)
+                change[last + 1] -= byte_size(result)
     return list(itertools.accumulate(change))
 
 

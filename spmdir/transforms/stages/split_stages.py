@@ -64,7 +64,16 @@ def split_stages(module: ModuleOp, op: PipelineOp) -> None:
 
 
 def _split(flow: StepFlow, stage: int, function: FuncOp, base: str, used_names: set[str]) -> tuple[FuncOp, FuncOp]:
-    """Return the functions of the input gradient and of the weight gradient. Names of new values are added."""
+    """Return the functions of the input gradient and of the weight gradient.
+
+    The input gradient has the ops that compute results for other stages. The weight gradient has the remaining ops,
+    which compute the sums of gradients. The values that it uses of the input gradient become further results of that,
+    except free ones, which both functions compute.
+
+    Args:
+        base: the beginning of the names of both functions.
+        used_names: the names of values in the step. Those of the further results are added.
+    """
     step, returned = flow.step, ir.terminator(function).operands
     result_names = [signature_name(function, "res_attrs", index) for index in range(len(returned))]
     results = list(zip(returned, result_names, strict=True))

@@ -76,20 +76,20 @@ def build_function(
         free_ops: the ops of `source` that each function runs again.
         name_of_value: value → its name as an argument.
     """
-    own = set(planned.ops)
+    planned_ops = set(planned.ops)
     returned = [value for value, _ in planned.returned]
-    needed: dict[SSAValue, None] = {}
-    free: set[Operation] = set()
+    needed: dict[SSAValue, None] = {}  # the values that become arguments
+    copied_free: set[Operation] = set()
     stack = [*(operand for op in planned.ops for operand in op.operands), *returned]
     while stack:
         value = stack.pop()
         owner = value.owner
         if not isinstance(owner, Operation):
             needed[value] = None
-        elif planned.copies_free and owner in free_ops and owner not in free:
-            free.add(owner)
+        elif planned.copies_free and owner in free_ops and owner not in copied_free:
+            copied_free.add(owner)
             stack += owner.operands
-        elif owner not in own and owner not in free:
+        elif owner not in planned_ops and owner not in copied_free:
             needed[value] = None
     position_of = {value: index for index, value in enumerate(_values_of(source))}
     inputs = sorted(needed, key=position_of.__getitem__)
@@ -104,7 +104,7 @@ def build_function(
         extra = {"spmd.keep": kept["spmd.keep"]} if "spmd.keep" in kept else {}
         arg_attrs.append(type(attributes)({**attributes.data, **extra}))
     for op in source.body.block.ops:
-        if op in own or op in free:
+        if op in planned_ops or op in copied_free:
             copy = op.clone(mapping)
             copy.location = op.location
             block.add_op(copy)

@@ -158,13 +158,15 @@ def ops_before(values: Iterable[SSAValue], end: Iterable[SSAValue] = ()) -> set[
 
 def _free_ops(function: FuncOp, batch: Iterable[SSAValue], state: Mapping[str, SSAValue]) -> set[Operation]:
     """Return the ops that depend only on the batch and buffers, or only on parameters and buffers."""
+    # value → the classes of inputs that it depends on, such as {"batch", "parameters"}, without "buffers"
     sources: dict[SSAValue, frozenset[str]] = {value: frozenset({"batch"}) for value in batch}
     sources |= {value: frozenset({_class_of(name)} - {"buffers"}) for name, value in state.items()}
     free: set[Operation] = set()
     for op in function.body.block.ops:
-        together = frozenset[str]().union(*(sources.get(operand, frozenset()) for operand in op.operands))
-        sources.update(dict.fromkeys(op.results, together))
-        if isinstance(op, ValueOp) and together in (frozenset(), {"batch"}, {"parameters"}) and is_side_effect_free(op):
+        op_sources = frozenset[str]().union(*(sources.get(operand, frozenset()) for operand in op.operands))
+        sources.update(dict.fromkeys(op.results, op_sources))
+        has_one_source = op_sources in (frozenset(), {"batch"}, {"parameters"})
+        if isinstance(op, ValueOp) and has_one_source and is_side_effect_free(op):
             free.add(op)
     return free
 

@@ -55,7 +55,15 @@ def split_tied_sums(parts: StepParts, forward: ForwardStages) -> bool:
 
 
 def _terms(value: SSAValue, argument: SSAValue) -> tuple[list[Operation], list[SSAValue]]:
-    """Return the linear ops between a sum and its gradient, last first, and the terms of the gradient."""
+    """Return the linear ops between a sum and its gradient, last first, and the terms of the gradient.
+
+    For example, `sum.new = sum + (a + b) / m` has the linear op `/ m` and the terms a and b. Both lists are empty if
+    `value` has another form.
+
+    Args:
+        value: the new value of the sum.
+        argument: the old value of the sum.
+    """
     if not (isinstance(value, OpResult) and _is_add(value.op) and argument in value.op.operands):
         return [], []
     current = next((operand for operand in value.op.operands if operand is not argument), argument)

@@ -40,6 +40,7 @@ class UpdatePlaces:
         homes: argument of a parameter → its stages.
         source: (value, stage) → the stage from which the stage receives it; itself if it is there.
         results: (name of state, stage): the new values that a stage computes or receives.
+        outputs: output of the step → the stage that returns it.
     """
 
     parts: StepParts
@@ -53,27 +54,37 @@ class UpdatePlaces:
     _rounds: dict[Computed, int] = attrs.field(factory=dict)
 
     def place_all(self) -> None:
-        """Place all results of the update."""
+        """Place all results of the update on stages: fill `source`, `results` and `outputs`.
+
+        - The new value of a parameter is on each stage that uses the parameter.
+        - The total of a tied parameter is on the stage of the sum that it replaces.
+        - An output is on one of the stages where it takes the fewest messages.
+        - Other state, such as the number of updates, is on the stages that read it, or else on one stage.
+        """
         names: dict[SSAValue, str] = {value: name for name, value in self.parts.state.items()}
-        unread = dict(self.parts.updates)
+        unplaced = dict(self.parts.updates)
         for name, value in self.parts.updates.items():
             if (argument := self.parts.state[name]) in self.homes:
-                del unread[name]
+                del unplaced[name]
                 for stage in self.homes[argument]:
                     self._add_result(name, value, stage, names)
             elif name in self.parts.sums:  # the total of a tied parameter replaces the sum of one stage
-                del unread[name]
+                del unplaced[name]
                 self._add_result(name, value, self.sum_stage[self.parts.sums[name]], names)
         for value in self.parts.outputs:
             if value not in self.sum_stage:
                 self.outputs[value] = min(self._find_places(value))
                 self._need(value, self.outputs[value], names)
-        for name, value in unread.items():
-            if not any(stated == name for stated, _ in self.results):
+        for name, value in unplaced.items():
+            if not any(placed_name == name for placed_name, _ in self.results):  # `_need` adds state that is read
                 self._add_result(name, value, min(self._find_places(value)), names)
 
     def round_of(self, value: SSAValue, stage: int) -> int:
-        """Return the round of a stage in which it has a value."""
+        """Return the first round of a stage in which it has a value.
+
+        Inputs are there in round 0. A stage computes a value in the round of the last operand, and receives a value in
+        the round after that of its source.
+        """
         key = value, stage
         if key not in self._rounds:
             source = self.source[key]
@@ -91,7 +102,11 @@ class UpdatePlaces:
         return isinstance(value, OpResult) and value not in self.sum_stage
 
     def _find_places(self, value: SSAValue) -> frozenset[int]:
-        """Return the stages at which a value can be computed with the fewest messages."""
+        """Return the stages at which a value can be computed with the fewest messages.
+
+        These are the stages where all operands of its op are, or if there are none, the stages of any operand. A sum is
+        on its stage, a parameter on the stages that use it, and any other input on all stages.
+        """
         if value not in self._places:
             every = frozenset(range(self.count))
             if value in self.sum_stage:
@@ -110,7 +125,11 @@ class UpdatePlaces:
             self._need(value, stage, names)
 
     def _need(self, value: SSAValue, stage: int, names: Mapping[SSAValue, str]) -> None:
-        """Record that a stage needs a value, and all that this requires."""
+        """Record in `source` that a stage needs a value, and all that this requires.
+
+        If the value is not placed on the stage, another stage needs it too, and sends it. If the stage computes the
+        value, it needs the operands.
+        """
         stack = [(value, stage)]
         while stack:
             key = value, stage = stack.pop()
@@ -137,8 +156,8 @@ class UpdatePlaces:
 def placed_ops(places: UpdatePlaces, stage: int, number: int) -> list[Operation]:
     """Return the ops of one round of a stage, in the order of the program."""
     ops = set()
-    for (value, at), source in places.source.items():
-        is_here = at == stage == source and isinstance(value, OpResult) and value not in places.sum_stage
+    for (value, user_stage), source in places.source.items():
+        is_here = user_stage == stage == source and isinstance(value, OpResult) and value not in places.sum_stage
         if is_here and places.round_of(value, stage) == number:
             ops.add(value.owner)
     return [op for op in places.parts.function.body.block.ops if op in ops]
