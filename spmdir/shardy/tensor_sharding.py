@@ -126,6 +126,8 @@ def _axes(text: str) -> tuple[str, ...]:
 def to_tensor_sharding(sharding: Sharding, mesh: Mesh, shape: Sequence[int]) -> TensorSharding:
     """Return the sharding of a tensor of this shape in Shardy's form.
 
+    For example, `dp: S(0), tp: P(sum)` of a matrix is `[{"dp"}, {}], unreduced={"tp"}`.
+
     Raises:
         ShardingError: Shardy cannot represent a placement, or a shard is uneven.
     """

@@ -105,7 +105,10 @@ def _reduce_scatter(calls: Sequence[Issued]) -> list[Tensor]:
 
 
 def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
-    """Send each rank one block of every rank. The lengths in the calls cut each operand into blocks of dimension 0."""
+    """Send each rank one block of every rank. The lengths in the calls cut each operand into blocks of dimension 0.
+
+    For example, rank 0 sends [1, 2] and rank 1 sends [3, 4] elements. Then rank 0 receives [1, 3], and rank 1 [2, 4].
+    """
     receives, sends = [list(call.arguments[1]) for call in calls], [list(call.arguments[2]) for call in calls]
     blocks = []
     for source, call in enumerate(calls):

@@ -39,6 +39,7 @@ def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Te
     """
 
     def noise(tensor: torch.Tensor) -> torch.Tensor:
+        """Return noise for a tensor, as described above."""
         if tensor.dtype == torch.bool:
             return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -138,7 +139,7 @@ def collect(
     tensors = {_layer_indices(layers, mesh, rank): shard for rank, shard in enumerate(shards)}
     element_type = DTYPES_OF_TORCH[dtype or shards[0].dtype]
     types = _outer_types(TensorMeta(tuple(shape), element_type), layers, mesh)
-    while layers:
+    while layers:  # the innermost layer first: join the tensors of each group of ranks along its axes
         axes, placement = layers.pop()
         groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for indices in sorted(tensors):

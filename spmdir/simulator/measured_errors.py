@@ -99,8 +99,8 @@ class Measuring:
         Args:
             calls: [rank], the call of `measured_step`, with the local tensor before and after the step.
         """
-        number, member = calls[0].arguments[2:4]
-        op, mesh = self.ops[number], self.mesh
+        op_index, member = calls[0].arguments[2:4]  # `member` is the index of the tensor if the op is a bucket
+        op, mesh = self.ops[op_index], self.mesh
         assert isinstance(op, Collective)
         operand, result = op.pairs[member]
         step, meta = op.steps(mesh)[member], global_type(op.operands[member], mesh)
@@ -118,23 +118,17 @@ class Measuring:
         dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else values_before[0].dtype
         actual = collect(values_after, target, mesh, meta.shape, dtype)
         exact = collect(values_before, source, mesh, meta.shape, dtype)
-        before, after = step.ends(mesh)
-        error = before.error or after.error
-        size = tensor_norm(error.norm, exact)
-        if error.of == "shards" and not source.has_own_type:
-            size = sum(tensor_norm(error.norm, shard) for shard in values_before)
-        difference = tensor_norm(error.norm, actual - exact)
+        old_placement, new_placement = step.ends(mesh)
+        declared = old_placement.error or new_placement.error
+        reference = values_before if declared.of == "shards" and not source.has_own_type else [exact]
+        error = _relative_error(declared.norm, actual - exact, reference)
         rounding = 64 * torch.finfo(exact.dtype).eps if exact.is_floating_point() or exact.is_complex() else 0.0
-        bound = error.bound(local_shape(source, meta.shape, mesh), mesh.group_size(step.axes))
-        if size:
-            relative_error = difference / size
-        else:
-            relative_error = math.inf if difference else 0.0
-        if not before.error and relative_error <= rounding:
+        bound = declared.bound(local_shape(source, meta.shape, mesh), mesh.group_size(step.axes))
+        if not old_placement.error and error <= rounding:
             return values_after  # the value enters the placement without an error
         place = location_of(op) or name_of(result)
         self.errors.append(
-            MeasuredError(f"{before} -> {after} at {place}", relative_error, bound, error.norm, rounding)
+            MeasuredError(f"{old_placement} -> {new_placement} at {place}", error, bound, declared.norm, rounding)
         )
         exact = self.exact.get(operand, exact)
         if target.has_own_type:
@@ -153,3 +147,12 @@ def tensor_norm(norm: str, tensor: Tensor) -> float:
     """Return a norm of a tensor, by its name in `spmdir.core.placement.error_bound.NORMS`."""
     wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
     return float(torch.linalg.vector_norm(wide, math.inf if norm == "max" else 2)) if tensor.numel() else 0.0
+
+
+def _relative_error(norm: str, difference: Tensor, reference: Sequence[Tensor]) -> float:
+    """Return the norm of `difference` over the sum of the norms of `reference`; inf if only the sum is 0."""
+    size = sum(tensor_norm(norm, tensor) for tensor in reference)
+    error = tensor_norm(norm, difference)
+    if size:
+        return error / size
+    return math.inf if error else 0.0

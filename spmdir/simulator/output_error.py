@@ -26,6 +26,7 @@ def relative_error(output: Any, reference: Any) -> float:
     wide = torch.complex128 if reference.is_complex() else torch.float64
     output, reference = output.to(wide), reference.to(wide)
     finite = torch.isfinite(reference)
+    # Infinities and NaNs must be at the same places. `nan_to_num(1)` makes NaNs comparable.
     are_others_equal = torch.equal(output[~finite].nan_to_num(1), reference[~finite].nan_to_num(1))
     if not are_others_equal or not output[finite].isfinite().all():
         return float("inf")

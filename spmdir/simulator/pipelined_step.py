@@ -155,7 +155,10 @@ class StepRun:
         for stage in range(len(step.stages)):
             for name in self.flow.state_names(stage):
                 self._keep(stage, name, state)
-        rows = [[e for e in step.entries if c in self._coordinates(e)] for c in range(step.ranks)]
+        rows = [
+            [entry for entry in step.entries if coordinate in self._coordinates(entry)]
+            for coordinate in range(step.ranks)
+        ]
         positions = [0] * step.ranks
         while any(position < len(row) for position, row in zip(positions, rows, strict=True)):
             entry = self._next(rows, positions)
@@ -194,6 +197,14 @@ class StepRun:
                 return
 
     def _initial(self, part: Action, name: str, index: int, state: Mapping[str, Tensor]) -> Tensor:
+        """Return the global tensor of `name` when the step starts: its state, or zeros if it is a sum.
+
+        Args:
+            part: a function of the step that has `name` as argument `index`.
+
+        Raises:
+            SpmdirError: `state` lacks a tensor that is not a sum.
+        """
         meta = meta_of(self.flow.functions[part].function_type.inputs.data[index])
         if name not in state and not self.flow.step.is_sum(name):
             raise SpmdirError(f"no '{name}' in state{did_you_mean(name, state)}")
@@ -236,21 +247,22 @@ class StepRun:
             self.values.receive(message, name, self.values.send(message, name))
 
     def _measure(self) -> None:
-        """Update the peaks. A value that several names share is counted once."""
+        """Update the peak of each coordinate, in bytes, with the values that it holds now."""
         for coordinate in range(self.op.step.ranks):
-            of_ranks = [0] * self.mesh.world_size
-            for (place, _, _), shards in self.values.values.items():
-                if place == coordinate:
+            bytes_of_rank = [0] * self.mesh.world_size
+            for (holder, _, _), shards in self.values.values.items():
+                if holder == coordinate:
                     for rank, shard in enumerate(shards):
-                        of_ranks[rank] += shard.numel() * shard.element_size()
-            self.peak[coordinate] = max(self.peak[coordinate], *of_ranks)
+                        bytes_of_rank[rank] += shard.numel() * shard.element_size()
+            self.peak[coordinate] = max(self.peak[coordinate], *bytes_of_rank)
 
     def _outputs(self) -> list[Tensor]:
+        """Return the outputs of the step as global tensors: new state, such as the loss, or results of updates."""
         step = self.op.step
         outputs = []
         for name in step.outputs:
             if step.is_state(name):
-                stage = next(stage for stage, kept in self.kept if kept == name)
+                stage = next(stage for stage, kept_name in self.kept if kept_name == name)
                 outputs.append(self._collect(self._holder(stage, name), name, self.kept[stage, name]))
                 continue
             part = next(part for part in self.flow.producers[name] if part.kind == "U")
