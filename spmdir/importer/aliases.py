@@ -125,6 +125,7 @@ class _AliasTracer(EntrywiseInterpreter):
     """
 
     def __init__(self, module: fx.GraphModule, outer: _AliasTracer | None = None):
+        """Start without values. The tracer of an inner graph shares the records of the tracer `outer` around it."""
         super().__init__(module)
         self.values: dict[fx.Node, _Value] = outer.values if outer else {}
         self.groups: dict[int, list[_Value]] = outer.groups if outer else {}
@@ -344,7 +345,7 @@ def _write_to_clone(graph: fx.Graph, writer: fx.Node, target: fx.Node) -> None:
 
 
 def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.Node], writer: fx.Node) -> None:
-    """Replace all values of `group` by views of one flat tensor that has its elements in the order of memory.
+    """Replace all values of `group`, which share memory, by views of one flat tensor with the elements in memory order.
 
     For x of shape [2, 3] and its view y, whose writes would be lost, the graph becomes:
 
@@ -355,13 +356,14 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
     """
     if any(value.node not in copies for value in group):
         raise _region_error(writer)
-    first = group[0].layout
+    first_layout = group[0].layout
     order = _memory_order(group, writer)
     owner = copies[group[0].node]
     insertion_point = owner if owner.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
     new_nodes: set[fx.Node] = set()
 
     def insert_call(target: Any, *args: Any, origin: fx.Node, **kwargs: Any) -> fx.Node:
+        """Insert a call after the last inserted one; it gets the location and other metadata of `origin`."""
         nonlocal insertion_point
         with graph.inserting_after(insertion_point):
             insertion_point = graph.call_function(target, args, kwargs)
@@ -372,11 +374,12 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
         return insertion_point
 
     def insert_view(layout: Layout, origin: fx.Node) -> fx.Node:
-        strides = layout.size, layout.stride, layout.offset - first.offset
+        """Insert the view of the flat tensor that has the elements of `layout`."""
+        strides = layout.size, layout.stride, layout.offset - first_layout.offset
         return insert_call(_aten.as_strided.default, flat_tensor, *strides, origin=origin)
 
     flat_tensor = insert_call(_aten.permute.default, owner, order, origin=owner)
-    flat_tensor = insert_call(_aten.reshape.default, flat_tensor, [first.element_count], origin=owner)
+    flat_tensor = insert_call(_aten.reshape.default, flat_tensor, [first_layout.element_count], origin=owner)
     flat_tensor = insert_call(_aten.clone.default, flat_tensor, origin=owner)
     for value in group:
         node = copies[value.node]
@@ -401,16 +404,16 @@ def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
     Raises:
         UnsupportedError: the values of `group` cannot be views of one flat tensor.
     """
-    first = group[0].layout
+    base = group[0].layout
     layouts = [value.layout for value in group]
     if any(layout.is_open for layout in layouts):
         reason = "symbolic sizes"
-    elif any(layout.dtype != first.dtype or layout.is_lazy for layout in layouts):
+    elif any(layout.dtype != base.dtype or layout.is_lazy for layout in layouts):
         reason = "another element type, or are conjugated or negated"
     else:
-        order = first.dims_outermost_first()
+        order = base.dims_outermost_first()
         are_inside = all(
-            first.offset <= layout.offset and layout.last_position <= first.last_position for layout in layouts
+            base.offset <= layout.offset and layout.last_position <= base.last_position for layout in layouts
         )
         if order is not None and are_inside:
             return order

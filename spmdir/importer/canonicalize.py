@@ -28,8 +28,8 @@ def _replace_by_operand(_: BoundCall, __: fx.Node) -> None:
 def _cast(call: BoundCall, node: fx.Node) -> BoundCall | None:
     """Return a cast as `_to_copy`.
 
-    If the element type does not change, the cast is a clone with its `memory_format`, or its operand (None) without
-    one.
+    If the element type does not change, the cast becomes a clone with its `memory_format`. Without a `memory_format`,
+    the cast is its operand, so the result is None.
     """
     has_format = "memory_format" in call.arguments
     arguments = {"memory_format": call.arguments["memory_format"]} if has_format else {}

@@ -85,22 +85,11 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     is_exported = isinstance(source, ExportedProgram)
     module: fx.GraphModule = source.graph_module if is_exported else source
     nodes = module.graph.find_nodes(op="placeholder")
-    # For each placeholder: its name, and whether it is a user input. For each user input: its example.
     if is_exported:
-        specs = source.graph_signature.input_specs
-        tokens = {spec.arg.name: torch.empty(0) for spec in specs if spec.kind == InputKind.TOKEN}
-        state = {**tokens, **source.constants, **source.state_dict}
-        names = [spec.target or spec.arg.name for spec in specs]
-        is_user_input = [spec.kind == InputKind.USER_INPUT for spec in specs]
+        names, is_user_input, state = _read_exported_inputs(source)
         examples = pytree.tree_leaves(source.example_inputs, is_leaf=_is_none) if source.example_inputs else []
     else:
-        state = {
-            entry.names[0]: entry.value
-            for entry in program.inputs
-            if entry.kind != "input" and isinstance(entry.value, Tensor)
-        }
-        entries: list[Input] = program.inputs[len(program.inputs) - len(nodes) :]
-        names, is_user_input = [entry.names[0] for entry in entries], [True] * len(nodes)
+        names, is_user_input, state = _read_traced_inputs(program, len(nodes))
         examples = pytree.tree_leaves(tuple(example_inputs or ()), is_leaf=_is_none)
     if len(examples) != sum(is_user_input):  # such as none
         examples = [None] * sum(is_user_input)
@@ -136,6 +125,30 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     ]
     state_tensors = {name: _require_values(name, value) for name, value in state.items() if isinstance(value, Tensor)}
     return Original(inputs, state_tensors, outputs, new_values)
+
+
+def _read_exported_inputs(source: ExportedProgram) -> tuple[list[str], list[bool], dict[str, Any]]:
+    """Return (name of each placeholder, whether each is a user input, name → value of the other placeholders)."""
+    specs: Any = source.graph_signature.input_specs
+    tokens = {spec.arg.name: torch.empty(0) for spec in specs if spec.kind == InputKind.TOKEN}
+    names = [spec.target or spec.arg.name for spec in specs]
+    is_user_input = [spec.kind == InputKind.USER_INPUT for spec in specs]
+    return names, is_user_input, {**tokens, **source.constants, **source.state_dict}
+
+
+def _read_traced_inputs(program: Program, count: int) -> tuple[list[str], list[bool], dict[str, Any]]:
+    """Return the same as `_read_exported_inputs` for a graph of make_fx with `count` placeholders.
+
+    All its placeholders are user inputs. Tensors that the graph reads as attributes come before them in
+    `program.inputs`.
+    """
+    state = {
+        entry.names[0]: entry.value
+        for entry in program.inputs
+        if entry.kind != "input" and isinstance(entry.value, Tensor)
+    }
+    user_inputs: list[Input] = program.inputs[len(program.inputs) - count :]
+    return [entry.names[0] for entry in user_inputs], [True] * count, state
 
 
 @torch.no_grad()
@@ -209,18 +222,18 @@ def _compare(label: str, actual: Any, expected: Any, is_exact: bool, node: Any) 
     )
 
 
-def _is_bitwise_equal(first: Tensor, second: Tensor) -> bool:
+def _is_bitwise_equal(left: Tensor, right: Tensor) -> bool:
     """Return whether two tensors have the same elements, including the signs of zeros. All NaNs are equal."""
-    if first.shape != second.shape or first.dtype != second.dtype:
+    if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    first, second = plain_tensor(first), plain_tensor(second)
-    if first.is_complex():
-        return _is_bitwise_equal(torch.view_as_real(first), torch.view_as_real(second))
-    if not first.is_floating_point():
-        return torch.equal(first, second)
-    first, second = first.double(), second.double()
-    same = (first == second) & (first.signbit() == second.signbit())
-    return bool((same | (first.isnan() & second.isnan())).all())
+    left, right = plain_tensor(left), plain_tensor(right)
+    if left.is_complex():
+        return _is_bitwise_equal(torch.view_as_real(left), torch.view_as_real(right))
+    if not left.is_floating_point():
+        return torch.equal(left, right)
+    left, right = left.double(), right.double()
+    same = (left == right) & (left.signbit() == right.signbit())
+    return bool((same | (left.isnan() & right.isnan())).all())
 
 
 def _mutation_names(module: ModuleOp) -> list[str]:

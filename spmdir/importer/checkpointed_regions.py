@@ -66,7 +66,8 @@ def repeat_regions(
 ) -> None:
     """Recompute checkpointed regions: the backward reads copies of the nodes that `torch.utils.checkpoint` marked.
 
-    The graph changes in place. As in eager mode, these values are kept and not recomputed: the inputs of a region,
+    If the backward reads `h = relu(x @ w)` of a region, it gets a copy of both ops on x and w, and h is not kept. The
+    graph changes in place. As in eager mode, these values are kept and not recomputed: the inputs of a region,
     values that the forward reads outside of the region, and random numbers.
 
     A region that writes to a buffer writes again when it is recomputed. For each such buffer, the graph gets an
@@ -156,8 +157,8 @@ def _add_late_arguments(graph: fx.Graph, writes: Sequence[Write]) -> dict[fx.Nod
     """Return placeholder of a buffer → new placeholder of its value in the backward, for each buffer with writes."""
     late_arguments: dict[fx.Node, fx.Node] = {}
     for buffer in dict.fromkeys(write.buffer for write in writes):
-        last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-        with graph.inserting_after(last):
+        last_placeholder = [node for node in graph.nodes if node.op == "placeholder"][-1]
+        with graph.inserting_after(last_placeholder):
             late_arguments[buffer] = graph.placeholder(f"late_{buffer.name}")
         late_arguments[buffer].meta = {**buffer.meta, "desc": LateBuffer(buffer.meta["desc"].target)}
     return late_arguments

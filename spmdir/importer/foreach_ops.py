@@ -58,12 +58,14 @@ class EntrywiseInterpreter(StatisticsDeclarer):
     """
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call; a kernel on lists that has a form in `ENTRYWISE_FORMS` runs by this form."""
         form = ENTRYWISE_FORMS.get(_functional(target)) if works_on_lists(target) else None
         if form is None:
             return super().call_function(target, args, kwargs)
         results = form(*args, **kwargs)
         parameters = schema_of(target).arguments
         arguments = {**dict(zip((parameter.name for parameter in parameters), args, strict=False)), **kwargs}
+        # The arguments that the kernel writes to, tensors or lists, in the order of the results of the form.
         destinations = [
             arguments[parameter.name]
             for parameter in parameters
@@ -124,6 +126,7 @@ def _map_over_parameters(update: Callable[..., tuple[Tensor, ...]]) -> Callable[
 
     def update_all(self: Tensors, grads: Tensors, *state_lists: Tensors, grad_scale: Tensor | None = None,
                    found_inf: Tensor | None = None, maximize: bool, **options: Any) -> Lists:  # fmt: skip
+        """Return the new parameters, gradients and states, each a list with an entry for each parameter."""
         if isinstance(options["lr"], Tensor):
             options["lr"] = options["lr"].double()
         updated_lists: Lists = tuple([] for _ in range(2 + len(state_lists)))

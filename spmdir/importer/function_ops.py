@@ -36,12 +36,12 @@ BACKWARD = "_backward"
 
 
 def register(local: LocalFunction) -> OpOverload:
-    """Register the ops of a function and of its gradient with torch, and return the first."""
-    for name, run, fake, further in (
+    """Register the op of a function and the op of its gradient with torch, and return the op of the function."""
+    for name, run, fake, further_parameters in (
         (local.name, local.run, local.run, ""),
         (local.name + BACKWARD, local.run_backward, _fake_gradients, ", int[] wanted"),
     ):
-        LIBRARY.define(f"{name}{_PARAMETERS}{further}) -> Tensor[]")
+        LIBRARY.define(f"{name}{_PARAMETERS}{further_parameters}) -> Tensor[]")
         LIBRARY.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
     op, backward_op = find_op(local.name), find_op(local.name + BACKWARD)
@@ -124,22 +124,26 @@ def _save_operands(ctx: Any, backward_op: OpOverload | None, inputs: Any, output
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradient of each operand; None where it is not needed.
 
+    The op of the gradient gets the operands, then the gradient of each floating-point result.
+
     Args:
+        ctx: the context of autograd, filled by `_save_operands`.
+        needed: for each operand, whether its gradient is needed.
         gradients: the gradient of each result; None for a zero gradient.
     """
     operands = ctx.saved_tensors
     literals, in_shardings, out_shardings, module, flops = ctx.arguments
     wanted = [index for index, operand in enumerate(operands) if needed[index] and is_inexact(operand.dtype)]
     inexact = [index for index, (_, dtype, _) in enumerate(ctx.results) if is_inexact(dtype)]
-    given: list[Tensor] = []
+    result_gradients: list[Tensor] = []
     for index in inexact:
         shape, dtype, device = ctx.results[index]
         gradient = gradients[index]
-        given.append(torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient)
+        result_gradients.append(torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient)
     declared = Declaration.parse(tuple(in_shardings), tuple(out_shardings)).of_gradients(inexact, wanted)
     arguments = (literals, *declared.texts, module, flops, wanted)
-    found = iter(_GradientFunction.apply(ctx.backward_op, arguments, *operands, *given))  # type: ignore
-    return [next(found) if index in wanted else None for index in range(len(operands))]
+    operand_gradients = iter(_GradientFunction.apply(ctx.backward_op, arguments, *operands, *result_gradients))  # type: ignore
+    return [next(operand_gradients) if index in wanted else None for index in range(len(operands))]
 
 
 def _fake_gradients(operands: Sequence[Tensor], *arguments: Any) -> list[Tensor]:

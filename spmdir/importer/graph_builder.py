@@ -81,6 +81,9 @@ class GraphBuilder:
         ops: the ops, in order.
         mutations: placeholder → the value that the graph copies into it.
         is_exact: whether no op was decomposed. Decompositions may round differently.
+        rules: the sharding rules; an op without a rule is decomposed if possible.
+        _sizes: the SSA values of symbolic sizes.
+        _scalars: key of a call on 0-d tensors → its result, see `_build_call`.
     """
 
     def __init__(

@@ -176,6 +176,7 @@ def _build_module(
 ) -> tuple[ModuleOp, bool]:
     """Return the module before `fold-views`, and whether no op was decomposed."""
     with collector_paused():
+        # The ops, on the arguments of the function.
         symbols = SymbolTable(program.graph, program.ranges)
         arguments = [entry for entry in program.inputs if entry.is_argument]
         metas = [
@@ -185,6 +186,7 @@ def _build_module(
         builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
         nodes = [entry.node for entry in arguments]
         output_values = _build_outputs(program, builder, dict(zip(nodes, block.args, strict=True)))
+        # The shardings of arguments and results, from the plan.
         names, node_names = [_plan_names(entry) for entry in arguments], [node.name for node in nodes]
         hidden = frozenset(entry.names[0] for entry in arguments if entry.kind in ("tangent", "late_buffer"))
         labels, positions = [entry.label for entry in arguments], _positions(program)
@@ -199,6 +201,7 @@ def _build_module(
             value for output, value in output_values if output.kind == "mutation" or updated_inputs.get(id(output))
         ]
         note_first_casts([value for value in updates if isinstance(value, SSAValue)], builder.rules)
+        # The function, with names, kinds and shardings as attributes, and the module.
         values = [value for _, value in output_values if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused_sizes(builder.ops), ReturnOp(*values)])
         make_names_unique(block)

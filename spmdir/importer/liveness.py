@@ -55,12 +55,12 @@ def without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
     for node in module.graph.nodes:
         if node in live_nodes:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    new = fx.GraphModule(module, graph)
+    new_module = fx.GraphModule(module, graph)
     for node in graph.find_nodes(op="get_attr"):
-        body = getattr(new, str(node.target), None)
+        body = getattr(new_module, str(node.target), None)
         if isinstance(body, fx.GraphModule):
-            setattr(new, str(node.target), without_dead_code(body))
-    return new
+            setattr(new_module, str(node.target), without_dead_code(body))
+    return new_module
 
 
 def _has_effect(node: fx.Node) -> bool:

@@ -79,7 +79,14 @@ def with_cost(
 def _run(
     local: LocalFunction, is_backward: bool, operands: tuple[TensorMeta, ...], literals: str, wanted: tuple[int, ...]
 ) -> tuple[tuple[TensorMeta, ...], float]:
-    """Return the types of the results of a function or of its gradient, and its floating-point operations."""
+    """Run a function, or its gradient, on fake tensors; return the types of its results and its operations (FLOPs).
+
+    Args:
+        is_backward: whether to run the gradient.
+        operands: the local types of the operands.
+        literals: the arguments that are not tensors, as text.
+        wanted: the indices of the tensor arguments whose gradient is computed; only for the gradient.
+    """
     with FakeTensorMode(), _FlopCounter() as counter:
         tensors = [torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype]) for meta in operands]
         try:
@@ -119,6 +126,7 @@ class _FlopCounter(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op, and add its operations by torch's formula. An op without a formula is decomposed, if it can be."""
         kwargs = kwargs or {}
         formula = flop_registry.get(getattr(func, "overloadpacket", func))
         if formula is None and isinstance(func, OpOverload) and func.namespace != "prim":

@@ -158,6 +158,7 @@ class _RejectedOps(TorchDispatchMode):
         self.local, self.operands = local, operands
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op; raise UnsupportedError if it is a collective, is random, or writes to an operand."""
         name = str(func).removesuffix(".default")
         if name.partition(".")[0] in _COLLECTIVES:
             raise self.local.error(

@@ -83,6 +83,7 @@ def local_map(
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the op of the function with its tensors as operands, and all other arguments as text."""
         values = _bind(local, names, defaults, args, kwargs)
         operands = [value for value, is_tensor in zip(values, tensors, strict=True) if is_tensor]
         literals = [value for value, is_tensor in zip(values, tensors, strict=True) if not is_tensor]

@@ -121,7 +121,11 @@ def _return_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.
 
 
 def _expose_draws(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """Return (a copy that also returns its random draws and those of inner graphs, the draws)."""
+    """Return (a copy of `module` that also returns its random draws, the nodes of the draws in the copy).
+
+    For `y = dropout(x); return y + 1`, the copy returns (y + 1, y). A draw of an inner graph becomes a further result
+    of the inner graph, and then of the module.
+    """
     graph, copies = fx.Graph(), {}
     outputs: Any = graph.graph_copy(module.graph, copies)
     draws: list[fx.Node] = []
@@ -144,10 +148,10 @@ def _expose_draws(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]
             call.meta["val"] = (*call.meta["val"], *(value.meta["val"] for value in inner_draws))
             draws += [_insert_getitem(call, result_count + index) for index in range(len(inner_draws))]
     graph.output((*outputs, *draws))
-    new = fx.GraphModule(module, graph)
+    new_module = fx.GraphModule(module, graph)
     for name, body in bodies.items():
-        setattr(new, name, body)
-    return new, draws
+        setattr(new_module, name, body)
+    return new_module, draws
 
 
 def _insert_getitem(source: fx.Node, index: int) -> fx.Node:

@@ -52,6 +52,7 @@ def read_joint(module: fx.GraphModule) -> Program:
     _name_modules(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     output_node = next(node for node in module.graph.nodes if node.op == "output")
+    # Read the descriptors of AOTAutograd before `read_traced`, which replaces the graph.
     argument_names = [node.meta.get(ARGUMENT, node.name) for node in placeholders]
     input_descriptors, output_descriptors = [node.meta["desc"] for node in placeholders], output_node.meta["desc"]
     output_sources = [sources.get(value, frozenset()) for value in output_node.args[0]]
@@ -65,6 +66,7 @@ def read_joint(module: fx.GraphModule) -> Program:
     described_inputs = zip(program.inputs[len(constants) :], input_descriptors, argument_names, strict=True)
     inputs = [_read_input(entry, descriptor, name, prefixes) for entry, descriptor, name in described_inputs]
     names = {descriptor: entry.names for descriptor, entry in zip(input_descriptors, inputs, strict=True)}
+    # Sort the outputs by their kind; drop gradients that do not exist.
     ranked = []
     for output, descriptor, source in zip(program.outputs, output_descriptors, output_sources, strict=True):
         if descriptor is not None and not _is_missing_gradient(output, descriptor):

@@ -48,7 +48,8 @@ class Write:
 def find_saving_ops(graph: fx.Graph, backward: Set[fx.Node]) -> dict[fx.Node, fx.Node]:
     """Return node of the backward → op of the forward whose gradient it computes, if the op saves a value for it.
 
-    Autograd numbers the ops that have gradients. A following op without a gradient has the same number.
+    The metadata `seq_nr` of a node is its number in autograd. An op and its gradient have equal numbers. An op without
+    a gradient has the number of the op before it, so the first op with a number counts.
     """
     ops: dict[int, fx.Node] = {}
     saving_ops = {}
@@ -66,7 +67,12 @@ def find_saving_ops(graph: fx.Graph, backward: Set[fx.Node]) -> dict[fx.Node, fx
 def find_recomputations(
     graph: fx.Graph, saving_ops: Mapping[fx.Node, fx.Node], region_of: RegionOf
 ) -> dict[int, Recomputation]:
-    """Return region → its recomputation, in the order of the backward."""
+    """Return region → its recomputation, in the order in which the backward recomputes regions.
+
+    Args:
+        saving_ops: the result of `find_saving_ops`.
+        region_of: node → its checkpointed region; None outside of regions.
+    """
     order = {node: index for index, node in enumerate(graph.nodes)}
     recomputations: dict[int, Recomputation] = {}
     for node, saver in saving_ops.items():
@@ -84,7 +90,10 @@ def find_repeated_writes(
     recomputations: Mapping[int, Recomputation],
     region_of: RegionOf,
 ) -> list[Write]:
-    """Return the writes that recomputation repeats.
+    """Return the writes to buffers that the recomputation of their region repeats.
+
+    Eager stops a recomputation after the last value that the backward needs, so it repeats a write only if all ops of
+    the write come before.
 
     Args:
         last_values: placeholder of a buffer → its last value.
@@ -100,10 +109,10 @@ def find_repeated_writes(
     for index, node in enumerate(graph.nodes):
         order[node] = order[node.args[0]] if node.target is operator.getitem else index  # type: ignore[index]
     writes = []
-    for buffer, last in last_values.items():
-        if all(region_of(node) is None for node in _nodes_between(buffer, last, order)):
+    for buffer, last_value in last_values.items():
+        if all(region_of(node) is None for node in _nodes_between(buffer, last_value, order)):
             continue
-        for write in _find_writes(buffer, last, order, region_of):
+        for write in _find_writes(buffer, last_value, order, region_of):
             if write.region in recomputations:
                 end = order[recomputations[write.region].last]
                 is_repeated = [order[node] <= end for node in _nodes_between(write.entry, write.exit, order)]
@@ -114,25 +123,25 @@ def find_repeated_writes(
     return writes
 
 
-def _find_writes(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int], region_of: RegionOf) -> Iterator[Write]:
+def _find_writes(buffer: fx.Node, value: fx.Node, order: Mapping[fx.Node, int], region_of: RegionOf) -> Iterator[Write]:
     """Yield the writes of regions to a buffer, from the last to the first.
 
     Each turn of the loop starts at a value of the buffer, and finds the value before the region, or before the op
     outside of regions, that computed it. In the example of this file, the turns are bn2[3] → bn1[3] and bn1[3] → mean.
 
     Args:
-        last: the last value of the buffer.
+        value: the last value of the buffer.
         order: node → its position in the graph.
         region_of: returns the region of a node; None outside of regions.
 
     Raises:
         UnsupportedError: several values, or none, may be the value of the buffer before a region.
     """
-    while last is not buffer:
-        region = region_of(last)
-        path = _nodes_between(buffer, last, order)
-        producer = last.args[0] if last.target is operator.getitem else last
-        nodes = {node for node in path if node in (last, producer)}
+    while value is not buffer:
+        region = region_of(value)
+        path = _nodes_between(buffer, value, order)
+        producer = value.args[0] if value.target is operator.getitem else value
+        nodes = {node for node in path if node in (value, producer)}
         if region is not None:
             nodes |= {node for node in path if region_of(node) == region}
         # The value of the buffer before these nodes is an operand of them, and looks like the buffer.
@@ -142,26 +151,30 @@ def _find_writes(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int], r
             if operand is buffer or (operand in path and _has_same_meta(operand, buffer)):
                 entries.append(operand)
         if len(entries) > 1:
-            entries = [value for value in entries if _op_and_index(value) == _op_and_index(last)]
+            entries = [candidate for candidate in entries if _op_and_index(candidate) == _op_and_index(value)]
         if len(entries) != 1:
             reason = f"{len(entries)} values may be that of the buffer before the region"
             raise unclear_write_error(buffer, reason)
         if region is not None:
-            yield Write(region, buffer, entries[0], last)
-        last = entries[0]
+            yield Write(region, buffer, entries[0], value)
+        value = entries[0]
 
 
-def _nodes_between(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int]) -> set[fx.Node]:
-    """Return the nodes on paths from `buffer` to `last`, including `last`."""
-    dependents: set[fx.Node] = {buffer}
+def _nodes_between(start: fx.Node, end: fx.Node, order: Mapping[fx.Node, int]) -> set[fx.Node]:
+    """Return the nodes on paths from `start` to `end`, including `end`.
+
+    Args:
+        order: node → its position in the graph.
+    """
+    dependents: set[fx.Node] = {start}
     for node in order:
-        is_in_range = order[buffer] < order[node] <= order[last]
+        is_in_range = order[start] < order[node] <= order[end]
         if is_in_range and any(operand in dependents for operand in node.all_input_nodes):
             dependents.add(node)
-    nodes, worklist = set(), [last]
+    nodes, worklist = set(), [end]
     while worklist:
         node = worklist.pop()
-        if node in dependents and node is not buffer and node not in nodes:
+        if node in dependents and node is not start and node not in nodes:
             nodes.add(node)
             worklist += node.all_input_nodes
     return nodes

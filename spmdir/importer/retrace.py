@@ -87,10 +87,10 @@ def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = F
     mask_positions = [position for position, index in enumerate(indices) if index is not None]
     if len(mask_positions) != 1 or not _is_mask(indices[mask_positions[0]]):
         return NotImplemented
-    # The mask covers the dimensions of `self` from `first` on; `trailing_rank` dimensions follow.
-    first = mask_positions[0]
-    mask = indices[first]
-    trailing_rank = self.dim() - first - mask.dim()
+    # The mask covers the dimensions of `self` from `first_dim` on; `trailing_rank` dimensions follow.
+    first_dim = mask_positions[0]
+    mask = indices[first_dim]
+    trailing_rank = self.dim() - first_dim - mask.dim()
     if values.numel() == 1:
         values = values.reshape(())
     broadcast_mask = mask.reshape((*mask.shape, *(1,) * trailing_rank))
@@ -103,11 +103,11 @@ def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = F
         return torch.where(broadcast_mask, self + values if accumulate else values, self)
     # masked_scatter takes values in memory order, so the masked dimensions move to the front.
     count = values.shape[count_dim]
-    values = values.expand(*self.shape[:first], count, *self.shape[self.dim() - trailing_rank :])
+    values = values.expand(*self.shape[:first_dim], count, *self.shape[self.dim() - trailing_rank :])
     mask_dims = list(range(mask.dim()))
-    moved_self = self.movedim([first + dim for dim in mask_dims], mask_dims)
+    moved_self = self.movedim([first_dim + dim for dim in mask_dims], mask_dims)
     mask = mask.reshape((*mask.shape, *(1,) * (self.dim() - mask.dim()))).expand(moved_self.shape)
-    result = moved_self.masked_scatter(mask, values.movedim(first, 0))
+    result = moved_self.masked_scatter(mask, values.movedim(first_dim, 0))
     if accumulate:
         result = torch.where(mask, moved_self + result, moved_self)
-    return result.movedim(mask_dims, [first + dim for dim in mask_dims])
+    return result.movedim(mask_dims, [first_dim + dim for dim in mask_dims])

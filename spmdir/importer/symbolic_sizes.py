@@ -43,6 +43,7 @@ class SymbolTable:
     """
 
     def __init__(self, graph: fx.Graph, ranges: Mapping[Any, Any]):
+        """Name the symbols in the sizes of the placeholders of `graph`, in order."""
         self._ranges = ranges
         self._names: dict[Any, str] = {}
         self._hints: dict[str, int] = {}

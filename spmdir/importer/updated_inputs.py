@@ -66,7 +66,9 @@ def _find_by_update(output: Output, by_node: dict[fx.Node, Input]) -> Input | No
 def _find_by_shapes(outputs: Sequence[Output], inputs: Sequence[Input]) -> list[Input | None]:
     """Match the outputs after the last scalar with the first consecutive inputs that have the same shapes.
 
-    Without a scalar, without such inputs, or if an output is not a tensor, nothing is matched: all entries are None.
+    The scalar is taken for the loss, and the outputs after it for gradients. Outputs of shapes [], [4, 8] and [8] match
+    the parameters w and b of the shapes [4, 8] and [8]. Without a scalar, without such inputs, or if an output is not a
+    tensor, nothing is matched: all entries are None.
     """
     shapes = [_shape(output.value) for output in outputs]
     loss = max((index for index, shape in enumerate(shapes) if shape == ()), default=len(shapes))

@@ -131,8 +131,8 @@ def _match_key(
         return ([index_of_position[position]] if position in index_of_position else []), True
     range_key = _POSITIONS.fullmatch(key)
     if range_key:
-        first, last = (int(range_key[1]), int(range_key[2])) if range_key[1] else (0, len(positions))
-        return [index for position, index in index_of_position.items() if first <= position <= last], False
+        begin, end = (int(range_key[1]), int(range_key[2])) if range_key[1] else (0, len(positions))
+        return [index for position, index in index_of_position.items() if begin <= position <= end], False
     # The preferred names of all arguments come before the second names of any.
     for level in range(max(map(len, names), default=0)):
         indices = [index for index, entry in enumerate(names) if level < len(entry) and entry[level] == key]
