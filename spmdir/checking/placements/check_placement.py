@@ -274,7 +274,7 @@ class _LawResult:
 
 
 def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort) -> _LawResult:
-    """Check the examples of a law, up to the first one that breaks it.
+    """Check the examples of a law, up to the first one that breaks it; return the counts, and the error if one does.
 
     Examples that the law does not apply to, or whose values the placement cannot represent, are skipped. In a quick
     check, further examples replace them, and examples beyond the required number are tried for uncovered subjects only.

@@ -41,6 +41,7 @@ class Example:
     subject: str = ""
 
     def __str__(self) -> str:
+        """Return the example as text, such as `tensor<5x4xf32> of random values times 100, 2 ranks`."""
         parts = [self.note] if self.note else []
         if self.shape is not None:
             sizes = "x".join([*map(str, self.shape), str(self.dtype or "any")])

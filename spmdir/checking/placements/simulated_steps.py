@@ -192,6 +192,7 @@ class _ByteCounter(fx.Interpreter):
         self.mesh, self.bytes = mesh, 0.0
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call, and add the bytes that one rank sends if it is a collective."""
         name = str(target).removeprefix("_c10d_functional.").partition(".")[0]
         if name in SENT_BYTES:
             size = args[0].numel() * args[0].element_size()

@@ -53,7 +53,8 @@ def check_op(
 ) -> OpReport:
     """Check one op: run its strategies on samples, their variants and other numbers, and search for missing strategies.
 
-    With plug-in placements in `options`, only the strategies that these add are run, and nothing is searched.
+    A strategy is sound if no run of it differs from one device. With plug-in placements in `options`, only the
+    strategies that these add are run, and nothing is searched.
 
     Args:
         samples: calls of the op. A sample whose op fails is left out, with a note.
@@ -68,7 +69,7 @@ def check_op(
     plugins = tuple(map(parse_placement, options.placements))
 
     def record(number: int, name: str, verdict: Verdict) -> None:
-        """Record the verdict on a strategy in `cases[number]`, or in its variant `name`."""
+        """Record the verdict on a strategy in `cases[number]`, or in its variant `name` if that is not empty."""
         if not verdict.is_run:
             return
         run_texts.update(verdict.texts)
@@ -192,7 +193,8 @@ def _find_missing_strategies(
 ) -> tuple[MissingStrategy, ...]:
     """Return strategies that are sound for samples of the op, but that its rule lacks.
 
-    A strategy counts if it is sound in all samples whose calls differ only in sizes.
+    A strategy counts if it is sound in all samples whose calls differ only in sizes. If `S(0) → S(0)` is sound for
+    `op(f(4, 4))`, but not for `op(f(5, 4))`, it is not missing: it was right by chance.
 
     Args:
         say: called with a description of each step.

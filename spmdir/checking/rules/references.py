@@ -82,6 +82,7 @@ def efficient(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | Non
 def efficient_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None,
                        out: Tensor, logsumexp: Tensor, philox_seed: Tensor, philox_offset: Tensor, dropout_p: float,
                        grad_input_mask: Any, is_causal: bool = False, scale: Scale = None) -> Any:  # fmt: skip
+    """Compute `_scaled_dot_product_efficient_attention_backward`, without the gradient of the bias."""
     return *_gradients(grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale), None
 
 
@@ -89,6 +90,7 @@ def efficient_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | 
                       cu_seqlens_k: None, max_seqlen_q: int | None, max_seqlen_k: int | None, dropout_p: float,
                       custom_mask_type: int, compute_log_sumexp: bool = False, scale: Scale = None,
                       **options: Any) -> Any:  # fmt: skip
+    """Compute `_efficient_attention_forward`, whose tensors are [batch, positions, heads, features]."""
     query, key, value = _swap_heads_and_positions(query, key, value)
     out, logsumexp = _attention(query, key, value, bias, custom_mask_type == 1, scale)
     return out.transpose(1, 2), _pad(logsumexp), torch.zeros(()), torch.zeros(()), None, None
@@ -99,6 +101,7 @@ def efficient_forward_backward(grad: Tensor, query: Tensor, key: Tensor, value: 
                                max_seqlen_k: int, logsumexp: Tensor, dropout_p: float, philox_seed: Tensor,
                                philox_offset: Tensor, custom_mask_type: int, bias_requires_grad: bool,
                                scale: Scale = None, **options: Any) -> Any:  # fmt: skip
+    """Compute `_efficient_attention_backward`, without the gradient of the bias."""
     grad, query, key, value, out = _swap_heads_and_positions(grad, query, key, value, out)
     gradients = _gradients(grad, query, key, value, bias, out, logsumexp, custom_mask_type == 1, scale)
     return *_swap_heads_and_positions(*gradients), None
@@ -106,6 +109,7 @@ def efficient_forward_backward(grad: Tensor, query: Tensor, key: Tensor, value: 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
           return_debug_mask: bool = False, scale: Scale = None) -> Any:  # fmt: skip
+    """Compute `_scaled_dot_product_flash_attention`."""
     out, logsumexp = _attention(query, key, value, None, is_causal, scale)
     return out, logsumexp, None, None, None, None, torch.zeros(2), torch.zeros(()), torch.zeros(0)
 
@@ -113,12 +117,14 @@ def flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_
 def flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
                    cum_seq_q: None, cum_seq_k: None, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
                    philox_seed: Tensor, philox_offset: Tensor, scale: Scale = None) -> Any:  # fmt: skip
+    """Compute `_scaled_dot_product_flash_attention_backward`."""
     return _gradients(grad, query, key, value, None, out, logsumexp, is_causal, scale)
 
 
 def flash_forward(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: None, cum_seq_k: None, max_q: int, max_k: int,
                   dropout_p: float, is_causal: bool, return_debug_mask: bool, scale: Scale = None,
                   **options: Any) -> Any:  # fmt: skip
+    """Compute `_flash_attention_forward`, whose tensors are [batch, positions, heads, features]."""
     query, key, value = _swap_heads_and_positions(query, key, value)
     out, logsumexp = _attention(query, key, value, None, is_causal, scale)
     return out.transpose(1, 2), logsumexp, torch.zeros(2), torch.zeros(()), torch.zeros(0)
@@ -128,6 +134,7 @@ def flash_forward_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tens
                            cum_seq_q: None, cum_seq_k: None, max_q: int, max_k: int, dropout_p: float,
                            is_causal: bool, rng_state: Tensor, unused: Tensor, scale: Scale = None,
                            **options: Any) -> Any:  # fmt: skip
+    """Compute `_flash_attention_backward`."""
     grad, query, key, value, out = _swap_heads_and_positions(grad, query, key, value, out)
     return _swap_heads_and_positions(*_gradients(grad, query, key, value, None, out, logsumexp, is_causal, scale))
 
@@ -140,6 +147,7 @@ def _fused_forward(is_cudnn: bool) -> Callable[..., Any]:
 
     def forward(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, *positional: Any,
                 is_causal: bool = False, scale: Scale = None, **options: Any) -> Any:  # fmt: skip
+        """Compute the output and logsumexp of attention; the further results of the kernel are not compared."""
         # `positional` is (compute_log_sumexp, dropout_p, is_causal, …) for cuDNN, else (dropout_p, is_causal, …).
         index = 1 + is_cudnn
         causal = positional[index] if len(positional) > index else is_causal

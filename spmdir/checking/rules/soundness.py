@@ -183,7 +183,10 @@ def run_strategies(
 ) -> list[list[Any]]:
     """Run the strategies of all axes: an expansion, a local form, or the op itself on each rank.
 
-    `local` and the returned lists are indexed by operand or result, then by rank.
+    Args:
+        local: [operand][rank], the local tensors.
+
+    Returns: [result][rank], the local results; None for a result that is not a tensor.
     """
     if any(strategy.rewrite == "expand" for _, strategy in strategies):
         return _run_expansion(rule, strategies, mesh, local)
@@ -222,7 +225,9 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
     """Run a local form op by op on all ranks, because some ops exchange values between ranks.
 
     Args:
-        local: the operands and the result are lists of the tensors of all ranks.
+        local: [operand][rank], the local tensors.
+
+    Returns: [result][rank], the local results.
     """
     values: dict[Value, list[Any]] = {Value("operand", index): tensors for index, tensors in enumerate(local)}
     needed_ops = [_needed_ops(form, mesh, rank) for rank in range(mesh.world_size)]
@@ -276,7 +281,9 @@ def _run_expansion(
     """Run the ops that an op expands to, each by its strategy, and reshard between them.
 
     Args:
-        local: the operands and the result are lists of the tensors of all ranks.
+        local: [operand][rank], the local tensors.
+
+    Returns: [result][rank], the local results.
     """
     ((axis, strategy),) = strategies
     (factor,) = strategy.factors

@@ -28,6 +28,7 @@ class Session:
     """The rules and samples of a worker. A job is (method name, *arguments) of this class."""
 
     def __init__(self, setup: Setup, say: Callable[[str], None]):
+        """Load the plug-ins and samples of `setup`. Jobs describe each of their steps by `say`."""
         self.say = say
         self.rules: RuleSet = extended_rules(load_plugins(setup.plugins))
         self.samples_of_op: dict[str, list[Sample]] = {}

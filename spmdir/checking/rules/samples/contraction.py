@@ -24,6 +24,7 @@ def _few_bits(*shape: int) -> torch.Tensor:
 
 
 def samples() -> list[Sample]:
+    """Return calls of products of matrices and vectors."""
     return [
         sample("mm", f(5, 4), f(4, 3)),
         sample("mm", f(6, 6), f(6, 6)),

@@ -7,6 +7,7 @@ from spmdir.core.dtype import F32, F64, I32, I64
 
 
 def samples() -> list[Sample]:
+    """Return calls of ops that create tensors."""
     return [
         sample("full", size=(5, 4), fill_value=2, dtype=F64),
         sample("zeros", size=(5, 4)),

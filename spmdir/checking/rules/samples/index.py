@@ -34,6 +34,7 @@ def bag_backward(op: str, mode: int) -> Sample:
 
 
 def samples() -> list[Sample]:
+    """Return calls of ops that read and write by indices, and of their backward."""
     return [
         sample("embedding", f(7, 4), i(7, 5, 3)),
         sample("embedding", f(4, 5), i(4, 5)),

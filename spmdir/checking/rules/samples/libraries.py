@@ -10,6 +10,7 @@ from spmdir.checking.rules.samples.sample import Sample, f
 
 
 def samples() -> list[Sample]:
+    """Return calls of the ops of `transformers`; none if it is not installed."""
     if find_spec("transformers") is None:
         return []
     import transformers.integrations.moe  # registers its ops

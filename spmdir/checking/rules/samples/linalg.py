@@ -19,6 +19,7 @@ def _triangular(*batch: int, size: int = 3) -> torch.Tensor:
 
 
 def samples() -> list[Sample]:
+    """Return calls of decompositions, solvers and Fourier transforms."""
     square, tall, definite, low = f(5, 3, 3), f(5, 4, 3), _definite(5), _triangular(5)
     factored, pivots, _ = torch.linalg.lu_factor_ex(square)
     packed, ldl_pivots, _ = torch.linalg.ldl_factor_ex(definite)

@@ -12,6 +12,7 @@ Settings = dict[str, Any]
 
 
 def samples() -> list[Sample]:
+    """Return calls of normalizations and of their backward."""
     norm = torch.ops.aten.native_layer_norm(f(5, 4, 3), [3], f(3), f(3), 1e-5)
     rms = torch.ops.aten._fused_rms_norm(f(5, 4, 3), [3], f(3), 1e-5)
     return [

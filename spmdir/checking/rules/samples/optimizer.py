@@ -8,6 +8,7 @@ from spmdir.checking.rules.samples.sample import Sample, sample
 
 
 def samples() -> list[Sample]:
+    """Return calls of updates of optimizers."""
     scale, steps = torch.tensor(1024.0), torch.tensor(3, dtype=torch.int32)
     factors = {"scale_growth_factor": 2.0, "scale_backoff_factor": 0.5, "growth_interval": 4}
     return [

@@ -20,6 +20,7 @@ def with_nans(*shape: int) -> torch.Tensor:
 
 
 def samples() -> list[Sample]:
+    """Return calls of ops that depend on the order of elements: extrema, sorts, cumulative sums, searches."""
     return [
         *(sample(op, x, dim=d) for op in LARGEST for d in (0, -1) for x in (f(6, 4), with_nans(6, 4), i(3, 5, 6))),
         *(sample(op, f(4, 6, 3), dim=1, keepdim=True) for op in LARGEST),

@@ -15,6 +15,7 @@ POLYNOMIALS = (
 
 
 def samples() -> list[Sample]:
+    """Return calls of pointwise ops."""
     return [
         sample("add.Tensor", f(5, 4), f(4), alpha=2),
         sample("add.Tensor", f(5, 4), f(5, 1), alpha=-1),

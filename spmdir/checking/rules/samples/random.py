@@ -11,6 +11,7 @@ from spmdir.core.dtype import F32
 
 
 def samples() -> list[Sample]:
+    """Return calls of ops that draw random numbers, and of their backward."""
     bounds: dict[str, Any] = {"from": 2, "to": 7}
     chance = torch.rand(5, 4, dtype=torch.float64)
     return [

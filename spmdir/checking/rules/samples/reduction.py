@@ -16,6 +16,7 @@ def _holes(*shape: int) -> torch.Tensor:
 
 
 def samples() -> list[Sample]:
+    """Return calls of reductions."""
     return [
         sample("histc", f(5, 4), bins=6, min=-1, max=1),
         sample("histc", f(5, 4), bins=3),

@@ -18,6 +18,7 @@ def hidden(*shape: int) -> torch.Tensor:
 
 
 def samples() -> list[Sample]:
+    """Return calls of forms of softmax and of their backward."""
     return [
         *(sample(op, f(5, 4), dim=d, half_to_float=False) for op in ("_softmax", "_log_softmax") for d in (0, -1)),
         *(sample(op, x, dim=1, dtype=d) for op in NAMED for x, d in ((h(4, 6), F64), (f(4, 6), None))),

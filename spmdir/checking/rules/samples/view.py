@@ -9,6 +9,7 @@ from spmdir.core.dtype import F64, I32, I64
 
 
 def samples() -> list[Sample]:
+    """Return calls of ops that move or select elements, and of their backward."""
     return [
         sample("as_strided", f(5, 4), size=(5, 4), stride=(4, 1)),
         sample("as_strided_scatter", f(5, 4), f(5, 4), size=(5, 4), stride=(4, 1)),
