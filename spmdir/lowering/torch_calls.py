@@ -13,7 +13,8 @@ import torch
 from torch import fx
 
 import spmdir.torch_interop.cache_ops  # registers torch.ops.cache
-import spmdir.torch_interop.expert_ops  # noqa: F401  # registers torch.ops.experts
+import spmdir.torch_interop.expert_ops  # registers torch.ops.experts
+import spmdir.torch_interop.sampling_ops  # noqa: F401  # registers torch.ops.sampling
 from spmdir.core.admitted_ops import draws
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.call import Local, slots_of

@@ -4,7 +4,8 @@ Hugging Face models call a registered attention function. That of this module wr
 caches and attends to them, so models need no change. Each function takes `ids` and `positions` [sequences, tokens] and
 returns the next token of each sequence; see `spmdir.torch_interop.cache_ops` for positions. Prompts are padded on the
 left with position -1, so the last token of each row is the last one of its prompt. A prefill also takes `rows`, the row
-of the caches of each sequence; in `@decode`, sequence i has row i.
+of the caches of each sequence; in `@decode`, sequence i has row i. The other inputs specify for each sequence how its
+token is chosen; see `spmdir.torch_interop.sampling_ops`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
-import spmdir.torch_interop.cache_ops  # noqa: F401  # registers torch.ops.cache
+import spmdir.torch_interop.cache_ops  # registers torch.ops.cache
+import spmdir.torch_interop.sampling_ops  # noqa: F401  # registers torch.ops.sampling
 from spmdir.core.arguments import INTEGER, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import MESH, Mesh, as_mesh
@@ -43,6 +45,7 @@ _STEP = "spmdir_step"
     batch=INTEGER,
     max_length=INTEGER,
     prompt_lengths=instance(list, tuple, expected="a list of numbers of tokens"),
+    max_top_k=INTEGER,
 )
 def capture(
     model: nn.Module,
@@ -52,6 +55,7 @@ def capture(
     batch: int,
     max_length: int,
     prompt_lengths: Sequence[int] = (32, 256),
+    max_top_k: int = 64,
 ) -> ModuleOp:
     """Return the programs of a causal language model, with caches as written arguments.
 
@@ -63,6 +67,7 @@ def capture(
         max_length: the largest number of tokens of a sequence, with its prompt.
         prompt_lengths: the lengths to which prompts are padded. A function `@prefill_L` is captured for each length;
             longer prompts are prefilled in parts.
+        max_top_k: the largest number of tokens from which `top_k` and `top_p` draw. Ranks exchange as many numbers.
 
     Returns:
         A module with the functions `decode` and `prefill_L`. Arguments with equal names are shared.
@@ -75,9 +80,10 @@ def capture(
         >>> module = spmdir.serving.capture(model, spmdir.Mesh({"tp": 4}), batch=8, max_length=2048)
     """
     mesh = as_mesh(mesh)
-    lengths = _check_sizes(batch, max_length, prompt_lengths)
+    lengths = _check_sizes(batch, max_length, prompt_lengths, max_top_k)
     check_model(model, max_length)
     serving = _with_caches(model, batch, max_length)
+    serving.max_top_k = max_top_k  # type: ignore[assignment]
     modules = {}
     with torch.no_grad(), _attention(serving, _attend):
         for name, count, length in [(DECODE, batch, 1), *((f"{PREFILL}{length}", 1, length) for length in lengths)]:
@@ -85,18 +91,22 @@ def capture(
             inputs = {key: torch.zeros(count, length, dtype=torch.int64) for key in ("ids", "positions")}
             if name != DECODE:
                 inputs["rows"] = torch.zeros(count, dtype=torch.int64)
+            for key in ("temperatures", "top_k", "top_p", "seeds"):
+                is_integer = key in ("top_k", "seeds")
+                inputs[key] = torch.zeros(count, dtype=torch.int64 if is_integer else torch.float32)
             with torch_errors(f"{name} of the model cannot be exported"), TracedGroupedProducts():
                 program = torch.export.export(serving, (), inputs, strict=False)
             modules[name] = import_fx(program, mesh, plan, out_shardings=[Sharding((), mesh.name)])
     return _join(modules)
 
 
-def _check_sizes(batch: int, max_length: int, prompt_lengths: Sequence[int]) -> list[int]:
+def _check_sizes(batch: int, max_length: int, prompt_lengths: Sequence[int], max_top_k: int) -> list[int]:
     """Return the prompt lengths in ascending order, at most `max_length`; raise SpmdirError if a size is invalid."""
     for name, value, sizes in (
         ("batch", batch, [batch]),
         ("max_length", max_length, [max_length]),
         ("prompt_lengths", prompt_lengths, prompt_lengths),
+        ("max_top_k", max_top_k, [max_top_k]),
     ):
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
             raise SpmdirError(f"{name} is {shown(value)}; expected positive integers")
@@ -151,12 +161,20 @@ def _attend(
 class _Serving:
     """The first base class of a model with caches; the second is the class of the model."""
 
-    def forward(self: Any, ids: Tensor, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return the next token of each sequence: the first with the largest logit.
+    def forward(
+        self: Any,
+        ids: Tensor,
+        positions: Tensor,
+        rows: Tensor | None = None,
+        *,
+        temperatures: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        seeds: Tensor,
+    ) -> Tensor:
+        """Return the next token of each sequence; a number outside of the vocabulary if any of its logits is NaN.
 
-        The token is the vocabulary size if any logit of the sequence is NaN.
-
-        Logits may be sharded over the vocabulary: only the largest logit and its token are reduced over ranks.
+        Logits may be sharded over the vocabulary: each rank reduces its logits to a few candidates.
         """
         step = _Step(self.caches, positions, None if rows is None else rows.unsqueeze(1))
         outputs = super().forward(  # type: ignore[misc]  # of the model
@@ -164,8 +182,9 @@ class _Serving:
         )
         logits = outputs.logits[:, -1].float()
         tokens = torch.arange(logits.shape[-1], device=logits.device)
-        is_largest = logits == logits.amax(-1, keepdim=True)
-        return torch.where(is_largest, tokens, logits.shape[-1]).amin(-1)
+        settings = (temperatures, top_k, top_p, seeds, positions)
+        drawn = torch.ops.sampling.draw(logits, tokens, *settings, min(self.max_top_k, logits.shape[-1]))
+        return torch.ops.sampling.choose(*drawn, *settings)
 
 
 def _with_caches(model: nn.Module, batch: int, max_length: int) -> nn.Module:

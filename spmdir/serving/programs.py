@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import OpResult
 from xdsl.rewriter import Rewriter
 
 from spmdir.core.arguments import TEXT, accepts
@@ -13,8 +12,11 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.caches import KIND
 from spmdir.dialects.values import signature_kind
-from spmdir.serving.requests import Limits
+from spmdir.serving.request_limits import Limits
 from spmdir.serving.scheduler import DECODE, PREFILL
+
+DRAW = "sampling.draw"
+"""The op that reduces logits to candidates, after two more columns."""
 
 
 @accepts(module=MODULE, name=TEXT)
@@ -48,8 +50,7 @@ def limits_of(module: ModuleOp) -> Limits:
     decode = ir.functions(module)[names.index(DECODE)]
     cache = next(value for value in decode.args if signature_kind(decode, "arg_attrs", value.index) == KIND)
     batch, max_length, *_ = meta_of(cache.type).shape  # type: ignore[union-attr]
-    tokens = decode.get_return_op().operands[0]  # type: ignore[union-attr]
-    while len(shape := meta_of(tokens.type).shape) == 1:  # type: ignore[union-attr]
-        assert isinstance(tokens, OpResult)
-        tokens = tokens.op.operands[0]  # tokens are a minimum over the vocabulary
-    return Limits(batch, max_length, lengths, shape[-1])
+    draw = next(op for op in decode.body.block.ops if op.name == DRAW)
+    vocabulary = meta_of(draw.operands[0].type).shape[-1]  # type: ignore[union-attr]
+    columns = meta_of(draw.results[0].type).shape[-1]  # type: ignore[union-attr]
+    return Limits(batch, max_length, lengths, vocabulary, columns - 2)

@@ -14,7 +14,10 @@ from typing import Any
 
 import attrs
 
-from spmdir.serving.requests import CANCELLED, Limits, Request, RequestQueue
+from spmdir.serving.request_limits import Limits
+from spmdir.serving.request_queue import RequestQueue
+from spmdir.serving.requests import CANCELLED, Request
+from spmdir.serving.sampling_settings import GREEDY, Sampling
 
 DECODE = "decode"
 """The name of the program that computes one token of each sequence."""
@@ -138,17 +141,32 @@ class Scheduler:
         padding = length - len(part)
         positions = range(sequence.prefilled, sequence.prefilled + len(part))
         sequence.prefilled += len(part)
-        inputs = {"ids": [(0,) * padding + part], "positions": [(PADDING,) * padding + (*positions,)], "rows": [row]}
+        inputs = {
+            "ids": [(0,) * padding + part],
+            "positions": [(PADDING,) * padding + (*positions,)],
+            "rows": [row],
+            **_sampling_inputs([sequence.request.sampling]),
+        }
         return ModelCall(f"{PREFILL}{length}", (None if sequence.remaining else row,), inputs)
 
     def _decode(self) -> ModelCall:
         """Return the call that computes the next token of each sequence whose prompt is in the caches."""
         batch = self.limits.batch
         rows: list[int | None] = [None] * batch
-        ids, positions = [(0,)] * batch, [(PADDING,)] * batch
+        ids, positions, samplings = [(0,)] * batch, [(PADDING,)] * batch, [GREEDY] * batch
         for row, sequence in self._sequences.items():
             if not sequence.remaining:
                 request = sequence.request
-                rows[row], ids[row] = row, (request.tokens[-1],)
+                rows[row], ids[row], samplings[row] = row, (request.tokens[-1],), request.sampling
                 positions[row] = (len(request.prompt) + len(request.tokens) - 1,)
-        return ModelCall(DECODE, tuple(rows), {"ids": ids, "positions": positions})
+        return ModelCall(DECODE, tuple(rows), {"ids": ids, "positions": positions, **_sampling_inputs(samplings)})
+
+
+def _sampling_inputs(samplings: Sequence[Sampling]) -> dict[str, list[Any]]:
+    """Return the inputs of a program that specify how the token of each sequence is chosen."""
+    return {
+        "temperatures": [sampling.temperature for sampling in samplings],
+        "top_k": [sampling.top_k for sampling in samplings],
+        "top_p": [sampling.top_p for sampling in samplings],
+        "seeds": [sampling.seed for sampling in samplings],
+    }

@@ -43,6 +43,7 @@ def serve(
     batch: int,
     max_length: int,
     prompt_lengths: Sequence[int] = (32, 256),
+    max_top_k: int = 64,
     **options: Unpack[ParallelOptions],
 ) -> Served:
     """Return a served language model on this rank; all ranks must call this with equal arguments.
@@ -53,7 +54,7 @@ def serve(
     Args:
         model: the model, in eval mode, with equal values on all ranks. It does not change, and can be deleted.
         mesh: a Mesh, or a torch DeviceMesh with named axes.
-        plan, batch, max_length, prompt_lengths: as for `capture`.
+        plan, batch, max_length, prompt_lengths, max_top_k: as for `capture`.
         options: see `ParallelOptions`; except out_shardings, local_inputs, dynamic_shapes and cache.
 
     Raises:
@@ -70,7 +71,8 @@ def serve(
     setup = set_up("serve", mesh, chosen)
 
     def decide_on_first() -> str:
-        module = capture(model, setup.mesh, plan, batch=batch, max_length=max_length, prompt_lengths=prompt_lengths)
+        sizes = {"batch": batch, "max_length": max_length, "prompt_lengths": prompt_lengths, "max_top_k": max_top_k}
+        module = capture(model, setup.mesh, plan, **sizes)
         return ir.print_ir(decide(module, setup.pipeline, None, type(model).__name__), debuginfo=True)
 
     with setup.pipeline.rules:

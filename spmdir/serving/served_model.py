@@ -24,7 +24,10 @@ from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Signature
 from spmdir.serving.call_messages import END, FAILED, IDLE, CallMessages
 from spmdir.serving.programs import program_of
-from spmdir.serving.requests import Limits, Request, RequestQueue
+from spmdir.serving.request_limits import Limits
+from spmdir.serving.request_queue import RequestQueue
+from spmdir.serving.requests import Request
+from spmdir.serving.sampling_settings import GREEDY, Sampling
 from spmdir.serving.scheduler import CLEAR, ModelCall, Scheduler
 
 _Result = TypeVar("_Result")
@@ -83,8 +86,9 @@ class Served:
         max_new_tokens: int | Sequence[int],
         *,
         stop: Collection[int] | None = None,
+        sampling: Sampling | Sequence[Sampling] = GREEDY,
     ) -> list[list[int]]:
-        """Return the tokens that follow each prompt, the most probable ones; all ranks must call this.
+        """Return the tokens that follow each prompt; all ranks must call this.
 
         There may be more prompts than rows: a request starts when the row of an earlier one is free. The prompts of
         the first rank are used, and all ranks return its results.
@@ -93,6 +97,7 @@ class Served:
             prompts: the tokens of each prompt, of any lengths.
             max_new_tokens: the largest number of new tokens, of all prompts or of each.
             stop: tokens after which a sequence ends; None if there are none. The result contains the stop token.
+            sampling: how tokens are chosen, of all prompts or of each; by default, the most probable ones.
 
         Raises:
             SpmdirError: on all ranks: an argument is invalid, a request does not fit in the caches, or a collective
@@ -105,7 +110,7 @@ class Served:
         queue = None
         with self._ranks.group.check_agreement("generate"):
             if self._is_first:
-                requests += self.limits.requests(prompts, max_new_tokens, stop)
+                requests += self.limits.requests(prompts, max_new_tokens, stop, sampling)
                 queue = RequestQueue(self.limits)
                 for request in requests:
                     queue.add(request)

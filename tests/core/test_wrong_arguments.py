@@ -170,10 +170,10 @@ def right() -> dict[str, dict[str, Any]]:
         "simulate_step": {"module": module, "state": {}, "batch": [X], "pipeline": None, "seed": 0},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "capture": {
-            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], **mesh,
+            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4, **mesh,
         },
         "serve": {
-            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], **mesh,
+            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4, **mesh,
         },
         "program_of": {"module": module, "name": "main"},
         "parallelize": {
@@ -222,6 +222,7 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "UnsupportedError": {"message": "", "location": None},
         "visualize": {"what": "2x3xf32", **mesh, "sharding": "dp: S(0)", "slices": None},
+        "Sampling": {"temperature": 1.0, "top_k": 2, "top_p": 0.5, "seed": 1},
         "what_if": {
             "module": module, "shardings": None, "forbid": None, "drop_annotations": (), "pipeline": None,
         },

@@ -6,7 +6,8 @@ import pytest
 import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
 
 import spmdir.torch_interop.cache_ops  # registers the ops of cache.rules
-import spmdir.torch_interop.expert_ops  # noqa: F401  # registers the ops of experts.rules
+import spmdir.torch_interop.expert_ops  # registers the ops of experts.rules
+import spmdir.torch_interop.sampling_ops  # noqa: F401  # registers the ops of sampling.rules
 from spmdir.checking.rules.schema import check_schema
 from spmdir.core.errors import ParseError
 from spmdir.rules.language.argument_types import KINDS

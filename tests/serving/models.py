@@ -8,6 +8,9 @@ import torch
 import transformers
 from torch import nn
 
+import spmdir.torch_interop.sampling_ops  # noqa: F401  # registers torch.ops.sampling
+from spmdir.serving.sampling_settings import Sampling
+
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -47,6 +50,19 @@ def make_model(name: str, dtype: torch.dtype = torch.float64, **sizes: int) -> n
     config = getattr(transformers, f"{name}Config")(**{**MODELS[name], **sizes})
     model_class = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     return getattr(transformers, model_class)(config).to(dtype).eval()
+
+
+def drawn_tokens(model: nn.Module, prompt: Sequence[int], count: int, sampling: Sampling) -> list[int]:
+    """Return the next `count` tokens of a prompt, drawn from the logits of the whole sequence on one device."""
+    ids = [*prompt]
+    for _ in range(count):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[:, -1].float()
+        settings = [torch.tensor([value]) for value in (sampling.temperature, sampling.top_k, sampling.top_p)]
+        settings += [torch.tensor([sampling.seed]), torch.tensor([[len(ids) - 1]])]
+        drawn = torch.ops.sampling.draw(logits, torch.arange(logits.shape[1]), *settings, 8)
+        ids += torch.ops.sampling.choose(*drawn, *settings).tolist()
+    return ids[len(prompt) :]
 
 
 def greedy_tokens(model: nn.Module, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:

@@ -16,6 +16,12 @@ PROMPTS = {2: [3, 1, 4, 1, 5], 0: [9, 2]}
 """Row of the caches → prompt."""
 
 
+def greedy_inputs(count: int) -> list[torch.Tensor]:
+    """Return the inputs of a program that let `count` sequences take the most probable token."""
+    zeros = torch.zeros(count, dtype=torch.int64)
+    return [torch.zeros(count), zeros, torch.ones(count), zeros]
+
+
 @pytest.mark.parametrize("placement", ["S(2)", "S(1)", "S(0)", "R"])
 def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     model, mesh = make_model("Llama"), spmdir.Mesh({"tp": 2})
@@ -24,6 +30,7 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     spmdir.run_passes(module, "inline,propagate{topology=flat}")
     limits = limits_of(module)
     assert (limits.batch, limits.max_length, limits.prompt_lengths, limits.vocabulary) == (4, 16, [8], 61)
+    assert limits.max_top_k == 61
     decode = ir.functions(module)[0]
     caches = {
         signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, 4, 4, dtype=torch.float64)
@@ -34,7 +41,9 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     def run(name: str, *inputs: list) -> list[int]:
         """Run a program on simulated ranks with the present caches, and return its tokens."""
         state = {**model.state_dict(), **caches}
-        tokens, *written = spmdir.simulate(program_of(module, name), list(map(torch.tensor, inputs)), state)
+        tokens, *written = spmdir.simulate(
+            program_of(module, name), [*map(torch.tensor, inputs), *greedy_inputs(len(inputs[0]))], state
+        )
         caches.update(zip(caches, written, strict=True))
         return tokens.tolist()
 
@@ -73,6 +82,6 @@ def test_a_prefill_on_one_device_gives_the_next_token(name):
         if signature_kind(function, "arg_attrs", value.index) == "cache":
             shape = value.type.get_shape()
             state[signature_name(function, "arg_attrs", value.index)] = torch.zeros(shape, dtype=torch.float64)
-    inputs = [torch.tensor(values) for values in ([[0, 3, 1, 5]], [[-1, 0, 1, 2]], [0])]
+    inputs = [torch.tensor(values) for values in ([[0, 3, 1, 5]], [[-1, 0, 1, 2]], [0])] + greedy_inputs(1)
     tokens, *_ = spmdir.simulate(program, inputs, state)
     assert [tokens.tolist()] == greedy_tokens(model, [[3, 1, 5]], 1)

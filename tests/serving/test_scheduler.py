@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from spmdir.core.errors import SpmdirError
-from spmdir.serving.requests import Limits, Request, RequestQueue
+from spmdir.serving.request_limits import Limits
+from spmdir.serving.request_queue import RequestQueue
+from spmdir.serving.requests import Request
+from spmdir.serving.sampling_settings import Sampling
 from spmdir.serving.scheduler import CLEAR, DECODE, PADDING, ModelCall, Scheduler
 
 
 def queue_of(batch: int = 1, max_length: int = 8, lengths: tuple[int, ...] = (4,), size: int | None = None):
     """Return an empty queue of a model with 50 tokens."""
-    return RequestQueue(Limits(batch, max_length, lengths, vocabulary=50), size)
+    return RequestQueue(Limits(batch, max_length, lengths, vocabulary=50, max_top_k=8), size)
 
 
 def count(call: ModelCall) -> list[int]:
@@ -46,8 +50,9 @@ def test_requests_wait_for_free_rows_and_long_prompts_are_prefilled_in_parts() -
         (DECODE, (0, 1)),
         (DECODE, (None, 1)),
     ]
-    assert calls[2].inputs == {"ids": [(0, 20, 21, 22)], "positions": [(PADDING, 0, 1, 2)], "rows": [1]}
-    assert calls[-1].inputs == {"ids": [(0,), (32,)], "positions": [(PADDING,), (2,)]}
+    ids, positions, rows = (calls[2].inputs[name] for name in ("ids", "positions", "rows"))
+    assert (ids, positions, rows) == ([(0, 20, 21, 22)], [(PADDING, 0, 1, 2)], [1])
+    assert (calls[-1].inputs["ids"], calls[-1].inputs["positions"]) == ([(0,), (32,)], [(PADDING,), (2,)])
 
 
 def test_prefills_delay_other_sequences_by_a_bounded_number_of_calls() -> None:
@@ -58,6 +63,34 @@ def test_prefills_delay_other_sequences_by_a_bounded_number_of_calls() -> None:
     assert [call.name[:7] for call in calls] == [
         *("prefill", "prefill", DECODE, "prefill", "prefill", DECODE, "prefill")
     ]
+
+
+def test_calls_have_the_sampling_of_each_row() -> None:
+    queue = queue_of(batch=2)
+    queue.submit([1], 2, sampling=Sampling(0.5, top_k=3, seed=7))
+    queue.submit([2], 2, sampling=Sampling(2, top_p=0.25))
+    calls = run(Scheduler(queue))
+    names = ("temperatures", "top_k", "top_p", "seeds")
+    assert [calls[0].inputs[name] for name in names] == [[0.5], [3], [1.0], [7]]
+    assert [calls[-1].inputs[name] for name in names] == [[0.5, 2], [3, 0], [1.0, 0.25], [7, 0]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1.0}, "temperature is -1.0 of type float; expected a finite number of at least 0"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_p": 0}, "top_p is 0 of type int; expected a number above 0, and at most 1"),
+        ({"top_k": 1.5}, "top_k is 1.5 of type float; expected an integer"),
+        ({"seed": 2**63}, "seed is 9223372036854775808 of type int; expected an integer of 64 bits"),
+        ({"top_k": 9}, "top_k is 9; expected at most 8, the max_top_k of serve"),
+    ],
+)
+def test_an_invalid_sampling_is_rejected(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpmdirError, match=message):
+        queue_of().submit([1], 1, sampling=Sampling(**settings))
+    with pytest.raises(SpmdirError, match=r"sampling is 0\.5 of type float; expected a Sampling"):
+        queue_of().submit([1], 1, sampling=0.5)  # type: ignore[arg-type]
 
 
 def test_a_request_ends_at_a_stop_token_and_may_fill_its_row() -> None:

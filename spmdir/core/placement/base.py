@@ -50,6 +50,7 @@ SHIPPED = {
     "Quantised": "spmdir.placements.quantised",
     "Padded": "spmdir.placements.padded",
     "Shadow": "spmdir.placements.shadow",
+    "Drawn": "spmdir.placements.drawn",
     **dict.fromkeys(
         ("Home", "Grouped", "Slots", "Cleared", "LocalOrder", "LocalCounts", "Arrivals"),
         "spmdir.placements.routed_rows",

@@ -61,7 +61,7 @@ KINDS = {
     "a list of true and false": "grad_input_mask output_mask",
     "an integer": (
         "axis0 axis1 bins blank C chunks col compute_mode custom_mask_type decimals diagonal dim0 dim1 dim2 "
-        "window capacity experts first "
+        "window capacity experts first candidates "
         "dimension divisor_override downscale_factor embed_dim end_dim group groups high HxW ignore_index "
         "index interpolation_mode k last_dim_size length low m mask_type max_k max_q max_seqlen_k "
         "max_seqlen_q minlength N normalization num_classes num_groups num_head num_samples num_splits "

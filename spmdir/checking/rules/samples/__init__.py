@@ -21,6 +21,7 @@ from spmdir.checking.rules.samples import (
     pointwise,
     random,
     reduction,
+    sampling,
     softmax,
     view,
     window,
@@ -47,6 +48,7 @@ FAMILIES = (
     optimizer,
     experts,
     cache,
+    sampling,
     libraries,
 )
 
