@@ -78,16 +78,18 @@ class CutStagesPass(ModulePass, MachineOptions):
         topology = self.machine(ctx, function).topology
 
         def cut(parts: StepParts) -> ForwardStages:
+            """Return the stages of the forward part: those that `at` names, or `count` stages of about equal time."""
             if self.at:
                 return cut_at_modules(parts, self.at)
 
-            def seconds(operation: Operation) -> float:
+            def forward_and_backward_seconds(operation: Operation) -> float:
                 return (1 + BACKWARD) * seconds_alone(operation, mesh, ctx.rules, topology)
 
-            def message(size: float) -> float:
+            def message_seconds(size: float) -> float:
                 return topology.inter_latency + size / topology.inter_bandwidth
 
-            return stages_at(parts, balanced_cuts(parts, count, micro_batches(parts), seconds, message))
+            cuts = balanced_cuts(parts, count, micro_batches(parts), forward_and_backward_seconds, message_seconds)
+            return stages_at(parts, cuts)
 
         cut_step(op, function, cut, self.axis, ranks)
 

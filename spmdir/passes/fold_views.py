@@ -91,6 +91,7 @@ class FoldViewsPass(FunctionPass):
         views, kept_values = _Views(sizes, hints, Names(block)), KeptValues(function, ir.mesh(module), ctx.rules)
 
         def may_split(value: SSAValue, shape: Sequence[Extent]) -> bool:
+            """Return whether a reshape of a value preserves its kept sharding; True if the value is not kept."""
             return kept_values.can_reshape(value, [evaluate(size, hints) for size in shape])
 
         products = [op for op in block.ops if isinstance(op, AtenOp) and len(op.tensors) == 2]

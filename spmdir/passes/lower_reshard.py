@@ -143,13 +143,19 @@ def _origin(op: SpmdOp) -> SSAValue:
 
 
 def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names: Names) -> None:
-    """Replace `reshards` of `value`, in program order. Each step is inserted before the first reshard that needs it."""
+    """Replace `reshards` of `value` by the steps of one plan.
+
+    Each step is inserted before the first reshard that needs it.
+
+    Args:
+        reshards: in program order.
+    """
     source, meta = sharding_of(value), meta_of(value.type)
     assert meta is not None
     if source is None:
         raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
     used = _used_reshards(reshards)
-    # Target → the location of the first reshard to it. Reversed order lets the first reshard overwrite later ones.
+    # Target → the location of the first reshard to it, which is the last one in reversed order.
     targets = {_target(reshard): location_of(reshard) for reshard in reversed(used)}
     for target, location in targets.items():
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import attrs
@@ -23,6 +24,7 @@ from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipelined.actions import StepOrder
 from spmdir.pipelined.global_order import with_updates
 from spmdir.pipelined.kinds import make_order, stage_map_of
+from spmdir.pipelined.step import PipelinedStep
 from spmdir.pipelined.times import StageTimes, lower_bound, replay
 
 
@@ -59,12 +61,7 @@ class MakeSchedulePass(ModulePass, MachineOptions):
                 location_of(pipeline),
             )
         try:
-            coordinates = stage_map_of(self.kind, step.ranks, len(step.stages)).coordinates
-            stages = tuple(
-                attrs.evolve(stage, coordinate=coordinate)
-                for stage, coordinate in zip(step.stages, coordinates, strict=True)
-            )
-            step = attrs.evolve(step, stages=stages, entries=())
+            step = _placed(step, stage_map_of(self.kind, step.ranks, len(step.stages)).coordinates)
             pipeline.set_step(step)
             flow = StepFlow.of(pipeline)
             machine = self.machine(ctx, next(iter(flow.functions.values())))
@@ -72,15 +69,24 @@ class MakeSchedulePass(ModulePass, MachineOptions):
             order = make_order(self.kind, step.ranks, step.micro, times, self.live or None, flow.stage_map)
         except SpmdirError as error:
             raise error.at(location_of(pipeline)) from None
-        stages = tuple(
-            attrs.evolve(stage, coordinate=coordinate)
-            for stage, coordinate in zip(step.stages, order.stage_map.coordinates, strict=True)
-        )
-        pipeline.set_step(attrs.evolve(step, stages=stages, entries=()))
+        # The order may place the stages differently.
+        pipeline.set_step(_placed(step, order.stage_map.coordinates))
         entries = with_updates(order, StepFlow.of(pipeline).updates)
         pipeline.set_step(attrs.evolve(pipeline.step, entries=entries))
         if self.remarks:
             print_remark(_explanation(order, times), location_of(pipeline))
+
+
+def _placed(step: PipelinedStep, coordinates: Sequence[int]) -> PipelinedStep:
+    """Return a pipelined step without an order, with its stages on the ranks with the given coordinates.
+
+    Args:
+        coordinates: for each stage, its coordinate on the pipeline axis.
+    """
+    stages = tuple(
+        attrs.evolve(stage, coordinate=coordinate) for stage, coordinate in zip(step.stages, coordinates, strict=True)
+    )
+    return attrs.evolve(step, stages=stages, entries=())
 
 
 def _explanation(order: StepOrder, times: StageTimes) -> str:

@@ -70,18 +70,17 @@ def exposed_parts(
         values: the global type of each value.
         bandwidth: the bandwidth of a rank, in bytes per second.
     """
+    # For each value: the exposed parts of its collectives, and the times of its producer and of its first user.
     measured_parts: list[list[float]] = [[] for _ in values]
     available_at, needed_at = [0.0] * len(values), [run.seconds] * len(values)
     for task, ops in enumerate(units):
-        # (value of the problem, whether it is a resharded copy) of each operand and each result
-        owned_operands = [owned for op in ops for operand in op.operands if (owned := owner(operand)) is not None]
-        owned_results = [owned for op in ops for result in op.results if (owned := owner(result)) is not None]
-        read_values = [value for value, _ in owned_operands]
+        operand_owners = [owner(operand) for op in ops for operand in op.operands]
+        read_values = [owned[0] for owned in operand_owners if owned is not None]
         for value in read_values:
             needed_at[value] = min(needed_at[value], run.begin[task])
-        for value, is_copy in owned_results:
-            if not is_copy:
-                available_at[value] = max(available_at[value], run.end[task])
+        result_owners = [owner(result) for op in ops for result in op.results]
+        for value in [value for value, is_copy in filter(None, result_owners) if not is_copy]:
+            available_at[value] = max(available_at[value], run.end[task])
         transfer = run.program.tasks[task].transfer
         if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
             for value in read_values:

@@ -139,15 +139,16 @@ class PropagatePass(FunctionPass):
             write_stage(function, "decided")  # also if the function was at a later stage
             function.attributes.pop(PASSES_RUN, None)
             digest = topology.costs.digest if topology.costs else ""
-            noted, has_open_sizes = dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None
+            recorded, has_open_sizes = dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None
             write_topology(function, topology)
             for name in (OBJECTIVE, CERTIFICATE):
                 function.attributes.pop(name, None)
             if self.origins:
                 note_given(function)
-            note_options(function, dataclasses.replace(noted, memory=None), has_open_sizes)  # trials have no limit
+            # The trial runs of the search read the recorded options, and must not have a memory limit.
+            note_options(function, dataclasses.replace(recorded, memory=None), has_open_sizes)
             search, solution, objective = self._decide(function, ir.mesh(module), ctx, machine)
-            note_options(function, noted, has_open_sizes)
+            note_options(function, recorded, has_open_sizes)
             if self.overlap != "none":
                 write_objective(function, objective)
         return search, solution, objective
@@ -181,9 +182,11 @@ class PropagatePass(FunctionPass):
         return best, solution, seconds
 
     def _search(self, function: FuncOp, mesh: Mesh, ctx: IRContext, topology: Topology) -> list[MeshSearch]:
-        """Return one or two searches: with axes split as the user annotates, and also where views need it.
+        """Return one or two searches: on the mesh with the user's sub-axes, and with further sub-axes for views.
 
-        If the annotations exclude all legal strategies of a node in one search, only the other is returned.
+        For example, a view splits a dimension of 8 into 2 × 4, and `tp` has 8 ranks. In the second search, `tp` is
+        split into sub-axes of 2 and 4 ranks. If the annotations exclude all legal strategies of a node in one search,
+        only the other is returned.
 
         Raises:
             SpmdirError: no search has a solution.
@@ -340,18 +343,17 @@ def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> Shar
     source = problem.nodes[error.node].source
     if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept_shardings):
         kept_text = ", ".join(f"<{sharding}>" for sharding in source.kept_shardings if sharding)
-        problem_text = (
-            f"'{maker.name}': no strategy of its rule accepts an operand with the kept sharding {kept_text} on axis "
-            f"'{error.axis}'; "
-        )
-        advice = "leave the axis out of `keep`, or shard the operand along another dimension"
         if source.rule is None:
-            problem_text = (
+            message = (
                 f"'{maker.name}' has no rule and requires replicated operands, but an operand has the kept sharding "
-                f"{kept_text}; "
+                f"{kept_text}; give it a rule with --load-plugin, or leave the axis out of `keep`"
             )
-            advice = "give it a rule with --load-plugin, or leave the axis out of `keep`"
-        return ShardingError(problem_text + advice, location_of(maker))
+        else:
+            message = (
+                f"'{maker.name}': no strategy of its rule accepts an operand with the kept sharding {kept_text} on "
+                f"axis '{error.axis}'; leave the axis out of `keep`, or shard the operand along another dimension"
+            )
+        return ShardingError(message, location_of(maker))
     if isinstance(maker, AtenOp):
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(

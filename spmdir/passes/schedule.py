@@ -59,28 +59,28 @@ class SchedulePass(LocalPass, MachineOptions):
         If fit-memory copies values to the host, a copy of the function is scheduled without such copies. If the copy
         fits the memory and is not slower, its body replaces that of `function`.
         """
-        fit = FitMemoryPass(self.topology, self.costs, self.memory, self.offload, self.regather)
-        fitted = fit.decide(ctx, function, mesh)
-        if fitted is None or not fitted.fitted.copies:
-            self._run(ctx, function, mesh, fit, fitted)
+        fit_memory = FitMemoryPass(self.topology, self.costs, self.memory, self.offload, self.regather)
+        decision = fit_memory.decide(ctx, function, mesh)
+        if decision is None or not decision.fitted.copies:
+            self._run(ctx, function, mesh, fit_memory, decision)
             return
         say("schedule: with values on the host")
         without_offload = function.clone()
-        self._run(ctx, function, mesh, fit, fitted)
+        self._run(ctx, function, mesh, fit_memory, decision)
         say("schedule: with nothing on the host")
-        step = Step(self.name, changed_options(replace(self, offload=False)))
+        schedule_without_offload = Step(self.name, changed_options(replace(self, offload=False)))
         with suppress(ShardingError):  # without copies, it may not fit
-            run_trial(ctx, ModuleOp([MeshOp.build(mesh), without_offload]), (step,))
+            run_trial(ctx, ModuleOp([MeshOp.build(mesh), without_offload]), (schedule_without_offload,))
             if self._seconds(ctx, without_offload, mesh) <= self._seconds(ctx, function, mesh):
                 function.detach_region(function.body)
                 function.add_region(without_offload.detach_region(without_offload.body))
 
     def _run(
-        self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: MemoryDecision | None
+        self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit_memory: FitMemoryPass, decision: MemoryDecision | None
     ) -> None:
         """Carry out the decision of fit-memory, then run the other passes."""
-        if fitted is not None:
-            fit.carry_out(function, fitted)
+        if decision is not None:
+            fit_memory.carry_out(function, decision)
         topology, costs = self.topology, self.costs
         memory, ranked = self._memory(ctx, function, mesh)
         BucketPass(topology, costs, memory).schedule(ctx, function, mesh, ranked)

@@ -93,16 +93,17 @@ class LocalPass(ModulePass):
 def advancing(function: FuncOp, requires: str, produces: str | None) -> Iterator[None]:
     """Write the stage `produces` to `function` at the end of the context.
 
-    If `produces` is None, or the function is before the stage `requires`, no stage is written. If the function is at a
-    later stage than `produces`, it keeps that stage, unless the pass adds ops that the later stage does not allow, such
-    as reshards. Then it gets the latest stage that allows its ops.
+    If `produces` is None, or the function is before the stage `requires`, no stage is written. A function at a later
+    stage than `produces` keeps that stage, unless the pass adds ops that the later stage does not allow. Then it gets
+    the latest stage that allows its ops. For example, insert-reshard on a `lowered` function produces `resharded`: the
+    function stays `lowered` if no reshard was inserted, and otherwise becomes `resharded`.
     """
     stage_before = stage_of(function) if produces else requires
     yield
     if produces and is_at_least(stage_before, requires):
-        stage_after, latest_stage = recorded_stage(function) or stage_before, last_stage(function)
+        stage_after, latest_allowed = recorded_stage(function) or stage_before, last_stage(function)
         stage = stage_after if is_at_least(stage_after, produces) else produces
-        write_stage(function, stage if is_at_least(latest_stage, stage) else latest_stage)
+        write_stage(function, stage if is_at_least(latest_allowed, stage) else latest_allowed)
 
 
 def global_functions(module: ModuleOp, pass_name: str, with_layers: bool = False) -> list[FuncOp]:

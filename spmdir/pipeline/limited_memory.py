@@ -88,6 +88,9 @@ class _Bound:
     def _read(self, value: SSAValue, need: Sharding | None) -> float:
         """Record that the current op reads a value in the sharding `need`. A new reshard to it gets a buffer.
 
+        For example, a value of 8 bytes is sharded over 2 ranks, and the op needs it replicated. The op reads the shard
+        of 4 bytes and the new buffer of 8 bytes. The result is 8 + 8: the operand, and the whole value of the reshard.
+
         Args:
             need: the sharding; None for that of the value.
 

@@ -177,12 +177,13 @@ class Pipeline:
         # Read these files here, to raise their errors.
         with_costs(_find_topology(topology, topology, loaded), costs_file)
         _ = loaded.rewrites
+        # The arguments are the defaults of options of the same names.
         topology_name = topology.name if isinstance(topology, Topology) else topology
-        defaults = {"topology": topology_name or "", "costs": costs_file, "rewrites": ",".join(files)}
-        defaults = {option: text for option, text in defaults.items() if text}
+        arguments = {"topology": topology_name or "", "costs": costs_file, "rewrites": ",".join(files)}
+        defaults = {option: text for option, text in arguments.items() if text}
         completed = tuple(_with_defaults(step, defaults, loaded) for step in parsed)
         self.__attrs_init__(completed, loaded, topology, costs, files)  # type: ignore[attr-defined]  # made by attrs
-        self.made()
+        self.made()  # raises errors of options
 
     def __repr__(self) -> str:
         fields = {key: getattr(self, key) for key in ("plugins", "topology", "costs", "rewrites")}

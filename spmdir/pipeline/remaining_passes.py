@@ -106,22 +106,24 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
     `expand,insert-reshard,lower-reshard,localize`.
     """
     steps, stage = pipeline.steps, stage_of(function)
-    start = 0  # the number of steps up to the last one that produces the stage of the program
+    done_count = 0  # the number of steps up to the last one that produces the stage of the program
     for number, pass_ in enumerate(pipeline.made(), 1):
         produced = getattr(pass_, "produces", None)
         if produced is not None and is_at_least(stage, produced):
-            start = number
-    if stage == "lowered" and recorded_stage(function) is None:  # a hand-written program with collectives
-        start = len(pipeline.before("localize").steps)
-    propagate_index = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
-    steps_since_decision = steps[propagate_index:start]
+            done_count = number
+    is_hand_written = stage == "lowered" and recorded_stage(function) is None  # with collectives
+    if is_hand_written:
+        done_count = len(pipeline.before("localize").steps)
+    propagate_index = max((index for index in range(done_count) if steps[index].name == "propagate"), default=0)
+    done_since_decision = steps[propagate_index:done_count]
+    # First the finished steps that run again, because results of the function still need a reshard.
     repeated_names = () if is_local(function) or not has_open_results(function) else _RESHARDING
-    remaining = [step for step in steps_since_decision if step.name in repeated_names]
-    # Passes of plug-ins that ran, though they are listed after `start`.
-    already_run = Counter(recorded_passes(function)) - Counter(step.name for step in steps_since_decision)
-    for step in steps[start:]:
-        if already_run[step.name] > 0:
-            already_run[step.name] -= 1
+    remaining = [step for step in done_since_decision if step.name in repeated_names]
+    # Then the other steps, without passes of plug-ins that ran before their turn.
+    ran_early = Counter(recorded_passes(function)) - Counter(step.name for step in done_since_decision)
+    for step in steps[done_count:]:
+        if ran_early[step.name] > 0:
+            ran_early[step.name] -= 1
         else:
             remaining.append(step)
     return pipeline.with_steps(tuple(remaining))
