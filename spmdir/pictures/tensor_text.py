@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from spmdir.core.axis_colors import AXIS_COLORS
@@ -34,39 +34,49 @@ def terminal_text(tiling: Tiling, color: bool) -> str:
     """
     if 0 in tiling.meta.shape:
         return "\n".join([tiling.title, "no elements", *tiling.notes])
-    labels, is_matrix = tiling.labels, len(tiling.dims) == 2
-    widths = _widths(tiling, labels)
-    height = min(HEIGHT, 4 * len(tiling.rows)) if is_matrix else 0
-    heights = _spread(tiling.rows, [1] * len(tiling.rows), height)
+    is_matrix = len(tiling.dims) == 2
+    widths = _widths(tiling, tiling.labels)
+    heights = _spread(tiling.rows, [1] * len(tiling.rows), min(HEIGHT, 4 * len(tiling.rows)) if is_matrix else 0)
     # The positions of the lines between rectangles, as characters and lines from the top left.
     column_lines = list(itertools.accumulate([width + 1 for width in widths], initial=0))
     row_lines = list(itertools.accumulate([height + 1 for height in heights], initial=0))
-    tile_at: dict[tuple[int, int], int] = {}
-    label_at: dict[tuple[int, int], str] = {}
-    for number, tile in enumerate(tiling.tiles):
-        top, bottom = (row_lines[edge] for edge in tile.rows)
-        left, right = (column_lines[edge] for edge in tile.columns)
-        for row, column in itertools.product(range(top + 1, bottom), range(left + 1, right)):
-            tile_at[row, column] = number
-        label, middle = labels[tile.holder], (top + bottom) // 2
-        indent = max(0, (right - left - 1 - len(label)) // 2)
-        for column, character in enumerate(label, left + 1 + indent):
-            label_at[middle, column] = character
     lines = [_heading(tiling.columns, column_lines)] if tiling.dims else []
     first_row = len(lines)
-    for row in range(row_lines[-1] + 1):
-        cells = [_cell(tile_at, label_at, row, column) for column in range(column_lines[-1] + 1)]
-        holders = [tiling.tiles[tile].holder if color and tile is not None else None for _, tile in cells]
-        line = ""
-        for holder, run in itertools.groupby(zip(cells, holders, strict=True), key=itemgetter(1)):
-            line += _filled("".join(character for (character, _), _ in run), holder)
-        lines.append(line)
+    lines += _rectangle_lines(tiling, row_lines, column_lines, color)
     row_starts: dict[int, str] = {}  # line of the picture → the first row of the tensor in it
     if is_matrix:
         row_starts = {row_lines[index] + 1: str(start) for index, (start, _) in enumerate(tiling.rows)}
     margin = max(map(len, row_starts.values()), default=0) + bool(row_starts)
     lines = [f"{row_starts.get(number - first_row, ''):<{margin}}{line}" for number, line in enumerate(lines)]
     return "\n".join([tiling.title, *(line.rstrip() for line in lines), *tiling.notes])
+
+
+def _rectangle_lines(
+    tiling: Tiling, row_lines: Sequence[int], column_lines: Sequence[int], color: bool
+) -> Iterator[str]:
+    """Yield the lines of text of the rectangles, with the lines between them and the labels.
+
+    Args:
+        row_lines, column_lines: the positions of the lines between rectangles, as lines and characters.
+    """
+    tile_at: dict[tuple[int, int], int] = {}  # (row, column) → the number of the tile, for characters inside tiles
+    label_at: dict[tuple[int, int], str] = {}  # (row, column) → a character of a label
+    for number, tile in enumerate(tiling.tiles):
+        top, bottom = (row_lines[edge] for edge in tile.rows)
+        left, right = (column_lines[edge] for edge in tile.columns)
+        for row, column in itertools.product(range(top + 1, bottom), range(left + 1, right)):
+            tile_at[row, column] = number
+        label, middle = tiling.labels[tile.holder], (top + bottom) // 2
+        indent = max(0, (right - left - 1 - len(label)) // 2)
+        for column, character in enumerate(label, left + 1 + indent):
+            label_at[middle, column] = character
+    for row in range(row_lines[-1] + 1):
+        cells = [_cell(tile_at, label_at, row, column) for column in range(column_lines[-1] + 1)]
+        holders = [tiling.tiles[tile].holder if color and tile is not None else None for _, tile in cells]
+        line = ""
+        for holder, run in itertools.groupby(zip(cells, holders, strict=True), key=itemgetter(1)):
+            line += _filled("".join(character for (character, _), _ in run), holder)
+        yield line
 
 
 def _widths(tiling: Tiling, labels: Sequence[str]) -> list[int]:

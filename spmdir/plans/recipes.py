@@ -105,40 +105,59 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
         mesh = pipeline.other_axes(mesh)
     if not factors:
         return ShardingPlan(pipeline=pipeline)
-    open_axes = dict.fromkeys(mesh.axis_names, parse_placement("?"))
-    replicated = {factor.axis: R for factor in factors}
-    layers: dict[str, Mapping[str, Style]] = {}
-    inputs: AxisPlacements = {}
-    for factor in factors:
-        if factor.recipe.layers:
-            layers[factor.axis] = layer_styles(tensor_parallel_layers(model), model)
-        if factor.recipe.inputs is not None:
-            inputs[factor.axis] = Shard(factor.recipe.inputs)
-    weights = _layer_placements(layers, model)
+    layers = {  # axis of `tp` → module or parameter → its style
+        factor.axis: layer_styles(tensor_parallel_layers(model), model) for factor in factors if factor.recipe.layers
+    }
     expert_axes = [factor.axis for factor in factors if factor.recipe.experts]
     experts = expert_parameters(model) if expert_axes else []
     _check_expert_counts(experts, expert_axes, model, mesh)
+    parameters, states = _parameter_shardings(factors, _layer_placements(layers, model), experts, model, mesh)
+    names = list(parameters_of(model))
+    shardings: dict[str, Sharding] = {}
+    inputs = {factor.axis: Shard(factor.recipe.inputs) for factor in factors if factor.recipe.inputs is not None}
+    if inputs:
+        replicated = {factor.axis: R for factor in factors}
+        shardings[INPUTS] = _sharding(mesh, {**replicated, **inputs})
+    if _axes_with(factors, "state", expert_axes):
+        shardings |= with_globs(states, names)
+        shardings |= {f"parameters.{key}": sharding for key, sharding in with_globs(parameters, names).items()}
+    else:
+        shardings |= with_globs(parameters, names)
+    kept_experts = with_globs(dict.fromkeys(experts, True), names)
+    keep = [*layers, *(f"{axis}: {key}" for axis in expert_axes for key in kept_experts)]
+    activations = _activations(factors, layers, model, mesh)
+    return ShardingPlan(shardings, activations=activations, keep=tuple(keep), pipeline=pipeline)
+
+
+def _parameter_shardings(
+    factors: Sequence[AxisRecipe],
+    weights: Mapping[str, AxisPlacements],
+    experts: Collection[str],
+    model: nn.Module,
+    mesh: Mesh,
+) -> tuple[dict[str, Sharding], dict[str, Sharding]]:
+    """Return parameter → its sharding, and parameter → the sharding of its optimizer states.
+
+    For example, `fsdp*tp` on the mesh (dp = 2, tp = 2) shards a colwise weight of shape (8, 8) first as `tp: S(0)`, and
+    then over `dp` as `tp: S(0), dp: S(1)`.
+
+    Args:
+        weights: parameter → axis → placement, for the axes of `tp`.
+        experts: the parameters of experts, which the axes of `ep` shard by expert.
+    """
+    replicated = {factor.axis: R for factor in factors}
+    expert_axes = [factor.axis for factor in factors if factor.recipe.experts]
     parameter_axes = _axes_with(factors, "parameters", expert_axes)
     state_axes = _axes_with(factors, "state", expert_axes)
-    parameters: dict[str, Sharding] = {}  # name → sharding of the parameter
-    state: dict[str, Sharding] = {}  # name → sharding of its optimizer states
+    parameters: dict[str, Sharding] = {}
+    states: dict[str, Sharding] = {}
     for name, parameter in model.named_parameters():
         by_expert = dict.fromkeys(expert_axes if name in experts else [], Shard(0))
         placements = {**replicated, **by_expert, **weights.get(name, {})}
         placements = _shard_over(placements, parameter_axes, by_expert, parameter.shape, mesh)
-        parameters[name] = _sharding(open_axes, placements)
-        state[name] = _sharding(open_axes, _shard_over(placements, state_axes, by_expert, parameter.shape, mesh))
-    names = list(parameters_of(model))
-    kept_experts = with_globs(dict.fromkeys(experts, True), names)
-    keep = [*layers, *(f"{axis}: {key}" for axis in expert_axes for key in kept_experts)]
-    shardings = {INPUTS: _sharding(open_axes, {**replicated, **inputs})} if inputs else {}
-    if state_axes:
-        shardings |= with_globs(state, names)
-        shardings |= {f"parameters.{key}": sharding for key, sharding in with_globs(parameters, names).items()}
-    else:
-        shardings |= with_globs(parameters, names)
-    activations = _activations(factors, layers, model, mesh)
-    return ShardingPlan(shardings, activations=activations, keep=tuple(keep), pipeline=pipeline)
+        parameters[name] = _sharding(mesh, placements)
+        states[name] = _sharding(mesh, _shard_over(placements, state_axes, by_expert, parameter.shape, mesh))
+    return parameters, states
 
 
 def _pipeline_axis(factors: Sequence[AxisRecipe]) -> PipelineAxis | None:
@@ -264,12 +283,10 @@ def _shard_over(
 ) -> AxisPlacements:
     """Return `placements` with one sharded dimension for each of `axes`, if the axis divides one.
 
-    The placements of `fixed` axes do not change. All other `axes` shard one dimension if they can, so that one message
-    gathers the tensor.
-
-    Dimension 0 is the first choice, then the largest dimension, among those that only `axes` shard or none. A dimension
-    that other or fixed axes shard is the last choice. There, the axis is nested inside these axes. For the shape (6, 8)
-    and an axis of 4 ranks, the result is `S(1)`, since 4 does not divide 6.
+    The placements of `fixed` axes do not change. All other `axes` shard the same dimension if they can: then one
+    message gathers the tensor. The first choice is dimension 0, then the largest one. A dimension that an axis outside
+    `axes`, or a fixed one, shards already is the last choice; the new axis is nested inside that axis. For the shape
+    (6, 8) and an axis of 4 ranks, the result is `S(1)`, since 4 does not divide 6.
     """
     placements = dict(placements)
     for axis in axes:
@@ -301,10 +318,10 @@ def _shard_size(dim: int, size: int, placements: AxisPlacements, mesh: Mesh) -> 
     return size
 
 
-def _sharding(open_axes: AxisPlacements, placements: AxisPlacements) -> Sharding:
-    """Return the sharding with these placements; the other axes of `open_axes` are open."""
-    still_open = {axis: placement for axis, placement in open_axes.items() if axis not in placements}
-    return Sharding([*placements.items(), *still_open.items()])
+def _sharding(mesh: Mesh, placements: AxisPlacements) -> Sharding:
+    """Return the sharding with these placements. All other axes of the mesh are open."""
+    open_axes = [(axis, parse_placement("?")) for axis in mesh.axis_names if axis not in placements]
+    return Sharding([*placements.items(), *open_axes])
 
 
 def _activations(

@@ -72,7 +72,8 @@ def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
 def _fit_to_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     """Return `plan` with the first name of each tied parameter, and with DTensor placements as shardings.
 
-    A key that matches no parameter, such as the name of an input, is kept.
+    For example, if `embed.weight` is tied to `head.weight`, the key `head.weight` becomes `embed.weight`. A key that
+    matches no parameter, such as the name of an input, is kept.
     """
     parameters = parameters_of(model)
     first_name_of = first_names(model)
@@ -82,7 +83,8 @@ def _fit_to_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingP
         matches = [name for name in parameters if name == key or (is_glob(key) and fnmatchcase(name, key))]
         if isinstance(value, (list, tuple)):
             value = as_sharding(value, mesh, parameters[matches[0]].dim() if matches else None)
-        if not matches or any(first_name_of[name] == name for name in matches):
+        matches_first_name = any(first_name_of[name] == name for name in matches)
+        if matches_first_name or not matches:
             shardings[key] = value
         # A first name that the key does not match gets an entry.
         shardings |= {first_name_of[name]: value for name in matches if first_name_of[name] not in matches}
