@@ -142,12 +142,13 @@ class Difference(ShownAsText):
         before, after = self.before.layers, self.after.layers
         if not any((*before, *after)):
             return []
+        # (name of a layer, its three costs before, followed by those after)
         costs = [(name, (*before.get(name, _NO_COSTS), *after.get(name, _NO_COSTS))) for name in {**before, **after}]
         groups = equal_layers(costs, lambda row: (row[0],), lambda row: rounded(row[1]), (0,))
-        rows: list[tuple[float, tuple[str, ...]]] = []
+        rows: list[tuple[float, tuple[str, ...]]] = []  # (sort key, cells)
         for (label,), equal in groups:
-            columns = zip(*(numbers for _, numbers in equal), strict=True)
-            old_seconds, old_sent, old_held, new_seconds, new_sent, new_held = map(math.fsum, columns)
+            costs_of_layers = zip(*(numbers for _, numbers in equal), strict=True)
+            old_seconds, old_sent, old_held, new_seconds, new_sent, new_held = map(math.fsum, costs_of_layers)
             old = milliseconds(old_seconds), size_text(old_sent), size_text(old_held)
             new = milliseconds(new_seconds), size_text(new_sent), size_text(new_held)
             if old != new:
@@ -229,7 +230,8 @@ def diff(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None = No
     changed: dict[tuple[str, str, str], list[str]] = {}
     for name in {**figures_before.shardings, **figures_after.shardings}:
         shardings = [figures.shardings.get(name) for figures in (figures_before, figures_after)]
-        if len({sharding and sharding.entries for sharding in shardings}) > 1:
+        is_changed = len({sharding and sharding.entries for sharding in shardings}) > 1
+        if is_changed:
             before_text, after_text = ("" if sharding is None else f"<{sharding}>" for sharding in shardings)
             changed.setdefault((_module(name, figures_before, figures_after), before_text, after_text), []).append(name)
     return Difference(figures_before, figures_after, {key: tuple(names) for key, names in changed.items()})

@@ -169,13 +169,14 @@ def _explain_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
     position = program.problem.nodes[node].results.index(value)
     sources = []
     for origin in origins(program, value, axis):
-        name, alternative = program.name(origin.node), program.decide_without_annotation(origin.node, axis)
-        if alternative is not None:
-            values_between = [program.names[between] for between in reversed(origin.path) if between != value]
-            through = tuple([between for between in values_between if between != name])
-            placement_without = str(alternative.strategies[axis][node].results[position])
+        annotated_name = program.name(origin.node)
+        without_annotation = program.decide_without_annotation(origin.node, axis)
+        if without_annotation is not None:
+            names_on_path = [program.names[between] for between in reversed(origin.path) if between != value]
+            through = tuple([name for name in names_on_path if name != annotated_name])
+            placement_without = str(without_annotation.strategies[axis][node].results[position])
             annotated = f"{axis}: {origin.placement}"
-            sources.append(Source(name, annotated, through, placement_without, alternative.seconds))
+            sources.append(Source(annotated_name, annotated, through, placement_without, without_annotation.seconds))
     placement = program.strategies[axis][node].results[position]
     if placement.trait == "shard":
         return AxisReason(str(placement), _explain_strategy(program, node, axis), tuple(sources))
@@ -226,16 +227,17 @@ def _explain_deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, 
     Each reshard is planned alone, without steps of the reshards to other shardings.
     """
     produced = program.nested.produced[value]
-    by_sharding: dict[Sharding, dict[object, dict[int, int]]] = {}
-    for node, slot in program.users[value]:
-        users_by_key = by_sharding.setdefault(program.nested.needed[node][slot], {})
-        users_by_key.setdefault(_node_key(program, node), {}).setdefault(node, slot)
+    # needed sharding → key of equal users → (user node → the index of its first operand that is the value)
+    users_by_sharding: dict[Sharding, dict[object, dict[int, int]]] = {}
+    for node, operand_index in program.users[value]:
+        users_by_key = users_by_sharding.setdefault(program.nested.needed[node][operand_index], {})
+        users_by_key.setdefault(_node_key(program, node), {}).setdefault(node, operand_index)
     deliveries = []
-    for needed, users_by_key in by_sharding.items():
+    for needed, users_by_key in users_by_sharding.items():
         users = []
         for equal_users in users_by_key.values():
-            node, slot = next(iter(equal_users.items()))
-            users.append(_explain_user(program, value, node, slot, len(equal_users)))
+            node, operand_index = next(iter(equal_users.items()))
+            users.append(_explain_user(program, value, node, operand_index, len(equal_users)))
         if needed == produced:
             deliveries.append(Delivery(str(needed), (), 0.0, 0.0, tuple(users)))
             continue

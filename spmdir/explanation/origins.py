@@ -46,11 +46,12 @@ def origins(program: DecidedProgram, value: int, axis: str) -> list[Origin]:
         return []
     if program.annotation(producer, axis) == placement:
         return [Origin(producer, placement, (value,))]
-    origin_of_node: dict[int, Origin] = {}
-    path_to: dict[int, tuple[int, ...]] = {value: ()}
-    latest_phase, frontier = {value: program.phase(producer)}, [value]  # the latest phase on the path to a value
+    origin_of_node: dict[int, Origin] = {}  # annotated node → its origin, the nearest first
+    path_to: dict[int, tuple[int, ...]] = {value: ()}  # visited value → the values after it on the path to `value`
+    latest_phase = {value: program.phase(producer)}  # visited value → the latest phase on this path
+    frontier = [value]  # the values at the current distance
     while frontier and len(origin_of_node) < MAX_ORIGINS:
-        annotated: list[tuple[int, Origin]] = []
+        annotated: list[tuple[int, Origin]] = []  # (latest phase, origin)
         next_frontier: dict[int, None] = {}
         for current in sorted(frontier, key=latest_phase.__getitem__):
             path, placement = (current, *path_to[current]), _produced_placement(program, current, axis)
