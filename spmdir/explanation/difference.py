@@ -159,13 +159,13 @@ class Difference(ShownAsText):
 
     def _collectives(self) -> list[str]:
         """Return the table of the collectives whose share differs, by module, kind and axes."""
-        shares_of: dict[tuple[str, str, str], list[Share]] = {}
+        shares_of: dict[tuple[str, str, str], list[Share]] = {}  # (module, kind, axes) → the shares before and after
         for side, figures in enumerate((self.before, self.after)):
             for (name, kind, axes), share in figures.collectives.items():
                 shares = shares_of.setdefault((self._module(name), kind, axes), [Share(), Share()])
                 shares[side] += share
         changed = [(key, old, new) for key, (old, new) in shares_of.items() if old != new]
-        changed.sort(key=lambda row: -abs(row[2].seconds - row[1].seconds))
+        changed.sort(key=lambda row: -abs(row[2].seconds - row[1].seconds))  # the largest change of time first
         rows = [(*key, *old.cells[:3], *new.cells[:3]) for key, old, new in changed]
         header = ("collectives", "", "", "before", "sent", "ms", "after", "sent", "ms")
         return table([header, *rows], range(3, 9)) if rows else []

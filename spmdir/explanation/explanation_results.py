@@ -164,6 +164,7 @@ class Explanation(ShownAsText):
     equal_values: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        # The value, then a block for each mesh axis with its strategy and annotations, then the users of each sharding.
         equal_text = f", one of {self.times} equal values" if self.times > 1 else ""
         local_size = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
         lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_location_text(self.location)}{equal_text}"]

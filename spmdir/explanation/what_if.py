@@ -42,7 +42,10 @@ _OPEN = parse_placement("?")
 
 
 def changed_constraints(before: DecidedProgram, after: DecidedProgram) -> Iterator[Constrained]:
-    """Yield the constraints of `after` that `before` does not have, or has with another sharding."""
+    """Yield the constraints of `after` that `before` does not have, or has with another sharding.
+
+    Each has the planned steps and time of its reshard: none if the producer has the sharding already.
+    """
     targets_before = {text_name(op.results[0]): op.target for op in _constraints(before)}
     root, problem = after.mesh.root or after.mesh, after.problem
     planner = Planner(root, problem.topology, problem.collectives)

@@ -128,20 +128,20 @@ class MeshSearch:
     ):
         self.function, self.makers, self.problem, self._context = function, makers, problem, context
         self._is_even, self.rules = is_even, rules_of(problem)
+        # name of the location of an op in a trial copy → its node
         self._node_of_location = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
-        self._nested: tuple[Solution, Nested] | None = None
-        self.free = self._search.solution(
-            ValuePrices(exposed=counted_fractions(problem)) if shares_messages else NO_PRICES, limit=limit
-        )
+        self._nested: tuple[Solution, Nested] | None = None  # the last result of `nested`
+        prices = ValuePrices(exposed=counted_fractions(problem)) if shares_messages else NO_PRICES
+        self.free = self._search.solution(prices, limit=limit)
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
         """Decide again with new strategies for some nodes. Return a new search and its solution; `self` stays the same.
 
         Args:
             sources: node → the source of its strategies.
-            start: the earlier solution. Its weights are used again, and solutions near it are tried first.
+            start: the earlier solution. Its prices are used again, and the search starts from its strategies.
 
         Raises:
             Unsolvable: a node is left without a strategy.

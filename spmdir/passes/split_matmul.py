@@ -96,12 +96,12 @@ def _cut_out(ops: Sequence[Operation], mesh: MeshOp) -> _Trial:
     results = [result for op in ops for result in op.results]
     operands = dict.fromkeys(operand for op in ops for operand in op.operands)
     inputs = [operand for operand in operands if operand not in results]
-    block = Block(arg_types=[value.type for value in inputs])
-    values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
-    copies = {op: op.clone(values) for op in ops}
-    block.add_ops(copies.values())
     outputs = [result for result in results if any(use.operation not in ops for use in result.uses)]
-    block.add_op(ReturnOp(*(values[value] for value in outputs)))
+    block = Block(arg_types=[value.type for value in inputs])
+    copy_of_value: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
+    copies = {op: op.clone(copy_of_value) for op in ops}  # `clone` adds the results to `copy_of_value`
+    block.add_ops(copies.values())
+    block.add_op(ReturnOp(*(copy_of_value[value] for value in outputs)))
     function = FuncOp("trial", (block.arg_types, [value.type for value in outputs]), Region(block))
     input_attributes: list[DictionaryAttr] = []
     for value in inputs:

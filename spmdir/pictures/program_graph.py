@@ -81,7 +81,7 @@ def program_graph(function: FuncOp, mesh: Mesh) -> tuple[GraphNode, ...]:
         nodes.append(_node(argument, ARGUMENT, (), mesh, paths[argument], location_of(function), ()))
     for op in function.body.block.ops:
         if not op.results:
-            continue
+            continue  # the return
         node_of_value.update(dict.fromkeys(op.results, len(nodes)))
         operands = tuple(dict.fromkeys(node_of_value[operand] for operand in op.operands))
         axes = op.axes if isinstance(op, Collective) else ()

@@ -215,7 +215,10 @@ def _held_pieces(pieces: Sequence[Range], elements: RankElements, dim: int) -> l
 
 
 def _merge_cells(grid: Sequence[Sequence[int | None]]) -> list[Tile]:
-    """Merge cells of equal holders into rectangles: first as wide as possible, then as high as possible."""
+    """Merge cells of equal holders into rectangles: first as wide as possible, then as high as possible.
+
+    For example, [[0, 0], [0, 1]] becomes three rectangles: the first row, and each cell of the second row.
+    """
     covered: set[tuple[int, int]] = set()
     tiles = []
     for row, row_holders in enumerate(grid):

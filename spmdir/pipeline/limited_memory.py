@@ -54,9 +54,12 @@ class _Bound:
         self._sizes: dict[tuple[object, Sharding | None], float] = {}
 
     def run(self) -> float:
-        """Return the most bytes that are live at once."""
+        """Return the most bytes that are live at once.
+
+        The tasks are the ops, and then the return, which reads the results in their annotated shardings.
+        """
         inputs = tuple([self._define(argument, sharding_of(argument)) for argument in self.function.args])
-        self._allocates = []
+        self._allocates = []  # the caller allocates the arguments
         for op in self.function.body.block.ops:
             if isinstance(op, ValueOp):
                 self._add_op(op)
@@ -96,17 +99,17 @@ class _Bound:
 
         Returns: an upper bound on the bytes of the operand and of its reshard.
         """
-        copies = self.copies.get(value)
-        if copies is None:
+        buffer_of_sharding = self.copies.get(value)
+        if buffer_of_sharding is None:
             return 0.0  # a size
         sharding = sharding_of(value)
         if need is None:
             need = sharding
-        if need not in copies:
+        if need not in buffer_of_sharding:
             self._define(value, need)
-            if len(copies) > 2:  # an intermediate value of one reshard may stay live for another
-                copies.setdefault(None, self._allocate(self._whole_bytes(value)))
-        self._reads += copies.values()
+            if len(buffer_of_sharding) > 2:  # an intermediate value of one reshard may stay live for another
+                buffer_of_sharding.setdefault(None, self._allocate(self._whole_bytes(value)))
+        self._reads += buffer_of_sharding.values()
         reshard_bytes = 0.0 if need == sharding else self._whole_bytes(value)
         return self._shard_bytes(value, need) + reshard_bytes
 

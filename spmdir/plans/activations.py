@@ -112,7 +112,10 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
     """
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Return the output of a call, with the outputs in `texts` constrained; it keeps its type."""
+        """Return the output of a call, with the outputs in `texts` constrained; it keeps its type.
+
+        The three cases are one tensor, a dict, and a sequence such as a tuple or a named tuple.
+        """
         if isinstance(output, Tensor):
             for key, layouts in texts.items():
                 if key != "0":

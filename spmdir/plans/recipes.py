@@ -180,7 +180,10 @@ def recipe_factors(text: str, mesh: Mesh) -> list[AxisRecipe]:
 
 
 def _read_factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
-    """Yield the factors of a product of recipes; `auto` has none, and `hsdp` has two."""
+    """Yield the factors of a product of recipes; `auto` has none, and `hsdp` has two.
+
+    A factor is a word with names of axes and options, such as `hsdp(replicate, shard)` or `pp(stages=8)`.
+    """
     for part in text.split("*"):
         match = _FACTOR.fullmatch(part)
         word = match[1] if match else part.strip()

@@ -104,9 +104,9 @@ def allocate_bucket(
         buffers.append(Allocation(size, member, reads))
         return len(buffers) - 1
 
-    packed_members = []
+    packed_members = []  # what is copied into the message: the last packed buffer of each member, or its operand
     for member, sizes in enumerate(members):
-        packed = ~member
+        packed = ~member  # the operand of the member, as in `Allocation.reads`
         for name, size in sizes:
             if name in PACKED:
                 packed = allocate(size, member, packed)

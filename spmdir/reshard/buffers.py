@@ -91,7 +91,11 @@ class _Receiver:
 
 @functools.lru_cache(maxsize=4096)
 def _busiest_receiver(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _Receiver:
-    """Return the rank of an exchange that has the most elements in memory when all have arrived."""
+    """Return the rank of an exchange that has the most elements in memory when all have arrived.
+
+    It has the received elements, and its operand if a part of that stays on the rank: the source and target shard of
+    the rank have elements in common.
+    """
     assert step.spec.loads is not None  # an exchange
     received_numels: dict[int, int] = {}
     for (_, receiver), numel in step.spec.loads(step.source, step.target, mesh, shape)[0].items():

@@ -135,7 +135,10 @@ def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topol
 
 
 def step_terms(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Terms:
-    """Return the terms of `step_cost`."""
+    """Return the parts of the time of `step`; the arguments are those of `step_cost`.
+
+    If a declared edge has a measured or computed time, all of it counts as busy links within the node.
+    """
     if 0 in shape:
         return Terms()
     nodes = node_count(step.axes, mesh)
@@ -430,7 +433,7 @@ def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Siz
     source_bytes = local_bytes(step.source, shape, itemsize, mesh)
     target_bytes = local_bytes(step.target, shape, itemsize, mesh)
     chunk_bytes = 0
-    if step.to_dim is not None and source_bytes:
+    if step.to_dim is not None and source_bytes:  # all_to_all sends each peer one chunk of the shard along `to_dim`
         source_length = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
         target_length = _length(step.target, step.to_dim, shape[step.to_dim], mesh)
         chunk_bytes = source_bytes // source_length * target_length
@@ -473,7 +476,11 @@ class _BusiestRank:
 
 @functools.lru_cache(maxsize=4096)
 def _busiest_rank_elements(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _BusiestRank:
-    """Return the elements that the busiest rank sends or receives, added over the rounds of an exchange."""
+    """Return the elements that the busiest rank sends or receives, added over the rounds of an exchange.
+
+    Sent and received elements are counted separately, because links work in both directions at once. For example, rank
+    0 sends 4 elements to rank 1 and 2 to rank 2, which send nothing: the busiest rank sends 6.
+    """
     node_axes = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
     if step.spec.loads is exchange_loads and (sums := sums_of_sole_senders(step, shape, mesh, node_axes)) is not None:
         return _BusiestRank(*sums)

@@ -249,7 +249,12 @@ def _normalise(entry: str) -> str:
 
 
 def _find_problem(entry: str, seconds: str) -> str | None:
-    """Return an error message for a line; None if the line is valid."""
+    """Return an error message for a line; None if the line is valid.
+
+    Args:
+        entry: the part before `=`, normalised.
+        seconds: the part after `=`.
+    """
     if match := _COLLECTIVE.fullmatch(entry):
         names = [spec.name for spec in collectives()]
         if match[1] not in names:

@@ -93,7 +93,11 @@ def check_exchange(spec: CollectiveSpec, source: Sharding, target: Sharding, mes
 
 
 def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless one declared edge, along some axes, leads from `source` to `target`."""
+    """Raise ShardingError unless one declared edge, along some axes, leads from `source` to `target`.
+
+    All axes that change must have the same placement before and the same one after, and be innermost on a dimension
+    that they leave or join. For example, `Mx` on tp may become `R` on tp, but not while dp changes from `S(0)` to `R`.
+    """
     target.check_shape(mesh, shape)
     fine = refinement(mesh, source, target)
     before, after = source.refined(fine), target.refined(fine)

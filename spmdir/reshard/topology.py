@@ -301,6 +301,9 @@ def _check_numbers(
 ) -> None:
     """Raise ParseError unless `table` has the constants of `kind`, other than tables, in range.
 
+    All are numbers from 0 on. Fractions are at most 1, `ranks_per_node` is whole, and rates, sizes and latencies are in
+    ranges that exclude overflow.
+
     Args:
         owner: the name of the table in messages.
         place, most: as of `topology_of_table`.

@@ -358,7 +358,10 @@ class _CutProblem:
         return self._solve_with({start: decision.restored for start, decision in decisions.items()})
 
     def _solve_with(self, restored: Mapping[int, frozenset[Restored]]) -> _Solution:
-        """Return the solution with the given restored values, by the first task of their block."""
+        """Return the solution with the given restored values, by the first task of their block.
+
+        Its peak and time are those of the whole program. Views of restored values run again too.
+        """
         items = [(start, item) for start, block_items in restored.items() for item in block_items]
         recomputed_tasks = {start + item.task for start, item in items if item.copied is None}
         copied_buffers = [self._copied_buffer(start, item) for start, item in items if item.copied is not None]

@@ -84,11 +84,16 @@ class Deadlines:
         }
         self.frees_memory.difference_update(self.exposed_seconds)
         self.longest_exposed = max(self.exposed_seconds.values(), default=0.0)
-        self.leads_to = [len(tasks)] * len(tasks)
-        for index in reversed(range(len(tasks))):  # users before the tasks that they need
+        self.leads_to = self._find_urgent_leads()
+
+    def _find_urgent_leads(self) -> list[int]:
+        """Return for each task the first urgent start that depends on it; the number of tasks if there is none."""
+        leads_to = [len(self.tasks)] * len(self.tasks)
+        for index in reversed(range(len(self.tasks))):  # users before the tasks that they need
             for user in self.users[index]:
-                urgent_start = user if user in self.exposed_seconds else self.leads_to[user]
-                self.leads_to[index] = min(self.leads_to[index], urgent_start)
+                urgent_start = user if user in self.exposed_seconds else leads_to[user]
+                leads_to[index] = min(leads_to[index], urgent_start)
+        return leads_to
 
     def _find_earliest_ends(self) -> list[float]:
         """Return the earliest end of each task. Tasks that cannot move end at their time on the clock.
@@ -204,6 +209,8 @@ def _last_up_to(times: Sequence[float], limit: float) -> float:
 
 def _find_freeing_starts(program: Program, waits: Mapping[int, int]) -> set[int]:
     """Return the starts of collectives that do not increase the live memory, if tasks run in order.
+
+    The start and the wait together must free at least as many bytes as they allocate for later tasks.
 
     Args:
         waits: start → its wait.

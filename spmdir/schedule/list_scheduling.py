@@ -61,6 +61,7 @@ def order_tasks(program: Program, memory_limit: float | None = None) -> tuple[in
             `advance_transfers` if it is lower. None: the peak of the given order.
     """
     before = simulate(program)
+    # The lists start from the order with early transfers, unless it has a higher peak than the given order.
     initial, live = advance_transfers(program), before.live
     if initial != before.order:
         live = live_bytes(program, initial)
@@ -117,13 +118,17 @@ class ListScheduler:
                 self._release(task)
 
     def run(self) -> tuple[int, ...]:
-        """Return all tasks, in order."""
+        """Return all tasks, in order.
+
+        The next task is the first of these that may run now: a start that is due or frees memory, a compute task, a
+        start on idle links, and the next task in the given order.
+        """
         while not self.headroom.is_done:
             say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
             self._receive()
             compute = self._next_compute()
-            seconds = 0.0 if compute is None else max(LEAST_SECONDS, self.program.tasks[compute].seconds)
-            task = self._next_start(seconds)
+            compute_seconds = 0.0 if compute is None else max(LEAST_SECONDS, self.program.tasks[compute].seconds)
+            task = self._next_start(compute_seconds)
             if task is None:
                 task = self._next_on_idle_links() if compute is None else compute
             if task is None:

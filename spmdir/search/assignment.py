@@ -95,7 +95,7 @@ class Assignment:
         self._values_with_key: dict[object, list[int]] = {}
         # The reshards with exact prices: (first value with the key, numbers before and after).
         self._learned: set[tuple[int, int, int]] = set()
-        tables: dict[object, tuple[Numbers, list[list[float]]]] = {}
+        tables: dict[object, tuple[Numbers, list[list[float]]]] = {}  # key → the table as an array, and as lists
         for value, numbers in enumerate(self.numbers):
             price_key = self._price_key(value)
             table_key = numbers.tobytes(), self.shared.value_weight[value], price_key
@@ -207,7 +207,10 @@ class Assignment:
         return cost + sum(map(self.value_cost, range(len(self.produced))))
 
     def learn_exact_prices(self) -> list[int]:
-        """Replace prices of the reshards of this decision by the planner's; return the values with changed prices."""
+        """Replace the estimated prices of the chosen reshards by the planner's; return the values with changed prices.
+
+        These are the reshards between the placements in which the chosen states produce and need each value.
+        """
         changed: dict[int, None] = {}
         for value, counts in enumerate(self.need_counts):
             produced = self.produced[value]

@@ -58,7 +58,10 @@ def adopt(assignment: Assignment, moves: dict[int, int], least_saving: float) ->
 
 
 def _regions(assignment: Assignment, moves: dict[int, int]) -> list[dict[int, int]]:
-    """Return `moves` as connected components: parts that share a value are in one component."""
+    """Return `moves` as connected components: parts that share a value are in one component (by union-find).
+
+    For example, the parts 1 and 2 share a value, and part 3 shares none with them: {1: s, 2: t} and {3: u}.
+    """
     part_of_value: dict[int, int] = {}
     parent: dict[int, int] = {part: part for part in moves}
 
@@ -281,9 +284,10 @@ class _LinkingValue:
             self.produced_cost = np.zeros(len(self.produced))
         else:
             self.produced_cost = least_by(self.placement_of_state, forest.message[producer], len(self.produced))
-        if not self.is_above:
+        parent_is_user = not self.is_above
+        if parent_is_user:
             self.needs_above = assignment.needs[parent][value]
-        self.may_copy = len(self.users) + (not self.is_above) >= 2
+        self.may_copy = len(self.users) + parent_is_user >= 2
 
     def cost_for_parent(self) -> Numbers:
         """Return [state of the parent], the least cost of the value and of all parts below it.

@@ -115,7 +115,10 @@ class _Kernels:
         self.kernel[other_root] = root
 
     def works(self) -> list[Work]:
-        """Return the work of each step. Equal works are one object."""
+        """Return the work of each step. Equal works are one object.
+
+        The first step of a kernel counts its launch. A value from outside counts for the first step that reads it.
+        """
         read: set[tuple[int, int]] = set()  # (kernel, value) that an earlier step of the kernel has read
         work_by_key: dict[object, Work] = {}
         op_works = []

@@ -114,7 +114,7 @@ class Orders:
         rules: Sequence[OpRule | None],
     ):
         self.problem, self._mesh = problem, problem.mesh
-        self._placed_of_placements: dict[tuple[Placement, ...], Placed] = {}
+        self._placed_of_placements: dict[tuple[Placement, ...], Placed] = {}  # [axis] placements → the shared object
         # (produced, needed) → their difference
         self._differences: dict[tuple[Placed, Placed], PlacementDifference] = {}
         self._parent: dict[Key, Key] = {}  # a union-find forest of the dimensions that share one order
@@ -128,6 +128,7 @@ class Orders:
         for index, (node, form) in enumerate(zip(problem.nodes, self.forms, strict=True)):
             for factor, order in _fixed_orders(form, annotations[index], rules[index]).items():
                 self._fixed[index, factor] = order
+            # A dimension of a result has the order of the factor that the node shards. Operands may be resharded.
             for value, placed in zip(node.results, form.results, strict=True):
                 self.placed[value] = placed
                 for dim, axes in placed.nested.items():

@@ -45,22 +45,18 @@ class PlacementMoves:
         self._placements, catalogue = placements, placements.catalogue
         self.counts, self.rows = np.array(placements.counts, dtype=float), np.array(placements.all)
         self.axes = range(len(self.counts))
-        dims = np.array([-1 if p.dim is None else p.dim for p in catalogue.placements])
-        self.dims = dims[self.rows]
+        # Look up properties of the placement of each axis: [number in the catalogue] becomes [placement, axis].
+        dim_of_number = np.array([-1 if p.dim is None else p.dim for p in catalogue.placements])
+        self.dims = dim_of_number[self.rows]
         self.is_shard = self.dims >= 0
         self.is_standard = self.rows < len(catalogue.placements) - len(catalogue.plugins)
         self.has_own_type = np.array([p.has_own_type for p in catalogue.placements])[self.rows]
         self.traits = np.array([p.trait for p in catalogue.placements])[self.rows]
         self.shares = np.prod(np.where(self.is_shard, 1 / self.counts, 1.0), axis=1)
-        self.chunks = np.ones((len(self.rows), int(dims.max()) + 1), dtype=int)
+        self.chunks = np.ones((len(self.rows), int(dim_of_number.max()) + 1), dtype=int)
         for dim in range(self.chunks.shape[1]):
             self.chunks[:, dim] = np.prod(np.where(self.dims == dim, self.counts, 1), axis=1)
-        nesting_position = np.argsort(np.array(placements.order), axis=1)  # [placement, axis], 0 for the outermost
-        self.nested: Numbers = (
-            (self.dims[:, :, None] == self.dims[:, None, :])
-            & self.is_shard[:, :, None]
-            & (nesting_position[:, :, None] < nesting_position[:, None, :])
-        )
+        self.nested = self._find_nested()
         # Sets are bits because an array with an extra dimension for axes would be too large.
         bit_type = np.min_scalar_type(1 << len(self.axes)).type
         self.axis_bits = [bit_type(1 << axis) for axis in self.axes]
@@ -70,6 +66,13 @@ class PlacementMoves:
         self.touched = self._find_touched()
         self.moved_pairs = _pairs_by_set(self.moved, len(self.axes))
         self.touched_pairs = _pairs_by_set(self.touched, len(self.axes))
+
+    def _find_nested(self) -> Numbers:
+        """Return [placement, outer, inner], whether both axes shard one dimension, and `outer` is outside `inner`."""
+        nesting_position = np.argsort(np.array(self._placements.order), axis=1)  # [placement, axis], 0 is outermost
+        shard_one_dim = (self.dims[:, :, None] == self.dims[:, None, :]) & self.is_shard[:, :, None]
+        is_outside: Numbers = nesting_position[:, :, None] < nesting_position[:, None, :]
+        return shard_one_dim & is_outside
 
     def _find_touched(self) -> Numbers:
         """Return [before, after], the set of the axes along which ranks exchange chunks.
