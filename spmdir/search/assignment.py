@@ -135,7 +135,7 @@ class Assignment:
         return {value: self._index_of_number[value][states.results[:, result_index]] for result_index, value in results}
 
     def _cost_of(self, part: int) -> Numbers:
-        """Return [state], the seconds of a part without reshards, including the price of holding its results."""
+        """Return for each state of a part its seconds without reshards, including the price of holding its results."""
         shared, states = self.shared, self.states[part]
         cost = states.seconds * shared.weight[part]
         if shared.holding:

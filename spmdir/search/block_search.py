@@ -126,7 +126,7 @@ class BlockSearch:
         self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")
 
     def run(self, effort: int, has_start: bool = False) -> list[Joint]:
-        """Return [part], the strategies on all axes of the best decision found.
+        """Return for each part the strategies on all axes in the best decision found.
 
         Args:
             effort: the largest number of turns of message passing; 0 is one turn.

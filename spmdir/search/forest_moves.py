@@ -229,7 +229,7 @@ def _operand_cost(
 
 
 def operand_cost(price: Numbers, produced: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
-    """Return [state], the cost of the operands of one part that are the same value.
+    """Return for each state of a part the cost of its operands that are one value.
 
     Args:
         produced: the placement that the value is produced in, or [state], if the part produces it.
@@ -238,7 +238,7 @@ def operand_cost(price: Numbers, produced: Numbers | int, needs: Sequence[Number
 
 
 def operand_costs(price: Numbers, needs: Sequence[Numbers], produced: Numbers | int | slice = slice(None)) -> Numbers:
-    """Return [produced, state], the cost of the operands of one part that are the same value.
+    """Return an array [produced, state]: the cost of the operands of one part that are one value.
 
     Args:
         produced: the placements that the value may be produced in; all if omitted.
@@ -290,7 +290,7 @@ class _LinkingValue:
         self.may_copy = len(self.users) + parent_is_user >= 2
 
     def cost_for_parent(self) -> Numbers:
-        """Return [state of the parent], the least cost of the value and of all parts below it.
+        """Return for each state of the parent the least cost of the value and of all parts below it.
 
         The attributes of these costs are set, for `best_states_below`.
         """
@@ -317,7 +317,7 @@ class _LinkingValue:
         return np.minimum(cost, self._cost_above(self.cost_by_copy, slice(None))) if self.may_copy else cost
 
     def _cost_above(self, cost: Numbers, produced: Numbers | slice) -> Numbers:
-        """Return [state of the parent], the least cost if the parent, a user, reshards from one of some placements.
+        """Return for each state of the parent the least cost if it, as a user, reshards from one of some placements.
 
         Args:
             cost: [produced], the cost of everything below if the parent reshards from this placement.

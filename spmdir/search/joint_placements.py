@@ -60,7 +60,7 @@ class JointPlacements:
         return number
 
     def numbers(self, placed: Numbers) -> Numbers:
-        """Return [...], the numbers of joint placements; axes that shard one dimension are nested as in the mesh.
+        """Return an array [...] of the numbers of joint placements, in which axes are nested as in the mesh.
 
         Args:
             placed: [..., axis], the numbers of placements in the catalogue.

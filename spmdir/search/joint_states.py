@@ -148,7 +148,7 @@ class StateFinder:
         return table
 
     def _idle_on(self, axis: str, count: int) -> list[frozenset[Strategy]]:
-        """Return [part], the strategies on an axis of `count` ranks that `idle_strategies` finds idle."""
+        """Return for each part the strategies on an axis of `count` ranks that `idle_strategies` finds idle."""
         shared = self.shared
         producers = [[(operand_index, shared.producer[value]) for operand_index, value in uses] for uses in shared.uses]
         candidates: dict[StrategySource, Sequence[Strategy]] = {}
@@ -224,7 +224,7 @@ class StateFinder:
         rows: Numbers,
         nested_rows: Sequence[int],
     ) -> list[list[tuple[int, ...]]]:
-        """Return [joint strategy], its legal nesting orders: that of the mesh, and others for `nested_rows`."""
+        """Return for each joint strategy its legal nesting orders: that of the mesh, and others for `nested_rows`."""
         orders_by_row = [[self._natural]] * len(rows)
         orders_by_key: dict[object, list[tuple[int, ...]]] = {}
         for row in nested_rows:
@@ -254,7 +254,7 @@ class StateFinder:
         by_axis: Sequence[Sequence[NumberedStrategy]],
         rows: Numbers,
     ) -> Numbers:
-        """Return [joint strategy], the seconds of the op without reshards.
+        """Return for each joint strategy the seconds of the op without reshards.
 
         If the time is not measured and the op sends nothing inside, all times are computed at once as arrays. The
         result is the same as that of `node_seconds`.
@@ -286,7 +286,7 @@ class StateFinder:
         return launches + np.maximum(arithmetic, traffic)
 
     def _fractions_of(self, by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers) -> Numbers:
-        """Return [joint strategy, axis], the fraction of the work that each axis leaves to the busiest rank."""
+        """Return an array [joint strategy, axis]: the fraction of the work that the axis leaves to the busiest rank."""
         fraction_columns, factor_columns = [], []
         for strategies, index in zip(by_axis, rows.T, strict=True):
             fraction_columns.append(np.array([strategy.fraction for strategy in strategies])[index])

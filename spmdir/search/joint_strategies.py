@@ -38,7 +38,7 @@ class JointStrategies:
     chosen: Sequence[tuple[int, ...]]
 
     def joints(self) -> list[Joint]:
-        """Return [joint strategy], the strategy on each axis."""
+        """Return for each joint strategy the strategies on all axes."""
         return [
             tuple([strategies[index] for strategies, index in zip(self.by_axis, row, strict=True)])
             for row in self.chosen
@@ -78,7 +78,7 @@ def joint_strategies(
 def idle_strategies(
     by_node: Sequence[Sequence[Strategy]], producers: Sequence[Iterable[tuple[int, tuple[int, int]]]]
 ) -> list[frozenset[Strategy]]:
-    """Return [node], the idle strategies on one axis: those that pass on a partial value that no node produces.
+    """Return for each node its idle strategies on one axis: they pass on a partial value that no node produces.
 
     An idle strategy can be dropped because the replicated strategy of the node does the same. A node without a
     replicated strategy has no idle ones. Neither shards a factor, so both are legal with the same strategies on the

@@ -168,7 +168,7 @@ class _Kernels:
 
 
 def _levels(steps: Sequence[Step], value_count: int) -> list[int]:
-    """Return [step], its level: the number of ops on the longest path to it that are neither elementwise nor views.
+    """Return the level of each step: the number of ops on the longest path to it that are not elementwise or views.
 
     There may be such an op between elementwise steps of different levels, so these are never one kernel. For example,
     in `y = exp(x); z = y @ y; w = z + y` the levels are 0, 1 and 1, so the exponential and the sum are two kernels.

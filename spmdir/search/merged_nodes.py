@@ -220,7 +220,7 @@ def _users(problem: Problem, node_class: list[int], value_class: list[int], coun
 
 
 def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int]]], count: int) -> list[list[int]]:
-    """Return [part], the other parts that produce or use one of its values."""
+    """Return for each part the other parts that produce or use one of its values."""
     neighbours: list[dict[int, None]] = [{} for _ in range(count)]
     for (producing_part, _), using_parts in zip(producer, users, strict=True):
         members = dict.fromkeys([producing_part, *(part for part, _ in using_parts)])

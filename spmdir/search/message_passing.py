@@ -103,7 +103,7 @@ class _Part:
             self.message[:] = _least_of(self.cost[self._states_by_placement], self._placement_starts)
 
     def min_marginals(self) -> tuple[Numbers, Numbers]:
-        """Return [state], the cost including the values, and [placement], the cost of the value of each end.
+        """Return two arrays: the cost of each state including the values, and the cost of the value at each placement.
 
         The second does not contain the messages of this part, so the sum of both for a state does not either.
         """
@@ -280,7 +280,7 @@ class MessagePassing:
                 yield index, state
 
     def _lower_bounds(self, part: _Part, bound: float) -> Numbers:
-        """Return [state], a lower bound on the cost of all decisions with this state of the part.
+        """Return for each state of a part a lower bound on the cost of all decisions with this state.
 
         In the bound of the program, the exact cost of the state and its values replaces their least costs.
 

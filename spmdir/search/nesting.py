@@ -113,7 +113,7 @@ def _build_nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
 
 
 def reshard_seconds(problem: Problem, nested: Nested) -> list[float]:
-    """Return [value], the seconds of the reshards of the value from its produced to all needed shardings."""
+    """Return for each value the seconds of the reshards from its produced to all needed shardings."""
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
     targets: list[dict[Sharding, None]] = [{} for _ in problem.values]
     for node, needed in zip(problem.nodes, nested.needed, strict=True):

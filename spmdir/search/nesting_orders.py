@@ -179,7 +179,7 @@ class Orders:
         return (~value, dim) if node is None else self.forms[node].key(node, axes)
 
     def _forms_of(self, strategies: Mapping[str, Sequence[Strategy]]) -> list[Form]:
-        """Return [node], its form. Nodes with equal strategies share one.
+        """Return the form of each node. Nodes with equal strategies share one.
 
         Args:
             strategies: axis → the strategy of each node.

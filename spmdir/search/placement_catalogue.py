@@ -76,12 +76,12 @@ class Catalogue:
 
     @cached_property
     def kind(self) -> list[str | None]:
-        """Return [placement], the kind of its reduction; None if it commutes with all others."""
+        """Return for each placement the kind of its reduction; None if it commutes with all others."""
         return [p.kind for p in self.placements]
 
     @cached_property
     def shaped(self) -> list[list[int]]:
-        """Return [source placement], the numbers of the targets for which the price depends on the shape.
+        """Return for each source placement the numbers of the targets for which the price depends on the shape.
 
         Only steps that a plug-in placement declares depend on it, so the source or the target is a plug-in's.
         """
@@ -127,7 +127,7 @@ class Catalogue:
         topology: Topology,
         piece: Piece = LINEAR,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return [before, after], the latency in seconds, and the seconds for each byte, of reshards on one axis.
+        """Return two arrays [before, after] for reshards on one axis: the latency in seconds, and the seconds per byte.
 
         A reshard takes about `latency + per_byte · bytes`, for the bytes of the local tensor as if the axis were
         replicated. The latency is infinite for impossible reshards, and for those whose price depends on the shape.
@@ -142,7 +142,7 @@ class Catalogue:
         representatives, index_of_pair = self._distinct_pairs
 
         def prices_at(size: float) -> np.ndarray:
-            """Return [before, after], the seconds of reshards of a local tensor of `size` bytes."""
+            """Return an array [before, after]: the seconds of reshards of a local tensor of `size` bytes."""
             costs = [
                 axis_price(before, after, size, count, collectives, None, topology, nodes)
                 for before, after in representatives

@@ -68,14 +68,14 @@ class PlacementMoves:
         self.touched_pairs = _pairs_by_set(self.touched, len(self.axes))
 
     def _find_nested(self) -> Numbers:
-        """Return [placement, outer, inner], whether both axes shard one dimension, and `outer` is outside `inner`."""
+        """Return an array [placement, outer, inner]: whether two axes shard one dimension, `outer` outside `inner`."""
         nesting_position = np.argsort(np.array(self._placements.order), axis=1)  # [placement, axis], 0 is outermost
         shard_one_dim = (self.dims[:, :, None] == self.dims[:, None, :]) & self.is_shard[:, :, None]
         is_outside: Numbers = nesting_position[:, :, None] < nesting_position[:, None, :]
         return shard_one_dim & is_outside
 
     def _find_touched(self) -> Numbers:
-        """Return [before, after], the set of the axes along which ranks exchange chunks.
+        """Return an array [before, after]: the set of the axes along which ranks exchange chunks, as bits.
 
         These are the axes that move, the axes with different outer axes before and after, and all axes inside these.
         """
@@ -96,13 +96,13 @@ class PlacementMoves:
         return sum(int(self.axis_bits[axis]) for axis in axes)
 
     def keep_nesting(self, axes: Sequence[int], pairs: Pairs) -> Numbers:
-        """Return [pair], whether both sides shard the same dimensions over several of `axes`, in the same order."""
+        """Return for each pair whether both sides nest several of `axes` in the same dimensions and the same order."""
         before, after = pairs
         nested = self.nested[:, axes][:, :, axes].reshape(len(self.rows), -1)
         return (nested[before] == nested[after]).all(1)
 
     def may_move(self, is_allowed_before: Numbers, is_allowed_after: Numbers) -> Numbers:
-        """Return [before, after], whether some axis moves, and each that moves has an allowed placement on both sides.
+        """Return an array [before, after]: whether axes move, and all that move have allowed placements.
 
         Args:
             is_allowed_before, is_allowed_after: [placement, axis], whether an axis may move from, or to, its placement.
@@ -114,7 +114,7 @@ class PlacementMoves:
         return may_move
 
     def kept_fraction(self, is_bound: bool) -> Numbers:
-        """Return [before, after], the fraction of its new shard that a rank has before a step, for the rank with least.
+        """Return an array [before, after]: the fraction of its new shard that the rank with least has before a step.
 
         To save time, only the first and last ranks of each axis are compared, and the middle one if there are few axes.
         Shards of plug-ins need not be blocks: for them, the fraction is 1 in a lower bound, otherwise 0.
@@ -134,7 +134,7 @@ class PlacementMoves:
         return np.where(has_blocks[:, None] & has_blocks, overlaps.min(2) / self.shares, fraction_without_blocks)
 
     def overlaps(self, ranks: Numbers, is_least_by_dim: bool = False) -> Numbers:
-        """Return [before, after, rank], the fraction of the value that a rank has both before and after.
+        """Return an array [before, after, rank]: the fraction of the value that the rank has both before and after.
 
         For example, on the mesh (b = 4), rank 1 has [1/4, 1/2) of the rows by S(0), and the same part of the columns by
         S(1). It has 1/16 of the value by both.
@@ -170,7 +170,7 @@ def select(pairs: Pairs, is_selected: Numbers) -> Pairs:
 
 
 def _pairs_by_set(sets: Numbers, axes: int) -> list[Pairs]:
-    """Return [set of axes], the pairs (before, after) for which the matrix `sets` contains this set.
+    """Return for each set of axes the pairs (before, after) for which the matrix `sets` contains this set.
 
     Args:
         sets: [before, after], sets of axes as bits.

@@ -171,7 +171,7 @@ def _creating_exchanges(timer: StepTimer, spec: CollectiveSpec, ends: _Ends) -> 
 
 
 def _held_by_creators(timer: StepTimer, becomes_partial: Numbers) -> Numbers:
-    """Return [before, after], an upper bound on the part of a shard that its creators have before the exchange.
+    """Return an array [before, after]: an upper bound on the part of a shard that its creators have before the step.
 
     The part is a fraction of the value on one device. If shards are blocks, it is that of the shard whose creators have
     least. Otherwise, and with more than `MOST_OVERLAPS` overlaps, it follows from the lengths of shards alone.

@@ -49,7 +49,7 @@ class Prices:
         self._apart = [position for position, axis in enumerate(placements.axes) if axis in apart_axes]
 
     def table(self, numbers: Numbers, value: int) -> Numbers:
-        """Return [before, after], the estimated seconds to reshard all values merged in `value`.
+        """Return an array [before, after]: the estimated seconds to reshard all values merged in `value`.
 
         Args:
             numbers: the joint placements of the rows and columns.
@@ -89,7 +89,13 @@ class Prices:
         return shared.value_weight[value] * min(seconds, IMPOSSIBLE)
 
     def _is_avoided(self, numbers: Numbers, value: int) -> Numbers:
-        """Return [before, after], whether a reshard sends or slices the value along `apart`, though it should not."""
+        """Return an array [before, after]: whether a reshard along `apart` sends or slices the value.
+
+        Only reshards that `Quotient.avoids` excludes count.
+
+        Args:
+            numbers: the joint placements of the rows and columns.
+        """
         placed = np.array([self.placements.all[number] for number in numbers]).reshape(len(numbers), -1)[:, self._apart]
         is_moved, is_whole = placed[:, None] != placed[None, :], (placed == 0)[:, None]  # the first placement is R
         avoids_slices, avoids_sends = (self.shared.avoids(value, is_whole=whole) for whole in (True, False))
@@ -100,7 +106,7 @@ class Prices:
         return self.shared.exposed[value] if self.shared.exposed else 1.0
 
     def bytes_held(self, numbers: Numbers, value: int) -> Numbers:
-        """Return [index in `numbers`], the bytes that a rank holds of all values merged in `value`.
+        """Return for each of the joint placements the bytes that a rank holds of all values merged in `value`.
 
         Args:
             numbers: numbers of joint placements.

@@ -74,7 +74,7 @@ def without_latency(topology: Topology) -> Topology:
 
 
 def counted_fractions(problem: Problem) -> tuple[float, ...]:
-    """Return [value], the fraction of the time of its reshards that counts if messages are shared.
+    """Return for each value the fraction of the time of its reshards that counts if messages are shared.
 
     For a value whose reshards share messages, it is the fraction of the quickest gather over all axes that is not
     latency, and at least `LEAST_FRACTION`. For other values, and if the gather takes no time, it is 1.

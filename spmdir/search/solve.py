@@ -85,7 +85,7 @@ class Search:
         return self._shared.members[self._shared.node_class[node]]
 
     def _joints(self, decided: Solution) -> list[tuple[Strategy, ...]]:
-        """Return [part], the strategies of its first node on all axes."""
+        """Return for each part the strategies of its first node on all axes."""
         axes = self.problem.mesh.axis_names
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
@@ -161,7 +161,9 @@ def solve(problem: Problem, effort: int = 100, depth: int = DEPTH) -> Solution:
 def _extended(
     joints: Sequence[tuple[Strategy | None, ...]], starts: Sequence[tuple[Strategy, ...]] | None, count: int
 ) -> list[tuple[Strategy | None, ...]]:
-    """Return [part], strategies on the first `count` axes: the decided ones, then those of the start, or else None.
+    """Return for each part `count` strategies, one for each of the first axes.
+
+    Decided ones come first, then those of the start; None on further axes without a start.
 
     Args:
         joints: [part], the strategies on the axes decided so far.

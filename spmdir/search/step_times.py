@@ -60,7 +60,7 @@ class StepTimes:
         self._tables: dict[object, Numbers] = {}
 
     def table(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
-        """Return [before, after], the seconds of the cheapest sequence of steps for a value; infinite if there is none.
+        """Return an array [before, after]: the seconds of the cheapest sequence of steps for a value, or infinity.
 
         Sequences of an estimate pass through placements that divide the value evenly. On each axis, they use only the
         placements that occur in `numbers` on that axis, so the table takes less time to compute.
@@ -83,7 +83,7 @@ class StepTimes:
         return self._tables[key][np.ix_(row, row)]
 
     def _find_passable(self, meta: TensorMeta) -> Numbers:
-        """Return [placement], whether a sequence may pass through it."""
+        """Return for each joint placement whether a sequence may pass through it."""
         if self._is_bound:
             return np.array(~(self._moves.dims >= meta.rank).any(1))
         shape = np.ones(self._moves.chunks.shape[1], dtype=int)
@@ -91,7 +91,7 @@ class StepTimes:
         return np.array((shape % self._moves.chunks == 0).all(1))
 
     def _consists_of(self, numbers: Numbers) -> Numbers:
-        """Return [placement], whether on each axis it has a placement that occurs in `numbers` on that axis."""
+        """Return for each joint placement whether its placement on each axis occurs in `numbers` on that axis."""
         rows = self._moves.rows
         result = np.ones(len(rows), dtype=bool)
         for axis in self._moves.axes:
@@ -101,7 +101,7 @@ class StepTimes:
         return result
 
     def _shortest_sequences(self, included: Numbers, is_passable: Numbers, size: float) -> Numbers:
-        """Return [before, after], the seconds of the fastest sequence of steps; infinite if there is none.
+        """Return an array [before, after]: the seconds of the fastest sequence of steps, or infinity if there is none.
 
         Args:
             included: the joint placements of the rows and columns.
@@ -116,7 +116,7 @@ class StepTimes:
         return seconds
 
     def _one_step_seconds(self, steps: Sequence[Steps], included: Numbers, size: float) -> Numbers:
-        """Return [before, after], the seconds of the fastest single step for a value; infinite if there is none.
+        """Return an array [before, after]: the seconds of the fastest single step for a value, or infinity.
 
         Args:
             included: the joint placements of the rows and columns.

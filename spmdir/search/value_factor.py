@@ -92,7 +92,7 @@ class Use(End):
         self.prices, self.copy_costs = prices, None
 
     def costs_from_copies(self) -> Numbers:
-        """Return [copy, produced], the least cost of this end if it may reshard from either placement.
+        """Return an array [copy, produced]: the least cost of this end if it may reshard from either placement.
 
         If the part is decided, its placement is the only one, and the message does not count.
         """
@@ -104,7 +104,7 @@ class Use(End):
         return costs
 
     def costs_from_produced(self) -> Numbers:
-        """Return [produced], as `costs_from_copies` for a value without copies."""
+        """Return for each produced placement the least cost of this end if it reshards from there: there is no copy."""
         decided, price = self.decided, self.prices.from_produced_by_needed
         return price[decided] if decided is not None else _least(price + self.message[:, None])
 
@@ -144,7 +144,7 @@ class ValueFactor:
             use.read(known[key])
 
     def least(self, end: End) -> Numbers:
-        """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
+        """Return for each placement of `end` the least cost of all reshards and of the messages of the other ends.
 
         An end that is decided has only the decided placement, and its message does not count.
         """
@@ -157,7 +157,7 @@ class ValueFactor:
         return float(_least(self._least_by_produced() + self.producer.message))
 
     def _least_by_produced(self) -> Numbers:
-        """Return [produced], the least cost of all reshards and of the messages of the uses."""
+        """Return for each produced placement the least cost of all reshards and of the messages of the uses."""
         if len(self.uses) == 1:
             return self.uses[0].costs_from_produced()
         cost = self._price_of_copy
@@ -166,7 +166,7 @@ class ValueFactor:
         return _least(cost)
 
     def _least_by_needed(self, end: Use) -> Numbers:
-        """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
+        """Return for each placement of `end` the least cost of all reshards and of the messages of the other ends.
 
         The use `end` reshards from the produced placement, or from the copy.
         """

@@ -145,7 +145,7 @@ class DualBound:
                 yield equal_values
 
     def _message(self, part: int, side: str, index: int, group: int = 0) -> tuple[NodeMessage, Numbers]:
-        """Return the message of an operand or a result of a class, and [placement], its number as a joint placement.
+        """Return the message of an operand or result of a class, and the joint placement of each of its placements.
 
         Args:
             side: "operand" or "result".
@@ -227,7 +227,7 @@ class DualBound:
         )
 
     def _reduced_costs(self, part: int) -> Numbers:
-        """Return [state], the seconds of a node of a class minus its messages."""
+        """Return for each state of a class the seconds of a node minus its messages."""
         cost = self.states[part].seconds
         for message in self._messages[part]:
             cost = cost - message.seconds[message.placement_of_state]
@@ -327,7 +327,7 @@ class _Tables:
         return self._tables[key]
 
     def _is_uneven(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
-        """Return [row], whether chunks of a value have different lengths."""
+        """Return for each of the joint placements `numbers` whether chunks of a value have different lengths."""
         placements, counts = self._bounds.placements, self._bounds.counts
         dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
         dim_on_axis = dims[np.array(placements.all)[numbers]]

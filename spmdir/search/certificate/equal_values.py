@@ -45,7 +45,7 @@ class NodeMessage:
         self._starts = np.searchsorted(self.placement_of_state[self._order], np.arange(len(self.seconds)))
 
     def least_by_placement(self, cost: Numbers) -> Numbers:
-        """Return [placement], the least cost of the states with this placement.
+        """Return for each placement the least cost of the states with this placement.
 
         Args:
             cost: [state of the class].
@@ -53,7 +53,7 @@ class NodeMessage:
         return np.minimum.reduceat(cost[self._order], self._starts)
 
     def collect(self) -> Numbers:
-        """Return [placement], the most seconds that values can pay to a node, such that no value costs less than 0.
+        """Return for each placement the most seconds that values can pay to a node, with no value below 0.
 
         If a value has several messages of this class, each takes an equal part of its change. As the least cost is
         concave in the messages, it is not negative then either.
@@ -127,7 +127,7 @@ class EqualValues:
         self.served: list[Numbers | None] = [None] * len(self.uses)
 
     def _serve(self, use: int) -> Numbers:
-        """Return [placement], the least seconds to reshard from there to what a group of uses needs, with messages.
+        """Return for each placement the least seconds to reshard from it for a group of uses, including their messages.
 
         Args:
             use: the index of the group in `uses`.
@@ -161,7 +161,7 @@ class EqualValues:
         return branched, trees
 
     def _above(self, use: int) -> Numbers:
-        """Return [placement], the least cost of the tree of all uses except one, if it contains this placement.
+        """Return for each placement the least cost of a tree that contains it and serves all uses except one.
 
         So `use` may reshard from this placement. The path from the root to the placement is built one reshard at a
         time. At each placement of the path, trees for some of the other uses branch off.
@@ -181,7 +181,7 @@ class EqualValues:
         return path_costs[0]
 
     def least_at(self, use: int) -> Numbers:
-        """Return [placement of a message], the least cost of all reshards and of the other messages.
+        """Return for each placement of one message the least cost of all reshards and of the other messages.
 
         If the message is that of several uses of one value, the cost is divided by their number.
 
