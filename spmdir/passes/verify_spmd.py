@@ -66,7 +66,8 @@ def _argument_differences(function: FuncOp, expected_function: FuncOp) -> list[S
             text = _argument_text(argument.type, argument_attributes)
             errors.append(
                 ShardingError(
-                    f"argument {index} must have type {expected_text} according to its sharding, found {text}",
+                    f"argument {index} must have type {expected_text} according to its sharding, found {text}; correct "
+                    "the type or the sharding",
                     location_of(function),
                 )
             )

@@ -47,11 +47,12 @@ class _Bound:
         self.copies: dict[SSAValue, dict[Sharding | None, int]] = {}
         self.buffers: list[Buffer] = []
         self.tasks: list[Task] = []
-        self._allocates: list[int] = []  # of the current op, like the next two attributes
+        # The buffers that the current op allocates and reads, and the bytes of its temporary buffers.
+        self._allocates: list[int] = []
         self._reads: list[int] = []
         self._transient = 0.0
         self._most_buffers = max(len(spec.buffers) for spec in collectives())  # the factor for temporary buffers
-        self._sizes: dict[tuple[object, Sharding | None], float] = {}
+        self._sizes: dict[tuple[object, Sharding | None], float] = {}  # (type, sharding) → bytes of the largest shard
 
     def run(self) -> float:
         """Return the most bytes that are live at once.

@@ -337,11 +337,13 @@ def _activations(
     """
     if not any(factor.recipe.sequence for factor in factors):
         return {}
-    texts = dict.fromkeys(mesh.axis_names, "?") | {factor.axis: "R" for factor in factors}
-    texts |= {factor.axis: f"S({factor.recipe.inputs})" for factor in factors if factor.recipe.inputs is not None}
+    # axis → the text of its placement: open, replicated, as the inputs, or along the sequence; later entries win
+    placement_texts = dict.fromkeys(mesh.axis_names, "?") | {factor.axis: "R" for factor in factors}
+    input_dims = {factor.axis: factor.recipe.inputs for factor in factors if factor.recipe.inputs is not None}
+    placement_texts |= {axis: f"S({dim})" for axis, dim in input_dims.items()}
     sequence_axes = [factor.axis for factor in factors if factor.recipe.sequence]
-    texts |= dict.fromkeys(sequence_axes, "S(1)")
-    activation = Activation(outputs={"0": layout(texts)})
+    placement_texts |= dict.fromkeys(sequence_axes, "S(1)")
+    activation = Activation(outputs={"0": layout(placement_texts)})
     by_features: set[str] = set()
     for axis in sequence_axes:
         by_features |= {name for name, style in layers.get(axis, {}).items() if style.features == "out"}

@@ -168,6 +168,9 @@ def style_axis(mesh: Mesh, axis: str | None = None) -> str:
 def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = True) -> dict[str, Placement]:
     """Return "weight" or "bias" → the placement of this parameter of a linear layer or an embedding.
 
+    For example, for nn.Linear, `colwise` shards the output features: S(0) for both. `rowwise` shards the input
+    features: S(1) for the weight, and R for the bias.
+
     Args:
         parts: "weight" or "bias" → its number of dimensions.
         out_first: whether the weight has the shape (…, out, in), as for nn.Linear, or (…, in, out).

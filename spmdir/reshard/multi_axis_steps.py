@@ -119,7 +119,8 @@ def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
     for side, placement in ((before, leaving), (after, joining)):
         if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
             raise ShardingError(
-                f"{spec.name} requires {list(axes)} to be innermost on dimension {placement.dim}, found <{side}>"
+                f"{spec.name} requires {list(axes)} to be innermost on dimension {placement.dim}, found <{side}>; move "
+                "the inner axes first"
             )
     unmoved = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
     if unmoved[0] != unmoved[1]:

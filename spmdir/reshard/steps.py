@@ -274,7 +274,8 @@ def _check_leaving(
     for axis in axes if dim is None else ():
         if source[axis].trait != spec.before:
             raise ShardingError(
-                f"{spec.name} requires '{axis}' to be {spec.before}, found {source[axis]} in <{source}>"
+                f"{spec.name} requires '{axis}' to be {spec.before}, found {source[axis]} in <{source}>; remove this "
+                "axis from the collective, or reshard the value first"
             )
     source_reduction = partial_op(source, axes) if spec.before == "partial" else reduction
     if reduction not in (None, source_reduction):

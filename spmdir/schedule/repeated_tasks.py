@@ -206,6 +206,9 @@ def _freed_buffers(tasks: Sequence[Task], outputs: Collection[int]) -> list[list
 def _peak_of_steps(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
     """Return the peak of a task with several memory steps, in bytes above the bytes that are live before it.
 
+    For example, step 0 allocates 8 bytes, which step 1 reads last, and step 1 allocates 4: the peak is 12 bytes. If
+    step 0 also reads a freed operand of 6 bytes last, the peak is max(8, 8 − 6 + 4) = 8.
+
     Args:
         freed: the buffers that other tasks allocate or use, and whose last use is the task.
         size: for each buffer, its bytes.
