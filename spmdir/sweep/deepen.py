@@ -50,9 +50,13 @@ class DeepProgram:
 def deepen(module: ModuleOp, first: int, period: int, copies: int) -> DeepProgram | None:
     """Return a copy of a program with further copies of its middle period, or None if its layers do not repeat.
 
+    The program has three equal periods of layers, A B C. With two copies, the result has A B B1 B2 C. With `first` = 1
+    and `period` = 1, it has the layers 0, 1 (A), 2 (B), 3 and 4 (the copies) and 5 (C).
+
     Args:
         first: the number of layers before the first of the three periods.
         period: the number of layers of a period.
+        copies: the number of further periods.
     """
     module = module.clone()
     function = ir.main_function(module)
@@ -83,6 +87,7 @@ def _find_periods(function: FuncOp, first: int, period: int) -> tuple[Periods, s
         return None
 
     def period_of(key: Operation | SSAValue) -> int:
+        """Return the period of the layer in the path of an op or value; _OUTSIDE if it is in no repeated layer."""
         layer = layer_of.get(key)
         is_repeated = layer is not None and layer[0] == prefix and layer[1] >= first
         return (layer[1] - first) // period if is_repeated else _OUTSIDE  # type: ignore[index]
@@ -103,6 +108,10 @@ def _is_periodic(function: FuncOp, periods: Periods, ops: Sequence[Sequence[Oper
     """Return whether the three periods have equal ops and arguments, and use only values of their neighbours.
 
     Ops outside of the layers must not use values of the middle period, because copies would not feed them.
+
+    Args:
+        periods: op or value → its period: 0, 1 or 2, or `_OUTSIDE`.
+        ops: the ops of each period.
     """
     op_forms = [[(op.name, len(op.operands)) for op in period_ops] for period_ops in ops]
     types = [[value.type for value in function.args if periods[value] == index] for index in range(PERIODS)]

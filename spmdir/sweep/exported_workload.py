@@ -70,11 +70,13 @@ class ExportedModel(Workload):
             return runnable_model(self.program).to("meta")
 
     def case(self, samples: int, depth: int | None) -> TrainingCase:
+        """Return the module, a loss that returns its first result, and a batch like the examples of the program."""
         batch = tuple(_resized(value, samples, self.path) for value in _example_inputs(self.program))
         spec, path, only_size = self.program.call_spec.in_spec, self.path, self.samples
         assert spec is not None  # torch.export sets it
 
         def loss(model: nn.Module, *leaves: Any) -> Tensor:
+            """Return the first result of the model. A program for one batch size rejects any other size."""
             size = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
             if only_size not in (None, size):
                 raise UnsupportedError(

@@ -223,7 +223,10 @@ class Sweep:
 
 
 def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, workers: int = 1) -> Sweep:
-    """Price the candidates of a training step.
+    """Price the candidates of a training step, the most promising first, and drop those that cannot be the best.
+
+    A candidate is skipped if its samples or layers cannot be divided, if its state alone exceeds the memory, or if a
+    priced setting is faster and smaller than its lower bounds.
 
     Args:
         recipes: the recipes, from RECIPE_AXES.
@@ -257,6 +260,7 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
         if state > request.memory:
             skipped.append(Skipped(candidate, f"parameters and optimizer state need {size_text(state)}"))
             continue
+        # No step is faster than an even share of the work of one device.
         compute = one_device.seconds / request.ranks
         bounds[candidate] = Bound(max(compute, gradient_seconds(candidate, parameters, request.machine)), state)
     settings: list[Setting] = []
@@ -292,7 +296,7 @@ def _hide_accelerators() -> None:
 
 
 def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list[Skipped]]:
-    """Return the settings that are not dominated, and the others.
+    """Return (the settings that no setting of another candidate dominates, the others as skipped).
 
     How many of them were priced depends on the order in which processes end. The result does not.
     """
@@ -300,8 +304,8 @@ def _without_dominated(settings: Sequence[Setting]) -> tuple[list[Setting], list
     kept: list[Setting] = []
     skipped: list[Skipped] = []
     for setting in settings:
-        others = (other.values for other in fitting if other.candidate != setting.candidate)
-        if any(other.dominates(setting.bound) for other in others):
+        values_of_others = (other.values for other in fitting if other.candidate != setting.candidate)
+        if any(values.dominates(setting.bound) for values in values_of_others):
             skipped.append(Skipped(setting.candidate, DOMINATED))
         else:
             kept.append(setting)
@@ -316,12 +320,14 @@ def state_bytes(candidate: MeshRecipe, parameters: int) -> float:
     sizes, factors = candidate.mesh.sizes, recipe_factors(candidate.recipe, candidate.mesh)
     if not factors:
         return 12 * parameters / candidate.mesh.world_size
-    shards_parameters = [
-        f for f in factors if any((f.recipe.parameters, f.recipe.layers, f.recipe.experts, f.recipe.stages))
-    ]
-    shards_state = [f for f in factors if f in shards_parameters or f.recipe.state]
-    parameter_shards = math.prod(sizes[factor.axis] for factor in shards_parameters)
-    state_shards = math.prod(sizes[factor.axis] for factor in shards_state)
+    parameter_shards, state_shards = 1, 1
+    for factor in factors:
+        recipe = factor.recipe
+        if recipe.parameters or recipe.layers or recipe.experts or recipe.stages:
+            parameter_shards *= sizes[factor.axis]
+            state_shards *= sizes[factor.axis]
+        elif recipe.state:
+            state_shards *= sizes[factor.axis]
     return 4 * parameters / parameter_shards + 8 * parameters / state_shards
 
 
@@ -342,7 +348,7 @@ def gradient_seconds(candidate: MeshRecipe, parameters: int, machine: Topology) 
 
 
 def _outcomes(request: SweepRequest, bounds: Mapping[MeshRecipe, Bound], workers: int) -> Iterator[CandidateOutcome]:
-    """Yield the outcome of each candidate.
+    """Yield the outcome of each candidate, as soon as it is priced or skipped.
 
     Candidates with the smallest bounds come first. Among equal bounds, those with the shortest transfers of gradients
     come first, because they are often the fastest. Then more of the others are skipped.
@@ -405,7 +411,11 @@ class _Pricing:
         self.skipped: list[Skipped] = []
 
     def run(self) -> None:
-        """Price numbers of micro-batches, from the smallest, until a step without recomputation fits the limit."""
+        """Price numbers of micro-batches, from the smallest, until a step without recomputation fits the limit.
+
+        For example, 1 micro-batch needs 100 GB of 80 GB, of which 60 GB shrink with the micro-batch. It is priced with
+        recomputation. The next number that may fit is 60 / (80 - 40) = 1.5, so 2 is priced next: it needs 70 GB.
+        """
         request, limit, least_count, regathers = self.request, self.request.memory, 1, False
         for count in micro_batch_counts(request.samples, self.candidate.data_ranks, self.candidate.stages):
             if count < least_count:
@@ -455,6 +465,9 @@ class _Pricing:
 
     def _recompute(self, options: StepOptions, plain: StepCosts) -> None:
         """Add the setting that recomputes as many layers as necessary.
+
+        For example, a step of 32 layers needs 100 GB, and 36 GB if all are recomputed. Each layer saves 2 GB, so 10
+        layers are recomputed for a limit of 80 GB. The time is interpolated too.
 
         The schedule of the traced program recomputes several of its few layers at once, so its estimate of the memory
         with recomputation is too large by far.

@@ -206,6 +206,11 @@ class ConfiguredModel(Workload):
 
     @cached_property
     def layers(self) -> LayerPattern | None:
+        """How the layers repeat; None if the model does not have `num_hidden_layers` layers in a list.
+
+        Two layers are of one kind if their parameters have equal shapes and their entries in the lists of the
+        configuration, such as `layer_types`, are equal.
+        """
         config = self.configuration(None)
         count = getattr(config, "num_hidden_layers", 0)
         layers = layers_in(self._model(config))
@@ -219,6 +224,7 @@ class ConfiguredModel(Workload):
         return layers_of(kinds)
 
     def _model(self, config: Any) -> nn.Module:
+        """Return the language model of a configuration, on the meta device."""
         from transformers import AutoModelForCausalLM
 
         with library_errors(f"transformers cannot build '{self.name}'"), torch.device("meta"):
@@ -263,6 +269,7 @@ class PythonModel(Workload):
 
     @property
     def _function(self) -> Callable[..., Any]:
+        """The function that `name` refers to."""
         path, _, name = self.name.rpartition(":")
         with library_errors(f"cannot import '{path}'"):
             module = load_module(path) if path.endswith(".py") else importlib.import_module(path)
@@ -273,6 +280,7 @@ class PythonModel(Workload):
 
     @cached_property
     def layers(self) -> LayerPattern | None:
+        """How the layers repeat: all are equal. None if the function has no parameter `layers`."""
         parameter = inspect.signature(self._function).parameters.get("layers")
         if parameter is None:
             return None
@@ -284,6 +292,7 @@ class PythonModel(Workload):
         return LayerPattern(parameter.default, 0, 1)
 
     def case(self, samples: int, depth: int | None) -> TrainingCase:
+        """Return the result of the function for `samples`, and for `depth` layers if it is not None."""
         arguments = {} if depth is None else {"layers": depth}
         with library_errors(f"{self.name} failed"), torch.device("meta"):
             result = self._function(samples, **arguments)
