@@ -67,8 +67,8 @@ def completions(document: Document, offset: int) -> tuple[TextSpan, list[Complet
     if document.scan.is_in(offset - 1, document.scan.comments):
         return span, []
     with document.pipeline.rules:
-        every = _COMPLETE[document.language](document, offset, before, word)
-        candidates = [completion for completion in every if completion.text.startswith(word)]
+        all_completions = _COMPLETE[document.language](document, offset, before, word)
+        candidates = [completion for completion in all_completions if completion.text.startswith(word)]
     return span, list(dict.fromkeys(candidates))[:MAX_COMPLETIONS]
 
 

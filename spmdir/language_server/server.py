@@ -154,7 +154,11 @@ def request_handlers(server: LanguageServer) -> Callable[..., Any]:
     """
 
     def answers(feature: str, fallback: Any, options: Any = None, threaded: bool = False) -> Callable[..., Any]:
+        """Return the decorator for one feature."""
+
         def register(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            """Register a handler, and return it with its exceptions caught."""
+
             @functools.wraps(handler)
             def guarded_handler(params: Any) -> Any:
                 return run_guarded(server, lambda: handler(params), fallback)
@@ -182,6 +186,7 @@ def _register_text_events(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @server.feature(lsp.INITIALIZE)
     def initialise(params: lsp.InitializeParams) -> None:
+        """Take the machine, costs and plug-ins from the options of the editor."""
         options: Any = params.initialization_options or {}
         read_option = options.get if isinstance(options, dict) else lambda _: None
         values = {name: read_option(name) for name in ("topology", "costs", "plugins")}
@@ -201,6 +206,7 @@ def _register_text_events(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: lsp.DidCloseTextDocumentParams) -> None:
+        """Forget a text, and clear its errors in the editor."""
         uri = params.text_document.uri
         texts.cancel_timer(uri)
         texts.documents.pop(uri, None)
@@ -214,6 +220,7 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @answers(lsp.TEXT_DOCUMENT_HOVER, None)
     def hover(params: lsp.HoverParams) -> lsp.Hover | None:
+        """Return the meaning of the word under the cursor."""
         document, offset = texts.document_and_offset(params)
         explained = meaning(document, offset)
         if explained is None:
@@ -223,6 +230,7 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @answers(lsp.TEXT_DOCUMENT_DEFINITION, [])
     def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
+        """Return the rules of an op, or the first place of a name, which defines it."""
         document, offset = texts.document_and_offset(params)
         rule_locations = rule_places(document, offset) if document.language == "program" else []
         if rule_locations:
@@ -237,6 +245,7 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @answers(lsp.TEXT_DOCUMENT_REFERENCES, [])
     def references(params: lsp.ReferenceParams) -> list[lsp.Location]:
+        """Return the places of a name, with or without its definition."""
         document, offset = texts.document_and_offset(params)
         named = name_at(document, offset)
         places: Sequence[TextSpan] = named.places if named is not None else ()
@@ -256,6 +265,7 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
         lsp.CompletionOptions(trigger_characters=["%", "@", ".", "<", "[", ":", ",", "{", "("]),
     )
     def complete(params: lsp.CompletionParams) -> lsp.CompletionList:
+        """Return the completions of the word before the cursor."""
         document, offset = texts.document_and_offset(params)
         span, candidates = completions(document, offset)
         place = texts.range(document, span)
@@ -272,6 +282,7 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @answers(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL, [])
     def outline(params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
+        """Return the meshes, functions and rules that a text declares."""
         document = texts.document(params.text_document.uri)
         outline_entries = []
         for declared in symbols(document):
@@ -281,6 +292,7 @@ def _register_queries(server: LanguageServer, texts: OpenDocuments) -> None:
 
     @answers(lsp.TEXT_DOCUMENT_INLAY_HINT, [])
     def hints(params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
+        """Return the local types to show after the definitions of values in a range."""
         document = texts.document(params.text_document.uri)
         start, end = (texts.offset(document, position) for position in (params.range.start, params.range.end))
         inlay_hints = []

@@ -45,14 +45,14 @@ def inner_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology
         operands, results = ([sharding for _, sharding in types] for types in (op.needed, op.produced))
         if not op.rule.may_send(placement for sharding in (*operands, *results) for _, placement in sharding.entries):
             continue
-        choice = match(op.rule, operands, results, mesh)
-        fine = mesh.refine(choice)
-        joint = [
-            attrs.evolve(strategy, sent=op.rule.sent_tensors(strategy, fine.sizes[axis]))
-            for axis, strategy in choice.items()
+        strategy_of_axis = match(op.rule, operands, results, mesh)
+        refined_mesh = mesh.refine(strategy_of_axis)  # its axes include the sub-axes that strategies use
+        strategies = [
+            attrs.evolve(strategy, sent=op.rule.sent_tensors(strategy, refined_mesh.sizes[axis]))
+            for axis, strategy in strategy_of_axis.items()
         ]
-        for axes, strategy, sharded in communicating_groups(joint, tuple(choice), fine):
-            ranks, nodes = fine.group_size(axes), node_count(axes, fine)
+        for axes, strategy, sharded in communicating_groups(strategies, tuple(strategy_of_axis), refined_mesh):
+            ranks, nodes = refined_mesh.group_size(axes), node_count(axes, refined_mesh)
             for sent in strategy.sent:
                 terms = inner_terms(sent.op, sent.sent_bytes(sharded, ranks), ranks, nodes, topology)
                 if ranks > 1:

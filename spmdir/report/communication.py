@@ -70,6 +70,7 @@ class CommReport(ShownAsText):
     ops: tuple[OpCost, ...] = attrs.field(default=(), eq=False)
 
     def __str__(self) -> str:
+        """Return the table of collectives by kind and by axes, the table of compute, and the totals."""
         rows = [("collective", "axes", "count", "sent", "ms", "time from")]
         rows += [(kind, "", *share.cells) for kind, share in self.by_kind.items()]
         rows += [("", ", ".join(axes), *share.cells) for axes, share in self.by_axis.items()]

@@ -79,9 +79,13 @@ class _Program:
 
     Attributes:
         inputs: the arguments and constants.
+        _metas: [number of a value], its global type.
+        _numbers: value → its number in `_steps`.
+        _ops: for each of `_steps`, its torch op; None for a step of an input, a result or another op.
     """
 
     def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet):
+        """Add a step for each input, torch op and result of a decided function, in order."""
         ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
         self.inputs = [*function.args, *(op.results[0] for op in ops if isinstance(op, ConstantOp))]
         self._metas: list[TensorMeta] = []

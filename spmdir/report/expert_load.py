@@ -80,6 +80,7 @@ class ExpertReport(ShownAsText):
     routers: tuple[RouterLoad, ...]
 
     def __str__(self) -> str:
+        """Return the table, with one line for each different router."""
         if not self.routers:
             return "the program has no experts that are recognised"
         rows = [

@@ -90,6 +90,7 @@ class MeasuredStep(ShownAsText):
     refitted: Costs = attrs.field(repr=False)
 
     def __str__(self) -> str:
+        """Return the measured time in one line, with the calls and ops that match nothing."""
         text = (
             f"measured step of a rank {milliseconds(self.step_seconds)} ms, the median of {self.steps} steps on "
             f"{self.ranks} ranks: {self.attributed:.1%} of the time of calls belongs to ops"
@@ -119,6 +120,9 @@ class _Key:
 
 def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredStep:
     """Return the measured times of the tasks of a step.
+
+    The calls of each traced step are matched with the tasks. The time of a task is the median over all traced steps of
+    all ranks. The time of its transfer is the shortest of the medians of the ranks.
 
     Args:
         step: the modelled step, in the order in which the traced program ran.
@@ -213,7 +217,11 @@ def _program_keys(step: RankStep) -> Iterator[_Key]:
 
 
 def _keys_of(op: Operation) -> Iterator[tuple[str, Dims | str | None]]:
-    """Yield the name and detail of each call that an op makes."""
+    """Yield (name, detail) of each call that an op makes, in the form of calls in a trace.
+
+    `aten.mm` makes one call, ("aten::mm", the shapes of its operands). An all-reduce makes two: ("start",
+    "all_reduce") and ("wait", None).
+    """
     if isinstance(op, AtenOp):
         namespace, name, *_ = op.name.split(".")
         metas = [meta_of(operand.type) for operand in op.operands]
@@ -239,6 +247,9 @@ def _call_key(call: TraceCall) -> tuple[str, Dims | str | None]:
 
 def _find_owners(keys: Sequence[_Key], calls: Sequence[TraceCall]) -> list[int | None]:
     """Return for each call the task that it belongs to; None if it belongs to no task.
+
+    If the program makes the calls mm and add, and the trace has mm, view and add, then mm and add match, and view is
+    between two matches: it belongs to a local op or a message next to it, if there is one.
 
     Args:
         keys: the calls that the program makes, in order.

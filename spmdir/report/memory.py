@@ -54,6 +54,7 @@ class MemoryReport(ShownAsText):
         return self.holders[:count]
 
     def __str__(self) -> str:
+        """Return the peak, its bytes by class, and the largest buffers."""
         lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.peak_value or 'the arguments'}"]
         lines += [f"  {kind:<22}{size_text(size):>9}" for kind, size in self.by_class.items()]
         if self.worst_bytes is not None:

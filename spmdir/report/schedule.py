@@ -102,6 +102,7 @@ class ScheduleReport(ShownAsText):
     execution: Execution = attrs.field(eq=False, repr=False)
 
     def __str__(self) -> str:
+        """Return the time of the step, the tables of collectives and of buckets, and the peak of live memory."""
         transfer_seconds = sum(share.seconds for share in self.collectives)
         lines = [
             f"step of a rank {milliseconds(self.seconds)} ms: compute {milliseconds(self.compute_seconds)} ms, "

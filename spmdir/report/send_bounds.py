@@ -19,7 +19,9 @@ from spmdir.reshard.byte_bound import lower_bound
 def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation, ...], float | None]]:
     """Yield the collectives of each resharded value, with the lower bound of the bytes that the busiest rank sends.
 
-    If a value is resharded to several shardings, the bound is the largest of their bounds; None if one is unknown.
+    Collectives that follow each other reshard one value, their origin: for `%b = all_to_all(%a)` and
+    `%c = all_gather(%b)`, the bound is that from the sharding of %a to that of %c. If a value is resharded to several
+    shardings, the bound is the largest of their bounds; None if one is unknown.
     """
     origins: dict[SSAValue, SSAValue] = {}
     targets_of: dict[SSAValue, list[Sharding]] = {}

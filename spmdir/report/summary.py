@@ -55,6 +55,7 @@ class Summary(ShownAsText):
     report: CommReport
 
     def __str__(self) -> str:
+        """Return the counts of the program, then the tables of arguments and of collectives, then the totals."""
         lines = [
             f"mesh        {self.mesh}",
             f"arguments   {sum(self.arguments.values())}: {_list_counts(self.arguments)}",

@@ -178,6 +178,7 @@ def number_parser(noun: str, least: int, most: int) -> Callable[[str], int]:
     """
 
     def read(text: str) -> int:
+        """Return the integer in `text`, which must be from `least` to `most`."""
         try:
             number = integer(text)
         except ValueError:

@@ -146,6 +146,7 @@ def shown_warnings(show: Callable[[SpmdirWarning], None]) -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
+            """Show a SpmdirWarning; pass any other warning to the function that showed warnings before."""
             if isinstance(message, SpmdirWarning):
                 show(message)
             else:

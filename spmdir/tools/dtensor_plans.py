@@ -64,10 +64,11 @@ def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Me
 
     from spmdir.torch_interop.dtensor_planner import spec
 
-    def placement(own_placement: Placement) -> Any:
-        if own_placement.dim is not None:
-            return tensor.Shard(own_placement.dim)
-        return tensor.Partial(own_placement.op) if own_placement.op else tensor.Replicate()
+    def placement(spmdir_placement: Placement) -> Any:
+        """Return a standard placement as DTensor's."""
+        if spmdir_placement.dim is not None:
+            return tensor.Shard(spmdir_placement.dim)
+        return tensor.Partial(spmdir_placement.op) if spmdir_placement.op else tensor.Replicate()
 
     # (dimension, indices of the axes that shard it, outermost first). DTensor's default is the order of the mesh.
     order = []

@@ -49,6 +49,7 @@ class Instrumentation:
     Attributes:
         steps: the passes of the run.
         finished_count: the number of passes that have ended.
+        _text_before: the IR before the present pass, as text; None if no option needs it.
     """
 
     def __init__(
@@ -59,6 +60,15 @@ class Instrumentation:
         text: Callable[[ModuleOp], str],
         trials: list[TrialRun],
     ):
+        """Start before the first pass.
+
+        Args:
+            options: the options of `spmd-opt`, such as `print_ir_after`.
+            watch: prints the time of each pass.
+            text: returns the text of the IR.
+            trials: receives the passes that `propagate` runs on trial, with their times. Printed and cleared after each
+                pass.
+        """
         self.steps, self.finished_count, self._trials = steps, 0, trials
         self._options, self._watch, self._text = options, watch, text
         self._text_before = "" if options.reproducer or options.print_ir_after_change else None

@@ -30,7 +30,8 @@ def write(cache: Tensor, rows: Tensor, positions: Tensor, table: Tensor | None =
 def write_(cache: Tensor, rows: Tensor, positions: Tensor, table: Tensor | None = None) -> None:
     """Write the rows of new tokens into the cache. The device never waits for the host.
 
-    Tokens without a row repeat the write of another token, so all writes of one row have equal values.
+    Tokens without a row repeat the write of another token, so all writes of one row have equal values. If no token has
+    a row, the first row of the cache is written with its old value.
     """
     if not cache.numel() or not rows.numel():
         return
@@ -133,6 +134,7 @@ def _fake_attend(
     scale: float | None = None,
     window: int = 0,
 ) -> Tensor:
+    """Return an empty tensor with the shape of the result of `attend`, for traces."""
     return query.new_empty(*query.shape[:3], values.shape[3])
 
 

@@ -66,6 +66,7 @@ class ElementwiseDTensor(DTensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Run an elementwise function on the local shards if all DTensors have one layout; else as DTensor does."""
         is_in_place = _WRITES_IN_PLACE.get(func)
         if is_in_place is None or torch.is_grad_enabled() or (kwargs and "out" in kwargs):
             result = without_torch_function(func, types, args, kwargs or {})
@@ -146,7 +147,7 @@ def _to_shards(operands: Sequence[Any]) -> list[Any] | None:
                 specs = [entry._spec for entry in operand]
                 if layouts is None:
                     layouts = specs
-                elif any(own is not layout and own != layout for own, layout in zip(specs, layouts, strict=True)):
+                elif any(left is not right and left != right for left, right in zip(specs, layouts, strict=True)):
                     return None
                 shards.append([entry._local_tensor for entry in operand])
             elif any(isinstance(entry, DTensor) or entry.dim() for entry in operand):

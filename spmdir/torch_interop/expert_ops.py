@@ -56,23 +56,23 @@ def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor, first: int = 0) ->
 
     Args:
         counts: the number of rows of each expert, in the order of the rows.
-        first: the expert of the first weight. Rows of experts without a weight are zero in the result.
+        first: the number of the expert of the first weight. Rows of experts without a weight are zero in the result.
     """
     sizes = counts.tolist()
     start, number = sum(sizes[:first]), len(weights)
     sizes = sizes[first : first + number]
-    own = rows.narrow(0, start, sum(sizes))
-    if not number or not len(own):
+    local_rows = rows.narrow(0, start, sum(sizes))
+    if not number or not len(local_rows):
         return rows.new_zeros(len(rows), weights.shape[2])
-    if _has_kernel(own, weights):
+    if _has_kernel(local_rows, weights):
         ends = torch.tensor(sizes, device=rows.device).cumsum(0, dtype=torch.int32)
-        product = torch.ops.aten._grouped_mm.default(own.contiguous(), weights, ends)
+        product = torch.ops.aten._grouped_mm.default(local_rows.contiguous(), weights, ends)
     else:
-        product = torch.cat([part @ weight for part, weight in zip(own.split(sizes), weights, strict=True)])
-    if len(own) == len(rows):
+        product = torch.cat([part @ weight for part, weight in zip(local_rows.split(sizes), weights, strict=True)])
+    if len(local_rows) == len(rows):
         return product
     result = rows.new_zeros(len(rows), weights.shape[2])
-    result[start : start + len(own)] = product
+    result[start : start + len(local_rows)] = product
     return result
 
 

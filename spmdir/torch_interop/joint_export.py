@@ -64,6 +64,7 @@ def _without_guards(capture: Callable[..., torch.fx.GraphModule]) -> Callable[..
     """Return `capture` without the comparison of guards and dynamic shapes."""
 
     def capture_without_guards(*args: Any, **kwargs: Any) -> torch.fx.GraphModule:
+        """Call `capture` while torch's function that compares guards does nothing."""
         suggest_or_raise = functional_export._suggest_or_raise_constraint_violation
         functional_export._suggest_or_raise_constraint_violation = lambda *_: None
         try:
