@@ -25,13 +25,14 @@ from spmdir.core.arguments import INTEGER, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
-from spmdir.core.placement.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.importer.importer import import_fx
+from spmdir.importer.importer import import_program
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.serving.scheduler import DECODE, PREFILL
 from spmdir.serving.supported_models import check_attention, check_model, text_config
+from spmdir.serving.trace_call import trace_call
 from spmdir.torch_interop.grouped_products import TracedGroupedProducts
 from spmdir.torch_interop.modules import with_module
 
@@ -94,9 +95,8 @@ def capture(
             for key in ("temperatures", "top_k", "top_p", "seeds"):
                 is_integer = key in ("top_k", "seeds")
                 inputs[key] = torch.zeros(count, dtype=torch.int64 if is_integer else torch.float32)
-            with torch_errors(f"{name} of the model cannot be exported"), TracedGroupedProducts():
-                program = torch.export.export(serving, (), inputs, strict=False)
-            modules[name] = import_fx(program, mesh, plan, out_shardings=[Sharding((), mesh.name)])
+            program = trace_call(serving, inputs, name)
+            modules[name] = import_program(program, mesh, as_plan(plan, mesh), [Sharding((), mesh.name)], "warn")
     return _join(modules)
 
 
@@ -115,11 +115,18 @@ def _check_sizes(batch: int, max_length: int, prompt_lengths: Sequence[int], max
 
 @attrs.frozen(eq=False)
 class _Step:
-    """What the attention function of one call needs: the caches, and the places of the new tokens."""
+    """The arguments of the attention function in one call.
+
+    Attributes:
+        caches: the caches of each layer.
+        positions, table: the places of the new tokens, see `cache_ops`.
+        versions: name of a cache → its last version.
+    """
 
     caches: nn.ModuleList
     positions: Tensor
     table: Tensor | None
+    versions: dict[str, Tensor] = attrs.field(factory=dict)
 
 
 class _Caches(nn.Module):
@@ -147,13 +154,13 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Write the new keys and values [sequences, heads, tokens, size] into the caches, and attend to the caches."""
     step: _Step = kwargs.pop(_STEP)
-    caches: Any = step.caches[check_attention(module, attention_mask, kwargs)]
+    layer = check_attention(module, attention_mask, kwargs)
     versions = []
-    for name, rows in (("keys", key), ("values", value)):
-        cache = getattr(caches, name)
-        version = torch.ops.cache.write(cache, rows.transpose(1, 2), step.positions, step.table)
-        cache.copy_(version)
-        versions.append(version)
+    for cache, rows in (("keys", key), ("values", value)):
+        name = f"caches.{layer}.{cache}"
+        last = step.versions.get(name, getattr(step.caches[layer], cache))
+        step.versions[name] = torch.ops.cache.write(last, rows.transpose(1, 2), step.positions, step.table)
+        versions.append(step.versions[name])
     window = sliding_window or 0
     return torch.ops.cache.attend(query.transpose(1, 2), *versions, step.positions, step.table, scaling, window), None
 
@@ -171,8 +178,10 @@ class _Serving:
         top_k: Tensor,
         top_p: Tensor,
         seeds: Tensor,
-    ) -> Tensor:
-        """Return the next token of each sequence; a number outside of the vocabulary if any of its logits is NaN.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (the next token of each sequence, name of a cache → its last version).
+
+        The token is a number outside of the vocabulary if any logit of the sequence is NaN.
 
         Logits may be sharded over the vocabulary: each rank reduces its logits to a few candidates.
         """
@@ -184,7 +193,7 @@ class _Serving:
         tokens = torch.arange(logits.shape[-1], device=logits.device)
         settings = (temperatures, top_k, top_p, seeds, positions)
         drawn = torch.ops.sampling.draw(logits, tokens, *settings, min(self.max_top_k, logits.shape[-1]))
-        return torch.ops.sampling.choose(*drawn, *settings)
+        return torch.ops.sampling.choose(*drawn, *settings), step.versions
 
 
 def _with_caches(model: nn.Module, batch: int, max_length: int) -> nn.Module:

@@ -53,6 +53,7 @@ QUICK_FORMS = {
 
 ON_RANKS = {
     "calibrate": "--ranks 2 --seconds 0.5 -o measured",
+    "decode_step": "--layers 1 --dim 64 --ranks 2 --rounds 1 --tokens 2",
     "first_step": "--layers 1 --dim 16 --seq 4 --batch 4 --sides cold",
     "expert_step": "--rounds 1 --layers 1 --dim 32 --hidden 32 --tokens 64",
     "gloo_step": "--rounds 1 --layers 1 --dim 32 --seq 4 --batch 4",
