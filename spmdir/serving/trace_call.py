@@ -18,7 +18,7 @@ from spmdir.importer.program import Output, Program, is_small
 from spmdir.importer.read_traced import read_traced
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.runtime.traced_locations import record_locations
-from spmdir.torch_interop.grouped_products import TracedGroupedProducts
+from spmdir.torch_interop.grouped_products import DECOMPOSITIONS
 from spmdir.torch_interop.tied_names import tied_names
 
 
@@ -44,13 +44,13 @@ def trace_call(model: nn.Module, inputs: Mapping[str, Tensor], task: str) -> Pro
     written: list[str] = []
 
     def call(values: dict[str, Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        with record_locations(model), TracedGroupedProducts():
+        with record_locations(model):
             result, new_values = torch.func.functional_call(model, values, (), dict(inputs), tie_weights=True)
         written[:] = new_values
         return result, *new_values.values()
 
     with torch_errors(f"{task} of the model cannot be traced"), torch.no_grad():
-        traced = make_fx(call, tracing_mode="fake", pre_dispatch=True)(values, dict(inputs))
+        traced = make_fx(call, DECOMPOSITIONS, tracing_mode="fake", pre_dispatch=True)(values, dict(inputs))
     reject_effects(traced)
     program = read_traced(traced, None)
     saved = model.state_dict().keys()

@@ -23,11 +23,12 @@ class TracedGroupedProducts(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (_multiply if func is _PRODUCT else func)(*args, **(kwargs or {}))
+        result = _multiply(*args, **(kwargs or {})) if func is _PRODUCT else NotImplemented
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
 
 
-def _multiply(left: Tensor, right: Tensor, offs: Tensor | None = None, *options: Any, **named: Any) -> Tensor:
-    """Return a grouped product.
+def _multiply(left: Tensor, right: Tensor, offs: Tensor | None = None, *options: Any, **named: Any) -> Any:
+    """Return a grouped product; NotImplemented if torch has its fake kernel.
 
     Args:
         left, right: [rows, k] and [groups, k, n], or [m, rows] and [rows, n], which gives [groups, m, n].
@@ -35,8 +36,12 @@ def _multiply(left: Tensor, right: Tensor, offs: Tensor | None = None, *options:
     """
     has_options = any(option is not None for option in (*options, *named.values()))
     if left.dtype == _HAS_FAKE_KERNEL or left.dim() != 2 or offs is None or has_options:
-        return _PRODUCT(left, right, offs, *options, **named)
+        return NotImplemented
     counts = offs - pad(offs[:-1], (1, 0))
     if right.dim() == 3:
         return torch.ops.experts.grouped_mm(left, right, counts)
     return torch.ops.experts.grouped_outer(left.transpose(-2, -1), right, counts, offs.shape[0])
+
+
+DECOMPOSITIONS = {_PRODUCT: _multiply}
+"""The same replacement as a table for `make_fx`. A trace before dispatch records the product before a mode gets it."""

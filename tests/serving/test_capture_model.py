@@ -22,10 +22,11 @@ def greedy_inputs(count: int) -> list[torch.Tensor]:
     return [torch.zeros(count), zeros, torch.ones(count), zeros]
 
 
-@pytest.mark.parametrize("placement", ["S(2)", "S(1)", "S(0)", "R"])
-def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
-    model, mesh = make_model("Llama"), spmdir.Mesh({"tp": 2})
-    plan = {"caches.*": f"tp: {placement}"}
+@pytest.mark.parametrize("sharding", ["tp: S(2)", "tp: S(1)", "tp: S(0)", "tp: R", "tp(1)2: S(2)"])
+def test_decode_on_ranks_gives_the_tokens_of_one_device(sharding):
+    heads, ranks = (2, 4) if sharding.startswith("tp(1)2") else (4, 2)
+    model, mesh = make_model("Llama", num_key_value_heads=heads), spmdir.Mesh({"tp": ranks})
+    plan = {"caches.*": sharding}
     module = capture(model, mesh, plan, batch=4, max_length=16, prompt_lengths=[8])
     spmdir.run_passes(module, "inline,propagate{topology=flat}")
     limits = limits_of(module)
@@ -33,7 +34,7 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(placement):
     assert limits.max_top_k == 61
     decode = ir.functions(module)[0]
     caches = {
-        signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, 4, 4, dtype=torch.float64)
+        signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, heads, 4, dtype=torch.float64)
         for index in range(len(decode.args))
         if signature_kind(decode, "arg_attrs", index) == "cache"
     }
