@@ -73,7 +73,10 @@ def list_order(
     preference: Preference = deepest_first,
     patience: float = 0.0,
 ) -> StepOrder:
-    """Return the order of list scheduling.
+    """Return the order of list scheduling: again and again, the action that can start earliest is scheduled next.
+
+    Among actions with the same start, `priority` and then `preference` decide. An action can start when its coordinate
+    is idle, its operands have arrived, and the limit on activations permits it.
 
     Args:
         limits: [coordinate], the largest number of activations that it may hold. Each stage leaves room for one
@@ -96,7 +99,7 @@ def list_order(
     scheduled: list[tuple[float, int, Action]] = []
 
     def next_choice(coordinate: int) -> _Choice | None:
-        """Return what a coordinate runs next; None if it cannot run anything."""
+        """Return the action that a coordinate would run next, with its key; None if it cannot run anything."""
         startable = _startable(coordinate, stage_map, micro, times, split, limits[coordinate], state)
         choices = [
             (

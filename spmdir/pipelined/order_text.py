@@ -54,10 +54,10 @@ def _diagram(order: StepOrder, timeline: Timeline) -> list[str]:
                 continue
             is_second = stages.index(action.stage) % 2 == 1
             label = f"{action.kind.lower() if is_second else action.kind}{action.micro}"
-            first = round(timeline.start[action] / seconds_per_cell)
-            last = round(timeline.end[action] / seconds_per_cell)
-            for column in range(first, min(max(last, first + 1), columns)):
-                cells[column] = label if column == first else "-"
+            first_column = round(timeline.start[action] / seconds_per_cell)
+            end_column = round(timeline.end[action] / seconds_per_cell)
+            for column in range(first_column, min(max(end_column, first_column + 1), columns)):
+                cells[column] = label if column == first_column else "-"
         row = "".join(text.ljust(cell_width) for text in cells[:used_columns]).rstrip()
         lines.append(f"{f'rank {rank}'.ljust(label_width)}  {row}{' …' if is_cut else ''}")
     return lines

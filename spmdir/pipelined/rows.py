@@ -51,14 +51,15 @@ def order_of_rows(
     followers: dict[Entry, set[Entry]] = {}
     missing_count = {entry: 0 for row in rows for entry in row}  # entry → its dependences that are not in the order yet
 
-    def add_dependence(first: Entry, second: Entry) -> None:
-        if second not in followers.setdefault(first, set()):
-            followers[first].add(second)
-            missing_count[second] = missing_count.get(second, 0) + 1
+    def add_dependence(before: Entry, after: Entry) -> None:
+        """Require that `after` comes after `before` in the order."""
+        if after not in followers.setdefault(before, set()):
+            followers[before].add(after)
+            missing_count[after] = missing_count.get(after, 0) + 1
 
     for row in rows:
-        for first, second in itertools.pairwise(row):
-            add_dependence(first, second)
+        for entry, next_entry in itertools.pairwise(row):
+            add_dependence(entry, next_entry)
     for action in all_actions(stage_map.stages, micro, split):
         for operand in stage_map.operands(action, split):
             message = stage_map.message_to(operand, action)
@@ -193,6 +194,7 @@ def print_csv(order: StepOrder, messages: bool = False) -> str:
 
 
 def _token(entry: Entry, coordinate: int, stage_map: StageMap) -> str:
+    """Return the text of an entry in the row of a coordinate: `0F0`, or `0SEND_F0` and `1RECV_F0` at the two ends."""
     if isinstance(entry, Action):
         return str(entry)
     direction = "F" if entry.action.kind == "F" else "B"
@@ -214,16 +216,16 @@ def parse_csv(text: str, file: str) -> StepOrder:
     ]
     coordinate_of = _read_coordinates(cells)
     actions = [[action for token, _ in row if (action := parse_action(token))] for row in cells]
-    known = [action for row in actions for action in row]
+    all_parsed_actions = [action for row in actions for action in row]
     where = Location(file, 1, 1)
-    if not known:
+    if not all_parsed_actions:
         raise SpmdirError("the file has no actions; expected a row for each rank, such as 0F0,0B0", where)
-    stages, micro = max(coordinate_of) + 1, max(action.micro for action in known) + 1
+    stages, micro = max(coordinate_of) + 1, max(action.micro for action in all_parsed_actions) + 1
     missing = next((stage for stage in range(stages) if stage not in coordinate_of), None)
     if missing is not None:
         raise SpmdirError(f"no rank has stage {missing}; expected the stages 0 to {stages - 1}", where)
     stage_map = StageMap(tuple(coordinate_of[stage] for stage in range(stages)))
-    split = any(action.kind in "IW" for action in known)
+    split = any(action.kind in "IW" for action in all_parsed_actions)
     has_messages = any("_" in token for row in cells for token, _ in row)
     if not has_messages:
         faults = itertools.islice(_find_action_faults(stage_map, micro, actions, split), SHOWN)
@@ -252,9 +254,9 @@ def _read_coordinates(cells: Sequence[Sequence[tuple[str, Location]]]) -> dict[i
                     SpmdirError(f"invalid action '{token}'; expected one such as 0F0, 1B2 or 0SEND_F0", location)
                 )
             elif action is not None and coordinate_of.setdefault(action.stage, coordinate) != coordinate:
-                other = coordinate_of[action.stage]
+                earlier = coordinate_of[action.stage]
                 errors.append(
-                    SpmdirError(f"stage {action.stage} is on rank {other} and here; expected one rank", location)
+                    SpmdirError(f"stage {action.stage} is on rank {earlier} and here; expected one rank", location)
                 )
     raise_all(errors)
     return coordinate_of

@@ -211,6 +211,7 @@ def _lines(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 
 def _names(text: str, offset: int) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, which is at `offset` of the text."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if len(name.split()) > 1:
@@ -219,6 +220,7 @@ def _names(text: str, offset: int) -> tuple[str, ...]:
 
 
 def _parse_stage(line: str, offset: int, number: int) -> Stage:
+    """Parse the line of stage `number`, which is at `offset` of the text: `stage 1 at 0: F @forward, B @backward`."""
     match = _STAGE.fullmatch(line)
     if match is None or int(match[1]) != number:
         raise StepTextError(
@@ -234,6 +236,7 @@ def _parse_stage(line: str, offset: int, number: int) -> Stage:
 
 
 def _parse_entries(text: str, offset: int) -> Iterator[tuple[Entry, int]]:
+    """Yield the actions and messages of a line of the order, such as `0F0 0F0>1`, each with its offset in the text."""
     for match in re.finditer(r"\S+", text):
         entry = parse_entry(match[0])
         if entry is None:

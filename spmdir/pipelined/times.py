@@ -32,6 +32,7 @@ class StageTimes:
     saved: tuple[float, ...] = attrs.field(converter=_of_stages, default=())
 
     def __attrs_post_init__(self) -> None:
+        """Give each stage one saved unit by default; raise SpmdirError if the lists have different lengths."""
         if not self.saved:
             object.__setattr__(self, "saved", (1.0,) * self.stages)
         lengths = [len(self.forward), len(self.input_gradient), len(self.weight_gradient), len(self.saved)]

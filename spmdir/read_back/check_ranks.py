@@ -61,6 +61,7 @@ class RankComparison:
         return self.difference is None
 
     def __str__(self) -> str:
+        """Return the verdict in one line: the difference, or how the equality of each output is known."""
         if self.difference is not None:
             return f"different: {self.difference}"
         parts = []
@@ -145,12 +146,12 @@ def _check_types(noun: str, values: Sequence[SSAValue], expected: Sequence[SSAVa
         raise ShardingError(
             f"the ranks have {len(values)} {noun}s; the reference has {len(expected)}: trace both with the same {noun}s"
         )
-    for index, (value, other) in enumerate(zip(values, expected, strict=True)):
-        meta, wanted = meta_of(value.type), meta_of(other.type)
-        if meta is None or wanted is None or meta.shape != wanted.shape:
+    for index, (value, expected_value) in enumerate(zip(values, expected, strict=True)):
+        meta, required = meta_of(value.type), meta_of(expected_value.type)
+        if meta is None or required is None or meta.shape != required.shape:
             source = f", the result of '{value.owner.name}'," if isinstance(value.owner, Operation) else ""
             raise ShardingError(
-                f"{noun} {index} of the ranks{source} is tensor<{meta}>; in the reference it is tensor<{wanted}>: "
+                f"{noun} {index} of the ranks{source} is tensor<{meta}>; in the reference it is tensor<{required}>: "
                 "correct the shardings of the inputs, or the collectives before this output",
                 location_of(value.owner if isinstance(value.owner, Operation) else function),
             )
@@ -177,6 +178,7 @@ def _value_numbers(function: FuncOp, results: Sequence[SSAValue], known_expressi
     view_sources: dict[int, int] = {}  # the number of a view → that of the value that it views
 
     def number_of(expression: object) -> int:
+        """Return the number of an expression: the earlier one if it is known, else the next."""
         return known_expressions.setdefault(expression, len(known_expressions))
 
     for index, argument in enumerate(function.args):
@@ -284,8 +286,8 @@ def _first_difference(
         is_reached = isinstance(op, ValueOp) and all(operand in equal for operand in op.operands)
         for value in op.results:
             factors = [_factor(actual[value], tensor) for tensor in known] if value in actual else []
-            found = [factor for factor in factors if factor is not None]
-            if any(abs(factor - 1) < 1e-6 for factor in found):
+            known_factors = [factor for factor in factors if factor is not None]
+            if any(abs(factor - 1) < 1e-6 for factor in known_factors):
                 equal.add(value)
             elif is_reached:
                 equal.add(value)
@@ -293,26 +295,26 @@ def _first_difference(
                 is_partial = sharding is not None and any(p.trait == "partial" for _, p in sharding.entries)
                 if op not in producers or is_partial:
                     continue
-                if found and actual[value].numel() > 1:
-                    return op, found[0]
+                if known_factors and actual[value].numel() > 1:
+                    return op, known_factors[0]
                 missing = missing or op
     return missing, None
 
 
-def _factor(tensor: Tensor, other: Tensor) -> float | None:
-    """Return the factor f with `tensor` = f · `other`, whatever their shapes; None if there is none or it is 0.
+def _factor(tensor: Tensor, reference: Tensor) -> float | None:
+    """Return the factor f with `tensor` = f · `reference`, whatever their shapes; None if there is none or it is 0.
 
-    f is the least-squares solution: the sum of `tensor` · `other`, divided by the sum of `other`². Tensors of integers
-    are multiples only if they are equal.
+    f is the least-squares solution: the sum of `tensor` · `reference`, divided by the sum of `reference`². Tensors of
+    integers are multiples only if they are equal.
     """
-    if tensor.numel() != other.numel() or tensor.dtype != other.dtype or not tensor.numel():
+    if tensor.numel() != reference.numel() or tensor.dtype != reference.dtype or not tensor.numel():
         return None
-    tensor, other = tensor.flatten(), other.flatten()
+    tensor, reference = tensor.flatten(), reference.flatten()
     if not tensor.is_floating_point():
-        return 1.0 if torch.equal(tensor, other) else None
-    squares = float(other.square().sum())
-    factor = float((tensor * other).sum()) / squares if squares else 0.0
-    is_multiple = factor != 0 and relative_error(tensor, other * factor) <= tolerance_of(tensor)
+        return 1.0 if torch.equal(tensor, reference) else None
+    squares = float(reference.square().sum())
+    factor = float((tensor * reference).sum()) / squares if squares else 0.0
+    is_multiple = factor != 0 and relative_error(tensor, reference * factor) <= tolerance_of(tensor)
     return factor if is_multiple else None
 
 
@@ -326,8 +328,8 @@ def _is_rounding(actual: Tensor, wanted: Tensor, value: SSAValue, single: Module
         producer = producer.operands[0].owner  # type: ignore  # a move is an op
     if not isinstance(producer, Operation):
         return False
-    known = _run_all_values(single, tensors)
-    terms = [known[term] for term in terms_of(producer.results[0]) if term in known]
+    tensor_of = _run_all_values(single, tensors)
+    terms = [tensor_of[term] for term in terms_of(producer.results[0]) if term in tensor_of]
     return find_difference(actual, wanted, terms) is None
 
 

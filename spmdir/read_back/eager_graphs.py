@@ -76,10 +76,10 @@ def global_type(value: Tensor) -> tuple[tuple[int, ...], Sharding]:
     if names is None:
         raise ShardingError("a parameter is on a DeviceMesh without names; expected mesh_dim_names: pass them")
     nested: dict[int, list[int]] = {}
-    others: list[tuple[str, Any]] = []
+    unsharded: list[tuple[str, Any]] = []
     for index, placement in reversed(list(enumerate(value.placements))):
         if not isinstance(placement, (Shard, StridedShard)):
-            others.append((names[index], placement))
+            unsharded.append((names[index], placement))
             continue
         axes, outer = nested.setdefault(placement.dim, []), 0
         while math.prod(sizes[axis] for axis in axes[:outer]) < getattr(placement, "split_factor", 1):
@@ -89,22 +89,32 @@ def global_type(value: Tensor) -> tuple[tuple[int, ...], Sharding]:
     mesh = Mesh(dict(zip(names, sizes, strict=True)))
     text = ", ".join(f"{axis}: {placement}" for axis, placement in shards)
     sharding = as_sharding(text, mesh, value.dim())
-    return tuple(value.shape), Sharding([*sharding.entries, *as_sharding(dict(others), mesh, value.dim()).entries])
+    return tuple(value.shape), Sharding([*sharding.entries, *as_sharding(dict(unsharded), mesh, value.dim()).entries])
 
 
 class _Rewriter:
-    """One rewrite of a graph to a new graph."""
+    """One rewrite of a graph to a new graph.
+
+    Attributes:
+        module: the original graph, whose attributes are the captured tensors.
+        root, graph: the new module, and its graph.
+        state: name → local tensor of a parameter or buffer.
+        flat: storage → a vector of its elements in the new graph.
+        whole: layout of a tensor of `state` → the tensor in the new graph.
+        buffers: storage that the original graph writes to → its number of elements.
+    """
 
     def __init__(self, module: fx.GraphModule, state: Mapping[str, Tensor]):
+        """Start with an empty graph."""
         self.module, self.root, self.graph = module, nn.Module(), fx.Graph()
         self.tracer = GraphAppendingTracer(self.graph)
         self.state = {name: local_tensor(value).detach() for name, value in state.items()}
-        self.flat: dict[int, Proxy] = {}  # storage → a vector of its elements
+        self.flat: dict[int, Proxy] = {}
         self.whole: dict[tuple[Any, ...], Proxy] = {}
         self.buffers = _written_storages(module)
 
     def rewrite(self) -> fx.GraphModule:
-        """Return the new graph."""
+        """Return the new graph: copies of all nodes, with each collective of eager mode replaced by its form."""
         values: dict[fx.Node, Any] = {}
         for name, tensor in self.state.items():
             self._add_state(name, tensor)
@@ -188,9 +198,9 @@ class _Rewriter:
         before = set(self.graph.nodes)
         args = fx.map_arg(node.args, values.__getitem__)
         results = FORMS[name](*args, **fx.map_arg(node.kwargs, values.__getitem__))
-        for new in self.graph.nodes:
-            if new not in before:
-                new.meta.update({key: node.meta[key] for key in _KEPT_META if key in node.meta})
+        for new_node in self.graph.nodes:
+            if new_node not in before:
+                new_node.meta.update({key: node.meta[key] for key in _KEPT_META if key in node.meta})
         return results
 
 

@@ -61,16 +61,22 @@ class Received:
 
 
 class GlobalBuilder:
-    """Builds global ops.
+    """Builds the ops of the global program, one after the other, from the local ops of one rank.
 
     Args:
         rank: the position in the mesh of the rank whose program is read.
+        groups: the mesh axes of process groups.
 
     Attributes:
-        ops: the ops, in order.
+        ops: the global ops, in order.
+        _values: local value → its global value.
+        _received: local value of an unpacked message → the elements that it consists of.
+        _lookups: local value → the lookup in sharded rows that it is computed from, until a mask follows.
+        _errors: local value without a global value → the error to raise if an op uses it.
     """
 
     def __init__(self, mesh: Mesh, rules: RuleSet, rank: int, groups: GroupTable):
+        """Start without ops."""
         self.mesh, self.rules, self.rank, self.groups = mesh, rules, rank, groups
         self.ops: list[Operation] = []
         self._typer, self._collectives = CallTyper(mesh, rules, rank), CollectiveTyper(mesh)
@@ -136,9 +142,9 @@ class GlobalBuilder:
                         self._add(user)
                     return True
                 except SpmdirError:
-                    for entries, old in zip(state, before, strict=True):
+                    for entries, saved_entries in zip(state, before, strict=True):
                         entries.clear()
-                        entries.update(old)  # type: ignore  # each gets its own entries
+                        entries.update(saved_entries)  # type: ignore  # each gets its own entries
                     del self.ops[op_count:]
                 finally:
                     self._is_revising = False
@@ -150,7 +156,11 @@ class GlobalBuilder:
         return is_sized and any(sharding_of(operand).entries for operand in self._operands[op])  # type: ignore
 
     def _add(self, op: ValueOp) -> None:
-        """Add the global form of a local op."""
+        """Add the global form of a local op, by the first of these cases that applies.
+
+        A collective is a message. A move of received elements unpacks a message. An op on the result of a lookup in
+        sharded rows may be its mask. All other ops get global types; if that fails, a move may pack a message.
+        """
         if is_collective(op):
             self._add_message(op)
             return
@@ -195,10 +205,10 @@ class GlobalBuilder:
         call = self._typer.infer(op, list(map(global_value, operands)), number=self._choices.get(op, 0))
         self.ops += before
         self._operands[op] = operands
-        new = op_class(op.name).build_op(
+        global_op = op_class(op.name).build_op(
             operands, call.call.results, call.call.arguments, call.shardings, call.call.structure, op.location
         )
-        self._append(new, op.results)
+        self._append(global_op, op.results)
 
     def _add_reinterpreted(self, op: ValueOp, operands: Sequence[SSAValue]) -> bool:
         """Add an op that is legal if one or two operands, or its result, are interpreted as shards or summands.
@@ -247,16 +257,16 @@ class GlobalBuilder:
             values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
             for number, expanded in enumerate(expansion.ops):
                 call = expanded.call
-                new = op_class(call.name).build_op(
+                local_op = op_class(call.name).build_op(
                     [values[value] for value in expanded.operands],
                     call.results,
                     call.arguments,
                     structure=call.structure,
                     location=op.location,
                 )
-                self._expanded.append(new)
-                self._add(new)
-                values.update({Value("op", number, index): result for index, result in enumerate(new.results)})
+                self._expanded.append(local_op)
+                self._add(local_op)
+                values.update({Value("op", number, index): result for index, result in enumerate(local_op.results)})
             for result, value in zip(op.results, expansion.results, strict=True):
                 if value is not None:
                     self.set_value(result, self.value(values[value]))

@@ -155,6 +155,7 @@ class CallTyper:
     def _global_shapes(self, op: ValueOp, operands: Sequence[GlobalValue]) -> Iterator[tuple[int, ...]]:
         """Yield global shapes of the first result: each axis that shards an operand multiplies one dimension or none.
 
+        For the local result [4, 8] and an operand that is sharded over tp = 2, these are [8, 8], [4, 16] and [4, 8].
         Dimensions of local size 1 come last.
         """
         meta = op.metas[0]
@@ -249,6 +250,7 @@ def _choices(
     axes = [*sharding_axes, *(axis for axis in mesh.axis_names if axis not in sharding_axes)]
 
     def strategies_of(axis: str, choice: dict[str, Strategy]) -> list[Strategy]:
+        """Return the strategies for an axis, after the choice for other axes, with the operands of the program."""
         placements, count = tuple(sharding[axis] for sharding in operands), mesh.sizes[axis]
         independent = rule.strategies(count, placements=plugins)
         dependent = rule.strategies(count, sharded_factors(choice, mesh), plugins)
@@ -259,6 +261,7 @@ def _choices(
         ]
 
     def extend(choice: dict[str, Strategy]) -> Iterator[dict[str, Strategy]]:
+        """Yield the complete choices that contain `choice`."""
         remaining = [axis for axis in axes if axis not in choice]
         if not remaining:
             yield choice

@@ -129,7 +129,14 @@ def _read(graph: Any, example_inputs: Sequence[Any] | None, state: Mapping[str, 
 
 
 class _Import:
-    """One import: the ops of the graph in a block with local types, and the module with global types."""
+    """One import: the ops of the graph in a block with local types, and the module with global types.
+
+    Attributes:
+        program, mesh, plan, rank: the program of one rank, the mesh, the shardings of inputs, the position of the rank.
+        shapes: name of a parameter or buffer → its global shape, if it is known.
+        arguments: the inputs that are arguments.
+        local_metas, shardings: the local type and the sharding of each of `arguments`.
+    """
 
     def __init__(
         self,
@@ -140,6 +147,7 @@ class _Import:
         rank: int,
         shapes: Mapping[str, tuple[int, ...]],
     ):
+        """Read the local types and the shardings of the arguments; `table` has the mesh axes of process groups."""
         self.program, self.mesh, self.plan, self.rank, self.shapes = program, mesh, plan, rank, shapes
         self.symbols = SymbolTable(program.graph, program.ranges)
         self.arguments = [entry for entry in program.inputs if entry.is_argument]
@@ -148,7 +156,7 @@ class _Import:
         self.builder = GlobalBuilder(mesh, default(), rank, table)
 
     def module(self) -> ModuleOp:
-        """Return the global module."""
+        """Return the global module: build the local ops, then the global form of each of them."""
         local = Block(arg_types=[type_of(meta) for meta in self.local_metas])
         graph_builder = RankGraphBuilder(self.mesh, self.symbols, local.args)
         outputs = [entry for entry in self._build_local(graph_builder, local) if isinstance(entry[1], SSAValue)]

@@ -66,10 +66,19 @@ class Interpreter:
         value: Callable[[SSAValue], SSAValue | None],
         operands: Callable[[Operation], Sequence[SSAValue] | None],
     ):
+        """Start without interpretations; the arguments are those of the class."""
         self.mesh, self.rank, self._typer, self._value, self._operands = mesh, rank, typer, value, operands
 
     def interpretations(self, local: SSAValue, axis: str, length: int = 0) -> Iterator[Interpretation]:
-        """Yield the interpretations of a local value that are not replicated along `axis`."""
+        """Yield the interpretations of a local value that are not replicated along `axis`.
+
+        A local value that all ranks have may be the shard of a larger tensor, or a summand of a partial sum. Then the
+        ops that compute it are legal on other operands, which may be interpretations themselves.
+
+        Args:
+            local: a local value whose global value is replicated along `axis`.
+            length: the length of the chain of ops so far.
+        """
         op, value = local.owner, self._value(local)
         sharding = sharding_of(value) if value is not None else None
         if length > _LONGEST or not isinstance(op, AtenOp) or sharding is None or sharding[axis] != R:

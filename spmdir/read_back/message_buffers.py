@@ -64,7 +64,10 @@ def _forward_write(op: ValueOp) -> None:
 
 
 def _lift(collective: ValueOp, rules: RuleSet) -> None:
-    """Move the linear ops between the operand of a collective and its packed tensors to these tensors."""
+    """Move the linear ops between the operand of a collective and its packed tensors to these tensors.
+
+    `all_reduce(div(cat(g1, g2), 2))` becomes `all_reduce(cat(div(g1, 2), div(g2, 2)))`.
+    """
     remaining: list[ValueOp] = [collective]
     seen: set[Operation] = set()
     while remaining:
@@ -92,7 +95,10 @@ def _lift(collective: ValueOp, rules: RuleSet) -> None:
 def _apply(linear: ValueOp, value: SSAValue, before: Operation, moved: dict[SSAValue, SSAValue]) -> SSAValue:
     """Return a linear op of `value`, applied to the tensors that moves compute it from.
 
+    For `value` = cat(g1, g2), this is cat(linear(g1), linear(g2)): the moves are copied onto the results.
+
     Args:
+        before: the op before which new ops are inserted.
         moved: value → the linear op of the value, for values that several moves use.
     """
     if value in moved:
@@ -108,13 +114,13 @@ def _apply(linear: ValueOp, value: SSAValue, before: Operation, moved: dict[SSAV
     metas = [None if meta is None else TensorMeta(meta.shape, dtype) for meta in template.metas]
     if template is linear:
         metas = [attrs.evolve(meta_of(value.type), dtype=dtype)]  # type: ignore  # it is a tensor
-    new = op_class(template.name).build_op(
+    new_op = op_class(template.name).build_op(
         operands, metas, tuple(template.argument.items()), structure=template.structure and template.structure.data,
         location=template.location,
     )  # fmt: skip
-    Rewriter.insert_op(new, InsertPoint.before(before))
+    Rewriter.insert_op(new_op, InsertPoint.before(before))
     results = owner.results if template is owner else [value]  # type: ignore  # a move is an op
-    for result, source in zip(new.results, results, strict=True):
+    for result, source in zip(new_op.results, results, strict=True):
         copy_name(result, source)
         moved[source] = result
     return moved[value]

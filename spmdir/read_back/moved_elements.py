@@ -156,7 +156,11 @@ class PackedMessage:
 def pack(
     op: ValueOp, axes: tuple[str, ...], group: tuple[int, ...], position: int, local: LocalRun
 ) -> PackedMessage | None:
-    """Return the message of a collective; None if it has too many elements."""
+    """Return the message of a collective; None if it has too many elements.
+
+    The elements of the packed values get the ids 1, 2, …, and the packing ops run on the ids. For
+    `all_gather(cat(x, y))` with 2 and 1 elements, x has the ids [1, 2], y has [3], and the operand has [1, 2, 3].
+    """
     packing_ops = list(_packing_ops(op.operands[0]))
     inputs = [value for value in _values(packing_ops, op.operands[0]) if value.owner not in packing_ops]
     count = sum(_numel(value) for value in inputs)
@@ -182,8 +186,8 @@ def receive(message: PackedMessage) -> Tensor | None:
     sent = message.packed[op.operands[0]]
     kind = op.name.rpartition(".")[2]
     if kind in ("all_gather_into_tensor", "all_gather_into_tensor_out"):
-        pieces = [message.of_member(sent, member) for member in members]
-        return torch.cat(pieces) if sent.dim() else torch.stack(pieces)
+        parts = [message.of_member(sent, member) for member in members]
+        return torch.cat(parts) if sent.dim() else torch.stack(parts)
     if kind == "all_reduce":
         return sent
     if kind == "reduce_scatter_tensor":
@@ -203,6 +207,7 @@ def _packing_ops(value: SSAValue) -> Iterator[ValueOp]:
     seen: set[Operation] = set()
 
     def visit(value: SSAValue) -> Iterator[ValueOp]:
+        """Yield the moves that compute a value and were not yielded before."""
         op = value.owner
         if isinstance(op, ValueOp) and is_move(op) and op not in seen:
             seen.add(op)

@@ -72,13 +72,14 @@ class CollectiveTyper:
     def _all_gather(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        """Yield the all-gather along the dimension that the group shards; see `calls`."""
         gathered = self._gathered(message, sharding)
         if gathered is None:
             return
         dim, members, axes = gathered
-        pieces = [message.of_member(packed, member) for member in members]
+        shards = [message.of_member(packed, member) for member in members]
         step = make_step("all_gather", sharding, self.mesh, meta.shape, axes=axes, dim=dim)
-        elements = torch.cat(pieces, dim)
+        elements = torch.cat(shards, dim)
         if len(axes) == len(sharding.dim_axes(dim)):  # the shards of the last ranks may be shorter, and padded
             elements = elements.narrow(dim, 0, min(meta.shape[dim], elements.shape[dim]))
         yield CollectiveCall((step,)), elements
@@ -86,6 +87,7 @@ class CollectiveTyper:
     def _reduce_scatter(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        """Yield the reduce-scatter along each dimension; see `calls`."""
         count = len(message.group)
         reduction, factor = self._reduction(message, sharding)
         for dim in range(packed.dim()):
@@ -99,6 +101,7 @@ class CollectiveTyper:
     def _all_reduce(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        """Yield the all-reduce, which keeps all elements; see `calls`."""
         reduction, factor = self._reduction(message, sharding)
         step = make_step("all_reduce", sharding, self.mesh, meta.shape, axes=message.axes, reduction=reduction)
         yield CollectiveCall((step,), factor), packed
@@ -106,17 +109,18 @@ class CollectiveTyper:
     def _all_to_all(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
+        """Yield the all-to-all from the dimension that the group shards to each other dimension; see `calls`."""
         gathered, count = self._gathered(message, sharding), len(message.group)
         if gathered is None:
             return
         dim, members, axes = gathered
         for to_dim, size in enumerate(packed.shape):
             if to_dim != dim and size % count == 0:
-                pieces = [
+                chunks = [
                     message.of_member(packed, member).chunk(count, to_dim)[message.position] for member in members
                 ]
                 step = make_step("all_to_all", sharding, self.mesh, meta.shape, axes=axes, dim=dim, to_dim=to_dim)
-                yield CollectiveCall((step,)), torch.cat(pieces, dim)
+                yield CollectiveCall((step,)), torch.cat(chunks, dim)
 
     def _gathered(
         self, message: PackedMessage, sharding: Sharding

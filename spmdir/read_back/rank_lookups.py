@@ -65,6 +65,7 @@ def id_values(op: ValueOp) -> Iterator[SSAValue]:
     seen: dict[SSAValue, None] = {}
 
     def visit(value: SSAValue) -> None:
+        """Add a value to `seen`, after the values that it is computed from."""
         if value in seen:
             return
         if isinstance(value.owner, ValueOp):
@@ -82,7 +83,11 @@ def may_mask(op: ValueOp) -> bool:
 
 
 def is_masked_lookup(lookup: Lookup, value: SSAValue, local: LocalRun) -> bool:
-    """Return whether `value` has the rows of this rank's ids, and zeros for other ids, for every id of the table."""
+    """Return whether `value` has the rows of this rank's ids, and zeros for other ids, for every id of the table.
+
+    The local ops from the lookup to `value` run on a random table, for all ids of the whole table. With 2 ranks and 4
+    rows on each, rank 1 must return its row 1 for id 5, and zeros for id 2.
+    """
     table_meta, ids_meta = meta_of(lookup.op.operands[0].type), meta_of(lookup.ids.type)
     result_meta = meta_of(value.type)
     assert table_meta is not None and ids_meta is not None

@@ -152,7 +152,13 @@ def _attend(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Write the new keys and values [sequences, heads, tokens, size] into the caches, and attend to the caches."""
+    """Write the new keys and values into the caches of a layer, and attend to the caches: an attention function.
+
+    Args:
+        module: the attention layer.
+        query, key, value: [sequences, heads, tokens, size of a head].
+        kwargs: further arguments of the layer, among them the `_Step`.
+    """
     step: _Step = kwargs.pop(_STEP)
     layer = check_attention(module, attention_mask, kwargs)
     versions = []
@@ -221,6 +227,7 @@ def _find_rows(model: nn.Module) -> dict[int, tuple[Tensor, Tensor]]:
         sliding_window: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
+        """Record the keys and values of a layer; return zeros in the shape of its attention. An attention function."""
         layer = check_attention(module, mask, kwargs)
         if layer_types[layer : layer + 1] == ["sliding_attention"] and sliding_window is None:
             raise UnsupportedError(f"layer {layer} of {model_name} has a window, but does not pass sliding_window")
@@ -259,13 +266,16 @@ def _attention(model: nn.Module, function: Any) -> Iterator[None]:
 
 
 def _join(modules: Mapping[str, ModuleOp]) -> ModuleOp:
-    """Return one module with the functions of all modules, by name. The mesh is that of the first one."""
-    first = next(iter(modules.values()))
+    """Return one module with the functions of all modules, renamed to the keys of `modules`.
+
+    The functions move into the first module, whose mesh remains.
+    """
+    joined_module = next(iter(modules.values()))
     for name, module in modules.items():
         function = ir.main_function(module)
         function.properties["sym_name"] = StringAttr(name)
-        if module is not first:
+        if module is not joined_module:
             function.detach()
-            first.body.block.add_op(function)
-    ir.verify(first)
-    return first
+            joined_module.body.block.add_op(function)
+    ir.verify(joined_module)
+    return joined_module

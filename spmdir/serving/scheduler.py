@@ -133,7 +133,12 @@ class Scheduler:
                 self._sequences[row] = _Sequence(request)
 
     def _prefill(self, row: int) -> ModelCall:
-        """Return the call that writes the next part of a prompt into the caches."""
+        """Return the call that writes the next part of a prompt into the caches.
+
+        The part is padded at its start to a prompt length. The prompt [5, 6, 7] with the prompt lengths 2 and 4 takes
+        one call, with the ids [0, 5, 6, 7] and the positions [PADDING, 0, 1, 2]. With the length 2 only, it takes two
+        calls: [5, 6], then [0, 7].
+        """
         sequence = self._sequences[row]
         remaining, lengths = sequence.remaining, self.limits.prompt_lengths
         length = next((length for length in lengths if length >= len(remaining)), lengths[-1])
