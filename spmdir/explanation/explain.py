@@ -107,7 +107,10 @@ def select_values(program: DecidedProgram, selector: str) -> list[list[int]]:
 def _equality_key(program: DecidedProgram, value: int) -> object:
     """Return a key that equal values of equal layers share if they have equal shardings and equal users."""
     node = program.producer[value]
-    uses = {(_node_key(program, user), slot, program.nested.needed[user][slot]) for user, slot in program.users[value]}
+    uses = {
+        (_node_key(program, user), operand_index, program.nested.needed[user][operand_index])
+        for user, operand_index in program.users[value]
+    }
     position = program.problem.nodes[node].results.index(value)
     return (
         _node_key(program, node),

@@ -49,6 +49,8 @@ class CutStagesPass(ModulePass, MachineOptions):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Cut the step.
 
+        The number of stages is that of the options `stages` or `at`, or by default the number of ranks.
+
         Raises:
             SpmdirError: the module is not a decided training step, or an option does not fit it; located.
         """

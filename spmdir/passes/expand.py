@@ -147,6 +147,7 @@ def _insert_ops(
 
     Returns: the new ops, and the value of the program for each value of the expansion.
     """
+    # value of the expansion → value of the program; operands first, then the results of each inserted op
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     new_ops: list[AtenOp] = []
     for number, expanded in enumerate(expansion.ops):

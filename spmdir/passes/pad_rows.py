@@ -47,6 +47,9 @@ class PadRowsPass(FunctionPass):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Pad the rows of `function`.
 
+        Exchanges of rows get the capacity, and all values in the placement `Grouped` become `Slots`, with padding rows
+        of unspecified elements. An op that combines rows, such as a sum, reads a copy with zeros as padding.
+
         Raises:
             UnsupportedError: the option `capacity` is missing.
             ShardingError: ranks have different numbers of tokens, or a sum is over rows of several routes; located.
@@ -61,7 +64,8 @@ class PadRowsPass(FunctionPass):
             op.set_shardings([_replaced(sharding, Grouped, Slots) for sharding in op.shardings])
         clearer = _Clearer(function)
         for op in ops:
-            if isinstance(op, AtenOp) and op.name not in (REGROUP, CLEAR) and not all(map(_is_padded, op.results)):
+            keeps_rows_apart = all(map(_is_padded, op.results))
+            if isinstance(op, AtenOp) and op.name not in (REGROUP, CLEAR) and not keeps_rows_apart:
                 for index, operand in enumerate(op.operands):
                     if _is_padded(operand):
                         op.operands[index] = clearer.clear(operand, op)

@@ -158,6 +158,9 @@ class PropagatePass(FunctionPass):
     ) -> tuple[MeshSearch, Solution, float]:
         """Annotate `function` with the cheapest decision of its searches within the memory limit.
 
+        The cheapest decision without a limit is tried first. If its peak may exceed the limit, a search with prices of
+        memory follows. With `overlap=schedule`, the result is then the decision with the least scheduled time.
+
         Returns: the search with this decision, its solution, and the modelled seconds of a step.
         """
         searches = self._search(function, mesh, ctx, machine.topology)

@@ -323,7 +323,10 @@ class PassChanges:
         self._lines, self._ops = _count_lines(module), _count_ops(module)
 
     def add(self, name: str, current: Callable[[], ModuleOp]) -> None:
-        """Add the changes of the pass `name` since the previous call. `current` returns the module after the pass."""
+        """Add the changes of the pass `name` since the previous call. `current` returns the module after the pass.
+
+        Lines are compared as a multiset, so a line that only moves is no change.
+        """
         module = current()
         lines, ops = _count_lines(module), _count_ops(module)
         removed, added = list((self._lines - lines).elements()), list((lines - self._lines).elements())

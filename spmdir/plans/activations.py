@@ -87,6 +87,7 @@ def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Call
         """Return the arguments of a call, with the inputs in `texts` constrained."""
         positional, named = list(args), dict(kwargs)
         for key, layouts in texts.items():
+            # Find the position and the keyword of the input: the key is one of them.
             if key.isdigit():
                 position = int(key)
                 keyword = names[position] if position < len(names) else key

@@ -43,10 +43,11 @@ def can_move_together(spec: CollectiveSpec, axes: Sequence[str], sides: Iterable
     Each placement must be replicated, a shard, or one that `splits`: the same on the product of axes as on one axis
     after the other. A declared step may move several axes only if their placements split.
     """
+    if len(axes) == 1:
+        return True
     divisible_traits = ("replicated", "shard") if spec.moves != "edge" else ()
-    return len(axes) == 1 or all(
-        p.splits or p.trait in divisible_traits for p in (side[axis] for side in sides for axis in axes)
-    )
+    placements = [side[axis] for side in sides for axis in axes]
+    return all(placement.splits or placement.trait in divisible_traits for placement in placements)
 
 
 def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:

@@ -259,7 +259,8 @@ def _find_problem(entry: str, seconds: str) -> str | None:
         names = [spec.name for spec in collectives()]
         if match[1] not in names:
             return f"unknown collective '{match[1]}'; expected one of {', '.join(names)}{did_you_mean(match[1], names)}"
-        if not int(match[3] or 1) or int(match[2]) <= 1 or int(match[2]) % int(match[3] or 1):
+        ranks, nodes = int(match[2]), int(match[3] or 1)
+        if not nodes or ranks <= 1 or ranks % nodes:
             return (
                 f"found {match[2]} ranks on {match[3] or 1} nodes; expected at least 2 ranks, a multiple of the nodes"
             )

@@ -225,14 +225,17 @@ def _most_lacking(
     """Return the largest number of elements of a shard that are in no overlap with a shard of the other side.
 
     The ranks that have a shard differ on the axes other than `own_axes`, so it overlaps with a shard of the other side
-    for each of these ranks. For example, ranks 0 to 2 have source shards of 3 elements and rank 3 one of 1. All target
-    shards have 10 elements. If `a` is one of the own axes, rank 3 lacks 10 − 1. If not, the ranks need the elements
-    together and lack 10 − 3 · 3 − 1 = 0.
+    for each of these ranks. For example, ranks 0 to 2 of `a` have source shards of 3 elements, and rank 3 has one of 1.
+    All target shards have 10 elements. If `a` is one of the own axes, rank 3 lacks 10 − 1. If not, the ranks need the
+    elements together and lack 10 − 3 · 3 − 1 = 0.
 
     Args:
         numels: for each point, the elements of the shard.
         common_numels: for each point, the elements that source and target shard have in common.
         own_axes: the axes on which the shard depends.
+        points: axis → the first index of each run. A point is one run for each axis.
+        agreeing_digits: those of axes that are not in `points`. The shard has one value of a digit on an own axis, and
+            overlaps for each value of a digit on other axes.
     """
     own_digit_counts = [sum(axis in own_axes for axis in digits.axes) for digits in agreeing_digits]
     if any(count > 1 for count in own_digit_counts):

@@ -210,7 +210,11 @@ def _declared_steps(
     shard_placements: tuple[ShardPlacement, ...],
     mesh: Mesh,
 ) -> Iterator[Step]:
-    """Yield the steps that placements declare as edges. The arguments are those of `find_moves`."""
+    """Yield the steps that placements declare as edges. The arguments are those of `find_moves`.
+
+    For example, `Mx` on a and b declares an edge to R. If `Mx` may be on several axes at once (`splits`), the steps
+    take a, b, or both to R.
+    """
     for before in dict.fromkeys(source[axis] for axis in free):
         declared_targets = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
         wanted_placements = [placement for _, placement in partial]

@@ -217,7 +217,10 @@ class PlanSearch:
         self.is_greedy = True
 
     def _expand(self, sharding: Sharding, reached: PlanCost) -> None:
-        """Follow the steps from `sharding` that may belong to the best plan; queue exchanges.
+        """Follow the steps from `sharding` that may belong to the best plan.
+
+        The target of a step is queued with the exact cost of the step. Only an exchange is queued with a lower bound of
+        its cost, and priced when it leaves the queue.
 
         Args:
             reached: the cost of the steps that lead to `sharding`.

@@ -69,13 +69,15 @@ class QuickBound:
     def of(self, source: Sharding) -> tuple[float, float]:
         """Return lower bounds on the seconds, and on the bytes that a rank sends, from `source` to the target.
 
-        Both are 0 if a placement of either side is not standard.
+        Both are 0 if a placement of either side is not standard. For example, 16 elements of 4 bytes go from `a: S(0)`
+        on 4 ranks to R. A rank has 4 elements and needs 16, so it receives at least 48 bytes, from 4 ranks.
         """
         if not self._is_known or not _is_standard(source):
             return 0.0, 0.0
         source_lengths = self._lengths(source)
         # The ranks along the target's partial axes may receive an equal part of the target shard each.
         target_numel = math.prod(self._target_lengths) / self._target_partial_count
+        # A sum is not on any rank before. Without a reduction, a rank may have as much of it as its source shard.
         reduces = any(axis not in self._target_partial for axis, _ in source.partial)
         received = target_numel if reduces else max(target_numel - math.prod(source_lengths), 0.0)
         wire = self._itemsize * received

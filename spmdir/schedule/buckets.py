@@ -147,7 +147,7 @@ class _Merger:
             is_preparing[position] or is_following[position] or is_view(program, task)
             for position, task in enumerate(tasks)
         ]
-        self._exclude_dependent()
+        self._exclude_dependent()  # removes members that cannot share a message, and makes the others movable
         seconds = [sum([program.tasks[task].seconds for task in item]) for item in items]
         self.clock = list(itertools.accumulate(seconds, initial=0.0))
         self.live, self.growth = _live_bytes(program, items)

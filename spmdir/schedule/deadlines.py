@@ -179,9 +179,10 @@ class Deadlines:
         fallback = begin = _last_up_to(self._clock, end - seconds)
         while begin >= earliest:
             last_busy = max([_last_up_to(times, begin + seconds) for times in busy_times], default=-math.inf)
-            if last_busy <= begin or last_busy - seconds >= begin:
+            is_outside_transfer = last_busy <= begin or last_busy - seconds >= begin
+            if is_outside_transfer:
                 return begin
-            begin = _last_up_to(self._clock, last_busy - seconds)
+            begin = _last_up_to(self._clock, last_busy - seconds)  # then the transfer ends before the busy time
         return fallback
 
     def _find_latest_leads(self, is_preparing: Sequence[bool]) -> None:

@@ -88,7 +88,7 @@ class _RepeatFinder:
             copied_buffers = [buffer for buffer in task.allocates if buffer in copied]
             if copied_buffers and index not in repeated:
                 self.reloads_of[index] = copied_buffers
-                self.missing.add(index)
+                self.missing.add(index)  # until its buffers are copied back
             is_view = not (task.allocates or task.transfer or task.waits_for is not None)
             if is_view and not restored_buffers.isdisjoint(task.reads):
                 self.missing.add(index)  # the view must be of the restored buffer

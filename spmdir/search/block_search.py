@@ -109,6 +109,7 @@ class BlockSearch:
         rank = max((meta.rank for meta in shared.values), default=0)
         placements = JointPlacements(problem.mesh, axes, catalogue(rank, shared.plugin_placements))
         finder = StateFinder(problem, shared, placements)
+        # for each part, its states: all on the axes of the block, with the fixed strategies on the other axes
         states = [
             finder.of(part, block, fixed[part] if fixed is not None else None) for part in range(len(shared.nodes))
         ]

@@ -273,6 +273,7 @@ class _LinkingValue:
         self.users = [p for p in forest.members[value] if p not in (parent, producer)]
         self.needs = [assignment.needs[user][value] for user in self.users]
         self.is_above, self.is_free = parent == producer, producer in forest.free
+        # A free producer may have several placements; a fixed one has that of its chosen state.
         if self.is_free:
             # the possible placements, and for each state of the producer the index of its placement
             self.produced, self.placement_of_state = assignment.producer_placements[value]
@@ -329,7 +330,11 @@ class _LinkingValue:
         return (cost[:, None] + operand_costs(self.price, needs, produced)).min(0)
 
     def best_states_below(self, state: int) -> dict[int, int]:
-        """Return the best states of the parts below, given the state of the parent. Call `cost_for_parent` before."""
+        """Return the best states of the parts below, given the state of the parent. Call `cost_for_parent` before.
+
+        The value gets its best produced placement, and a copy if it pays. Each user below then takes the state that is
+        cheapest with a reshard from the cheaper of both, and a free producer below the cheapest one that produces it.
+        """
         produced_index, copy = self._best_placements(state)
         states, produced = {}, self.produced[produced_index]
         for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):

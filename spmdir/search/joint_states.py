@@ -166,7 +166,7 @@ class StateFinder:
         return self.axes[block[-1]][0]
 
     def _numbered_strategy(self, strategy: Strategy, count: int) -> NumberedStrategy:
-        """Return a strategy on an axis of `count` ranks, with the numbers of its placements."""
+        """Return a strategy on an axis of `count` ranks, with the numbers of its placements. It is computed once."""
         numbered = self._numbered.get((strategy, count))
         if numbered is None:
             index = self.placements.catalogue.index

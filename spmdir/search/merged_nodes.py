@@ -107,12 +107,12 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
         node_class: [node], its part. Parts are numbered in the order of their first nodes. Nodes of one part must have
             equal sources, and operands and users in equal parts.
     """
-    members: list[list[int]] = [[] for _ in range(max(node_class, default=-1) + 1)]
+    members: list[list[int]] = [[] for _ in range(max(node_class, default=-1) + 1)]  # part → its nodes
     for node, part in enumerate(node_class):
         members[part].append(node)
     value_class, values, producer = _merged_values(problem, node_class)
     users = _users(problem, node_class, value_class, len(values))
-    uses: list[list[tuple[int, int]]] = [[] for _ in members]
+    uses: list[list[tuple[int, int]]] = [[] for _ in members]  # part → (operand index, merged value) pairs
     for value, value_users in enumerate(users):
         for part, operand_index in value_users:
             uses[part].append((operand_index, value))

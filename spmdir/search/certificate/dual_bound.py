@@ -84,7 +84,8 @@ class DualBound:
         _reject_many_strategies(problem)
         _, classes = colours(problem, depth)
         merged = quotient(attrs.evolve(problem, apart=()), classes)
-        self._count = merged.weight
+        self._count = merged.weight  # [class], its number of nodes
+        # Costs are those of one node or value, and are multiplied by their numbers in `bound`.
         self.shared = shared = attrs.evolve(
             merged, weight=[1] * len(merged.nodes), value_weight=[1] * len(merged.values)
         )
@@ -98,6 +99,7 @@ class DualBound:
         self.placements = placements = JointPlacements(mesh, axes, catalogue(rank, shared.plugin_placements))
         finder = StateFinder(problem, shared, placements)
         self.states = [finder.of(part, range(len(axes)), None) for part in range(len(shared.nodes))]
+        # Plans may also pass joint placements that no state has.
         number_all(placements, rank)
         self._tables = _Tables(shared, placements, mesh)
         self._messages: list[list[NodeMessage]] = [[] for _ in shared.nodes]  # [class], the messages of its operands
@@ -259,13 +261,13 @@ class DualBound:
             for message in messages
         }
         planned_before = self.planned
-        for values in self._values:
-            produced = near_placements[id(values.producer)]
-            needed = [near_placements[id(use.message)] for use in values.uses]
-            pairs = dict.fromkeys(values.tight_reshards(produced, needed, slack))
-            self.planned += self._tables.plan(values.value, pairs, MOST_PLANS - self.planned, is_last)
-        for values in self._values:
-            values.read()
+        for equal_values in self._values:
+            produced = near_placements[id(equal_values.producer)]
+            needed = [near_placements[id(use.message)] for use in equal_values.uses]
+            pairs = dict.fromkeys(equal_values.tight_reshards(produced, needed, slack))
+            self.planned += self._tables.plan(equal_values.value, pairs, MOST_PLANS - self.planned, is_last)
+        for equal_values in self._values:
+            equal_values.read()
         return self.planned - planned_before
 
 
@@ -304,7 +306,11 @@ class _Tables:
         self._is_plugin = np.array([not plugins.isdisjoint(placed) for placed in placements.all])
 
     def of(self, value: int) -> _Table:
-        """Return the table of a value: of the joint placements whose dimensions the value has."""
+        """Return the table of a value: of the joint placements whose dimensions the value has.
+
+        The prices are the lower bounds of `Prices`, lowered where these may not hold: to 0 for plug-in placements, and
+        by the factor `UNEVEN` for chunks of different lengths.
+        """
         shared = self._shared
         key = shared.values[value], value in shared.ties, shared.exposed and shared.exposed[value]
         if key not in self._tables:
