@@ -39,6 +39,9 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
     - The other values that new values are computed from are gradients.
 
     Values that collectives compute from parameters alone, and their results, are gathered weights.
+
+    For example, a step returns `m = 0.9 * m + g` and `w = w - lr * m`, where g is the result of a matrix product. Then
+    w is a parameter, m is optimizer state, because only new values are computed from it, and g is a gradient.
     """
     is_source = cache(partial(_is_source, rules))
     inputs_of = cache(partial(_inputs_of, is_source))

@@ -58,7 +58,11 @@ class SentMessages:
         self._messages: dict[Hashable, SentMessage | None] = {}
 
     def of(self, op: Operation) -> SentMessage | None:
-        """Return the message of an op; None if it sends nothing."""
+        """Return the message of an op; None if it sends nothing.
+
+        Ops must be passed in program order: of the collectives that send one state of a packed placement, only the
+        first sends it.
+        """
         if not _may_send(type(op)):
             return None
         if isinstance(op, LOCAL_MESSAGES):

@@ -78,13 +78,14 @@ def _may_need_splits(rule: OpRule) -> bool:
 def split_weights(
     problem: Problem, rules: Sequence[OpRule | None], solution: Solution | None
 ) -> dict[tuple[OpRule, str], float]:
-    """Return (rule of an op, axis) → bytes of the values of its ops that the axis does not shard, or that reshard.
+    """Return (rule of an op, axis) → the weight of a split of the axis into sub-axes for the ops of this rule.
 
-    The result has only rules that may need splits.
+    The weight is the bytes of the operands and results of the ops that the axis does not shard in `solution`, or that
+    reshard. Only these can gain from a split. The result has only rules that may need splits.
 
     Args:
         rules: for each node, the rule of its op.
-        solution: the decision without splits. Without one, all ops count.
+        solution: the decision on the axes as they are, without splits; None if there is none, so that all ops count.
     """
     weights: dict[tuple[OpRule, str], float] = {}
     splittable = {rule for rule in {*rules} if rule is not None and _may_need_splits(rule)}

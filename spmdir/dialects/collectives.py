@@ -244,14 +244,14 @@ class Collective(SpmdOp):
         """
         steps = [step for op in ops for step in op.steps(mesh)]
         results = [result for op in ops for result in op.results]
-        of = tuple(entry for op in ops for entry in (op.of.data if op.of else (None,) * len(op.results)))
+        global_shapes = tuple(entry for op in ops for entry in (op.of.data if op.of else (None,) * len(op.results)))
         return cls.create(
             operands=[operand for op in ops for operand in op.operands],
             result_types=[result.type for result in results],
             properties={
                 "arguments": ArgumentsAttr(_arguments(cls.SPEC, steps)),
                 "sharding": shardings_attr(tuple(step.target for step in steps)),
-                **({"of": ShapesAttr(of)} if any(of) else {}),
+                **({"of": ShapesAttr(global_shapes)} if any(global_shapes) else {}),
             },
             location=ops[0].location,
         )

@@ -68,7 +68,13 @@ class Neighbourhoods:
         self._numbers: dict[Hashable, int] = {}
 
     def of(self, root: ValueOp) -> Neighbourhood:
-        """Return the neighbourhood of `root` in the current program."""
+        """Return the neighbourhood of `root` in the current program.
+
+        Values are numbered in the order of their first occurrence. For each op, the key has the number of its name and
+        attributes, the numbers of its results and operands, and whether it has users outside. The types and shardings
+        of the values follow. For example, `%2 = neg(%1)` as the root, with the producer `%1 = exp(%0)`, has the key
+        (neg, 0, 1, True, exp, 1, 2, False, None, type of %2, type of %1, type of %0).
+        """
         ops, level = {root: None}, [root]
         for kinds in self._producer_kinds.get(op_kind(type(root)) or LOCAL, ()):
             producers: Any = (value.owner for op in level for value in op.operands)

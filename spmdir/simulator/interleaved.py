@@ -98,6 +98,9 @@ def run_interleaved(
 ) -> list[Any]:
     """Return the result of each rank. Arguments are those of `run_lockstep`.
 
+    In each turn, one of two things happens, by chance: a rank runs until it issues a collective or waits for one, or a
+    communicator runs its next collective, which all its ranks have issued.
+
     Args:
         order: the seed of the random order.
         one_at_a_time: whether a rank runs its collectives one at a time in the order of issue, over all communicators,

@@ -43,6 +43,9 @@ def repeat(
 ) -> list[Unit]:
     """Insert repeats into `function`, let later units use their results, and return the units of the result.
 
+    For example, `%a = exp(%x)` is recomputed before its last user `%c = neg(%a)`. Then `%a.again = exp(%x)` is inserted
+    before `%c = neg(%a.again)`. A copy to the host and back is inserted in the same way: an offload, and a reload.
+
     Args:
         program: the program of `function`. Its tasks are `units`.
         added: the repeats, sorted.

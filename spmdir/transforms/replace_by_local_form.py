@@ -45,6 +45,12 @@ MAX_FORMS = 1 << 14
 def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
     """Replace `op` by the ops of its local form.
 
+    The local forms of ranks differ only in sizes and in numbers such as offsets. So the ops are those of one rank. A
+    size that differs between ranks is DYNAMIC in the types of results.
+
+    Args:
+        choice: axis → the strategy that the shardings of `op` use.
+
     Raises:
         SpmdirError: the op has no local form, or its local form has other result types.
     """

@@ -80,7 +80,7 @@ class OpStrategies:
         """
         if self.rule is None:
             return tuple(self._fitting((Strategy((R,) * self.operands, (R,) * len(self.results)),), axis))
-        key = (
+        key = (  # the name of the axis matters only for annotations, sub-axes and rows of the batch
             axis if any(self._annotations) or axis in self.parts or self.rows else "",
             count,
             sharded.key,

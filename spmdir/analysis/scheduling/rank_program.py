@@ -200,6 +200,7 @@ class _Streams:
     def __init__(self, messages: Mapping[Operation, SentMessage], mesh: Mesh):
         self._communicator_of = {op: communicator_on(op, message.axes, mesh) for op, message in messages.items()}
         communicators = {*self._communicator_of.values()}
+        # communicator → the names of the communicators that must not run at the same time
         self._excludes = {
             communicator: frozenset(
                 excluded.name for excluded in communicators if communicator.excludes(excluded, mesh)
@@ -428,7 +429,11 @@ class _Kernels:
             self._steps.append(Step(None, "", self._tensors([operand]), self._tensors([result])))
 
     def _torch_step(self, op: AtenOp) -> Step:
-        """Return the kernel step of a torch op, with the rule of its call on the shards of the first rank."""
+        """Return the kernel step of a torch op, with the rule of its call on the shards of the first rank.
+
+        If a size differs between ranks, the call has the balanced types of its values in place of unknown sizes. A view
+        without a rule has no name, so it takes no time.
+        """
         operands, results = self._tensors(op.operands), self._tensors(op.results)
         call = op.call()
         if call in self._rules:

@@ -312,6 +312,7 @@ class Emitter:
             tensors: tensor parameter → its value, or a tuple of values for a list.
             arguments: other parameter → literal, which may be a Local.
         """
+        # For each tensor parameter: 1 for a tensor, 0 if it is absent, and a tuple of these for a list.
         structure, operands = [], []
         for name, is_tensor in self.ops.parameters(op):
             if is_tensor:

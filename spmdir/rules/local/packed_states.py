@@ -51,7 +51,7 @@ def state_call(
     method = expression.method
     # The text of a placement in the strategy contains its fields.
     name = str(placement) if expression.placement in emitter.packed else expression.placement
-    states = [tuple(arguments)] if method == "identity" else [*arguments]
+    states = [tuple(arguments)] if method == "identity" else [*arguments]  # `identity` takes the parts of one state
     if len(states) != (2 if method == "combine" else 1) or not all(_is_state(state, len(parts)) for state in states):
         raise RuleError(
             f"{expression.placement}.{method} takes {STATE_METHODS[method]}; expected {len(parts)} tensors in each, "
@@ -60,7 +60,7 @@ def state_call(
         )
     operands = tuple(value for state in states for value in state)
     metas = tuple(map(emitter.meta, operands))
-    results: tuple[TensorMeta | None, ...] = metas[: len(parts)]
+    results: tuple[TensorMeta | None, ...] = metas[: len(parts)]  # a state, for `identity` and `combine`
     if method == "finish":
         pairs = zip(local_results, metas, strict=False)
         results = tuple(meta and attrs.evolve(meta, dtype=part.dtype) for meta, part in pairs)

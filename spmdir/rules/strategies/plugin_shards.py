@@ -233,7 +233,13 @@ def _implied_for_dimension(
 ) -> Placement | None:
     """Return the placement of a dimension whose factor of `size` is sharded by `placement`; None if none is found.
 
-    A factor that fills its dimension has the same placement. Otherwise the candidates of the module are compared.
+    A factor that fills its dimension has the same placement. Otherwise the candidates are those of `shards` that imply
+    `placement` for the factor, and `placement` scaled by the minor factors. The first one that gives ranks the same
+    positions is returned. For example, Cyclic(0, 1) of m in a dimension `(m n)` with n = 8 gives Cyclic(0, 8).
+
+    Args:
+        position: the position of the factor in the dimension.
+        shards: the plug-in placements of the program.
     """
     if position.fills:
         return with_dim(placement, position.dim)

@@ -64,6 +64,11 @@ class StepParts:
 def find_parts(function: FuncOp) -> StepParts:
     """Return the parts of a training step.
 
+    A result with the name of an argument is the new value of that argument. New values of `loss` and `gradients.…` are
+    sums over micro-batches, and those of `buffers.…` are changed by each micro-batch. All other new values, and the
+    outputs, belong to the update. The forward computes the sum of the loss and the buffers, the backward the other
+    sums.
+
     Raises:
         UnsupportedError: the function is not a step that accumulates gradients, or it draws random numbers; located.
     """
