@@ -73,11 +73,12 @@ def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[Shar
     """Return the strategy on `axis` that has the given shardings.
 
     Without the rule of the op, its factors are unknown. The first dimension that the axis shards counts as a factor,
-    because it determines the work of a rank.
+    because it determines the work of a rank. Dimensions are numbered through all tensors: with operands of ranks 2 and
+    3, S(1) of the second one is factor 3.
     """
     operand_placements = tuple([sharding[axis] for _, sharding in operands])
     result_placements = tuple([sharding[axis] for _, sharding in results])
-    dims_before = 0  # dimensions are numbered through all operands and results
+    dims_before = 0  # the dimensions of the tensors before this one
     for meta, sharding in (*operands, *results):
         placement = sharding[axis]
         if isinstance(placement, ShardPlacement):

@@ -88,6 +88,7 @@ class Mesh:
     root: Mesh | None = None
 
     def __attrs_post_init__(self) -> None:
+        """Raise ShardingError unless names, sizes and `intra_node` are valid. A refined mesh is not checked again."""
         if self.root is not None:
             require_type("root", self.root, Mesh, "a spmdir.Mesh")
             return

@@ -87,7 +87,10 @@ def check_shared_arguments(functions: Sequence[FuncOp]) -> None:
 
 
 def check_caches(function: FuncOp) -> None:
-    """Raise a located ShardingError unless the versions of each cache are used linearly."""
+    """Raise a located ShardingError unless the versions of each cache form a chain that may be written in place.
+
+    Each version is written at most once, and not read after this write. The function returns the last version.
+    """
     results = {
         signature_name(function, "res_attrs", index): value
         for index, value in enumerate(_terminator_operands(function))

@@ -84,6 +84,7 @@ class PipelineOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> PipelineOp:
+        """Parse the op after its name: the name of the step, then its stages and entries with their locations."""
         name = parser.parse_symbol_name().data
         text, start = parser.lexer.input.content, parser.pos
         try:

@@ -62,6 +62,7 @@ class SizesOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SizesOp:
+        """Parse `{s0 = 8 in 2..64}` after the name of the op, and declare these sizes for the types that follow."""
         text, start = parser.lexer.input.content, parser.pos
         end = text.find("}", start) + 1
         if not text.startswith("{", start) or not end:

@@ -76,6 +76,9 @@ class _Builder(Transformer[Token, Any]):
     def collective(self, items: list[Any]) -> Collective:
         """Build a term of a collective, from its name, its operand and (keyword, variable or None) for each clause.
 
+        For example, `all_gather x on A dim d` has the name all_gather, the operand x, and the clauses (on, A) and (dim,
+        d). A flag has no variable: its clause is (keyword, None).
+
         Raises:
             ParseError: the collective is unknown, a required clause is missing, a clause is unknown or occurs twice, a
                 required clause has no variable, or a flag has one; located.
@@ -88,6 +91,7 @@ class _Builder(Transformer[Token, Any]):
             )
         clauses, values = clauses_of(kind), dict(items_of_clauses)  # keyword → clause, keyword → variable
         required = {keyword for keyword, clause in clauses.items() if clause.kind != "flag"}
+        # A variable is one letter, so `dim rows` is parsed as two clauses: (dim, None) and (rows, None).
         for (keyword, value), (word, _) in itertools.pairwise(items_of_clauses):
             if keyword in required and value is None and word not in clauses:
                 raise ParseError(

@@ -60,6 +60,10 @@ def distribute(
 ) -> list[torch.Tensor]:
     """Return the local tensor of each rank. `noise` makes the partial values of ranks differ.
 
+    The placements are applied one after the other, outermost first. For example, with `dp: S(0), tp: S(1)` on 2 x 2
+    ranks, the tensor is first cut into 2 blocks of rows, with the indices (0,) and (1,). Then each block is cut into 2
+    blocks of columns, with indices such as (0, 1).
+
     Raises:
         SpmdirError: a placement does not support the element type or the values.
     """

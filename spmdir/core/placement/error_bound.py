@@ -44,6 +44,7 @@ class ErrorBound:
     of: str = "shards"
 
     def __attrs_post_init__(self) -> None:
+        """Raise ShardingError unless `norm`, `of` and `factor` have valid values."""
         for name, value, allowed in (("norm", self.norm, NORMS), ("of", self.of, ENDS)):
             if value not in tuple(allowed):  # a tuple, because the value may have no hash
                 raise ShardingError(

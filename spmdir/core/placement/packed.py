@@ -72,6 +72,7 @@ class PackedPlacement(Placement):
         super().__init_subclass__(**arguments)
 
     def __attrs_post_init__(self) -> None:
+        """Raise an error unless `part` is the index of a result, or of a part if the class names no results."""
         names = self.results or self.parts
         if not isinstance(self.part, int):
             raise wrong_argument("part", self.part, f"a number from 0 to {len(names) - 1}")

@@ -125,6 +125,7 @@ class ShardingPlan(ShownAsText):
         )
 
     def __str__(self) -> str:
+        """Return the plan as TOML, which `read_plan` reads."""
         lines = [f"keep = {json.dumps(self.keep)}"] if self.keep else []
         if self.out_shardings is not None:
             outputs = [_OPEN if entry is None else _text(entry) for entry in self.out_shardings]

@@ -40,6 +40,7 @@ class Sizes:
     conditions: tuple[Condition, ...] = ()
 
     def __attrs_post_init__(self) -> None:
+        """Raise SpmdirError unless names are unique, and the examples of the sizes are in range and meet conditions."""
         names = [symbol.name for symbol in self.symbols]
         for symbol in self.symbols:
             if names.count(symbol.name) > 1:

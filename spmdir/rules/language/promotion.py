@@ -31,8 +31,9 @@ def is_finite(number: complex, dtype: DType) -> bool:
 def sums_exactly(source: DType, target: DType) -> bool:
     """Return whether casting from `source` to `target` before a sum gives the same result as casting the sum.
 
-    Integers wrap modulo 2^n, so `target` must not have more bits. Floating-point numbers require a type that rounds
-    less. Complex numbers may also be cast to the type of their parts.
+    For example, it does from bf16 to f32 and from i64 to i32, but not from f32 to bf16, nor from i32 to i64. Integers
+    wrap modulo 2^n, so `target` must not have more bits. Floating-point numbers require a type that rounds less.
+    Complex numbers may also be cast to the type of their parts.
     """
     if source == target:
         return True

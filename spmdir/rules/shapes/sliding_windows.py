@@ -46,6 +46,9 @@ def slide(
 def size_outcomes(layout: LayoutBuilder) -> None:
     """Infer the sizes of the output dimensions of `slides` clauses from the input sizes and the window's arguments.
 
+    For example, a convolution has the clause `slides *k over *s to *out`. With a kernel of 3, the stride 2 and the
+    padding 1, 8 elements of `*s` give 4 elements of `*out`.
+
     Known sizes are kept. Nothing is inferred with `ceil_mode`, or if the arguments are invalid.
     """
     for clause in layout.rule.of_kind("slides"):

@@ -89,6 +89,9 @@ def factor_strategy(
 ) -> Strategy | Obstacle:
     """Return the strategy that shards the factor, or the reason if a result has no placement.
 
+    A partial result is only sound if each rank may add all that the op adds. For example, `addmm(bias, a, b)` sharded
+    along k gives P(sum), so bias must be P(sum) too. `add(x, 1)` of such a result is rejected: each rank would add 1.
+
     Args:
         index: the factor.
         placement_of: dimensions of an operand or result → its placement; None if they lack the factor.
@@ -103,7 +106,7 @@ def factor_strategy(
             return Obstacle("an op of its expansion has no such strategy", (), ClauseLocation(rule, ("expand",), index))
         return Strategy(operands, layout.results, (index,), "expand", factor_placements)
     results = tuple([_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims])
-    additive, adds_number = rule.additive
+    additive, adds_number = rule.additive  # the operands that the op adds to its result; whether it adds a number
     reduced = next((placement for placement in results if isinstance(placement, Partial)), None)
     if None in results:
         return Obstacle("no placement of the result corresponds to this sharding")

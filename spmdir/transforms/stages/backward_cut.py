@@ -49,7 +49,7 @@ def byte_size(value: SSAValue) -> int:
 
 
 def backward_stages(parts: StepParts, forward: ForwardStages, fixed: Mapping[Operation, int]) -> dict[Operation, int]:
-    """Return op of the backward → its stage.
+    """Return op of the backward → its stage: the number of boundaries between stages that it is above.
 
     Args:
         fixed: the ops whose stage is given: the sums of gradients.

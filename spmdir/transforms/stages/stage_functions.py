@@ -76,21 +76,8 @@ def build_function(
         free_ops: the ops of `source` that each function runs again.
         name_of_value: value → its name as an argument.
     """
-    planned_ops = set(planned.ops)
     returned = [value for value, _ in planned.returned]
-    needed: dict[SSAValue, None] = {}  # the values that become arguments
-    copied_free: set[Operation] = set()
-    stack = [*(operand for op in planned.ops for operand in op.operands), *returned]
-    while stack:
-        value = stack.pop()
-        owner = value.owner
-        if not isinstance(owner, Operation):
-            needed[value] = None
-        elif planned.copies_free and owner in free_ops and owner not in copied_free:
-            copied_free.add(owner)
-            stack += owner.operands
-        elif owner not in planned_ops and owner not in copied_free:
-            needed[value] = None
+    needed, ops = _needed_values(planned, free_ops)
     position_of = {value: index for index, value in enumerate(_values_of(source))}
     inputs = sorted(needed, key=position_of.__getitem__)
     block = Block(arg_types=[value.type for value in inputs])
@@ -104,7 +91,7 @@ def build_function(
         extra = {"spmd.keep": kept["spmd.keep"]} if "spmd.keep" in kept else {}
         arg_attrs.append(type(attributes)({**attributes.data, **extra}))
     for op in source.body.block.ops:
-        if op in planned_ops or op in copied_free:
+        if op in ops:
             copy = op.clone(mapping)
             copy.location = op.location
             block.add_op(copy)
@@ -123,6 +110,29 @@ def build_function(
     function.attributes.update({key: value for key, value in source.attributes.items() if key not in _OF_THE_STEP})
     function.location = planned.ops[0].location if planned.ops else source.location
     return function
+
+
+def _needed_values(planned: StageFunction, free_ops: Set[Operation]) -> tuple[list[SSAValue], set[Operation]]:
+    """Return the values that the function of a plan takes as arguments, and all its ops.
+
+    Its ops are the planned ones, and the free ones that compute their operands, if the plan copies these.
+    """
+    ops = set(planned.ops)
+    needed: dict[SSAValue, None] = {}
+    stack = [*(operand for op in planned.ops for operand in op.operands), *(value for value, _ in planned.returned)]
+    while stack:
+        value = stack.pop()
+        owner = value.owner
+        if not isinstance(owner, Operation):
+            needed[value] = None
+        elif owner in ops:
+            continue
+        elif planned.copies_free and owner in free_ops:
+            ops.add(owner)
+            stack += owner.operands
+        else:
+            needed[value] = None
+    return list(needed), ops
 
 
 def _values_of(function: FuncOp) -> list[SSAValue]:
