@@ -169,8 +169,8 @@ def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
 def _last_values(function: FuncOp, selector: str, pipeline: Pipeline) -> list[SSAValue]:
     """Return the values that a selector such as `%h` or `%h*` matches.
 
-    If it is a module path or a line, return the last value that each module or line produces: in the forward if there
-    is any, else in the other phases.
+    If it is a module path or a line, return the last value that each module or line produces. Values of the forward
+    take precedence over those of other phases.
     """
     values = _select_values(function, selector)
     if selector.startswith("%"):

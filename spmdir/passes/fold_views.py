@@ -110,9 +110,9 @@ class FoldViewsPass(FunctionPass):
 def _opaque_views(products: Sequence[AtenOp], rules: RuleSet, may_split: MaySplit) -> frozenset[AtenOp]:
     """Return the views that cannot be folded into `products`, the products of kept operands.
 
-    The caller does not fold these views into other products either. Thus the product that computes the gradient of a
-    kept weight reads the same view of the activation gradient as the product with the weight, and one reshard of the
-    view serves both. The gradient then has the shape of the weight.
+    The caller does not fold these views into other products either. For example, one product multiplies by a kept
+    weight, and another computes the gradient of the weight. Both read the same view of the activation gradient, so one
+    reshard of the view serves both. The gradient then has the shape of the weight.
     """
     contractions = (see_through_views(op, rules, may_split) for op in products)
     return frozenset(view for contraction in contractions if contraction for view in contraction.stops)

@@ -60,9 +60,9 @@ def exposed_parts(
 ) -> tuple[float, ...]:
     """Return, for each value, the exposed part of the time of its reshards in a simulated run, from 0 to 1.
 
-    For a value without a reshard, it is an estimate: the part of a transfer at full bandwidth that exceeds the time
-    between the producer and the first user, but at least `UNSENT`. For example, a transfer of 4 ms in a window of 1 ms
-    would be exposed by 3/4.
+    For a value without a reshard, it is an estimate: a transfer at full bandwidth is exposed by the part that exceeds
+    the time between the producer and the first user. The estimate is at least `UNSENT`. For example, a transfer of 4 ms
+    in a window of 1 ms would be exposed by 3/4.
 
     Args:
         units: the ops of each task of `run`.

@@ -27,8 +27,8 @@ from spmdir.schedule.program import Buffer, Program, Task
 def peak_bound(function: FuncOp, mesh: Mesh) -> float:
     """Return an upper bound on the peak bytes of a rank for a decided function, before or after insert-reshard.
 
-    The bound is quick to compute. It assumes that views do not share memory, that a reshard allocates the whole value,
-    and that the temporary buffers of an op or a step are a multiple of its operands and results.
+    The bound is quick to compute. It assumes that views do not share memory, and that a reshard allocates the whole
+    value. The temporary buffers of an op or a step count as a multiple of its operands and results.
     """
     return _Bound(function, mesh).run()
 

@@ -38,8 +38,8 @@ class StepState:
 def step_states(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...]:
     """Return the edge states of `step` on a tensor of global type `meta`, in the order that its edge declares.
 
-    The local tensors of a state differ along the axes of the step, unless the state is `shared`, and along the axes
-    that shard the operand or leave it partial.
+    The local tensors of a state differ along the axes that shard the operand or leave it partial. They also differ
+    along the axes of the step, unless the state is `shared`.
     """
     edge = declared_edge(step, mesh)
     if edge is None or not edge.state:

@@ -38,7 +38,7 @@ def sums_of_sole_senders(
     `moved[receiver, sender]` is a 4 × 4 matrix of the common elements. Without its diagonal, the largest sum of a row
     is the most that a rank receives, and that of a column is the most that a rank sends.
 
-    The result is None if several ranks have the same elements, if the exchange creates partial values, or if a
+    The result is None in three cases: several ranks have the same elements, the exchange creates partial values, or a
     placement does not cut its dimension into consecutive chunks.
 
     Args:

@@ -126,8 +126,8 @@ def count_overlaps(
 ) -> Overlaps | None:
     """Return the numbers of elements that shards of `source` and `target` have in common.
 
-    None if more than POINTS combinations of runs or of shards would have to be counted, or if shards that have to be
-    compared are scattered over too many ranges.
+    The result is None if there are more than POINTS combinations of runs or of shards to count. It is also None if
+    shards have to be compared that are scattered over too many ranges.
 
     Args:
         sharding_axes: the axes that shard `source` or `target`.

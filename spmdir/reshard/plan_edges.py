@@ -44,8 +44,9 @@ def useful_placements(
 ) -> tuple[ShardPlacement, ...]:
     """Return the shard placements that the search may use.
 
-    These are the placements of either side, `S` on each dimension that either side shards, and `S` on two others: the
-    largest dimension, which shards most evenly, and the first one longer than 1, which needs no copies.
+    These are the placements of either side, and `S` on each dimension that either side shards. `S` on two other
+    dimensions follows: on the largest one, which shards most evenly, and on the first one longer than 1, which needs no
+    copies.
     """
     if any(placement.is_routed for side in (source, target) for _, placement in side.entries):
         return ()
@@ -313,8 +314,8 @@ def find_exchanges(
     """Yield the exchanges from `source` to the target, and to two intermediate shardings.
 
     The first has the shards of the target and the partial values of the source: only reductions remain. The second is
-    the target without its partial values, if source and target have reductions of different kinds: those of the source
-    must be done before those of the target begin.
+    the target without its partial values. It is needed if source and target have reductions of different kinds: those
+    of the source must be done before those of the target begin.
     """
     unreduced_entries = [(axis, p) for axis, p in source.entries if p.trait in ("partial", "other")]
     unreduced_axes = {axis for axis, _ in unreduced_entries}

@@ -129,8 +129,8 @@ class Deadlines:
         """Enter the latest starts of all transfers in `latest_start`, from the last transfer to the first.
 
         That of an urgent transfer is −inf. Any other transfer is planned with `slack` times its time. It ends before
-        its wait must begin, and before the next transfer on its stream starts, and does not overlap urgent transfers
-        on the same stream or links. A transfer that frees memory may start early, so it only has to end in time.
+        its wait must begin, and before the next transfer on its stream starts. It does not overlap urgent transfers on
+        the same stream or links. A transfer that frees memory may start early, so it only has to end in time.
         """
         urgent_times = self._find_urgent_times()
         next_start: dict[str, float] = {}  # stream → the latest start of the transfer that follows on it

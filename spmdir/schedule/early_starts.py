@@ -71,8 +71,8 @@ class _Swaps:
     def _next_start(self, limit: int) -> int | None:
         """Return the next start in the given order, or a task that prepares its operand; None if it may not run now.
 
-        It may run if fewer than `limit` starts of its kind and no conflicting starts are in flight, if all other tasks
-        that it needs have run, and if there is memory.
+        It may run if fewer than `limit` starts of its kind are in flight, and no conflicting start is. The other tasks
+        that it needs must have run, and there must be memory.
         """
         while self._next is not None and self.headroom.has_run(self._next):
             self._next = next(self._starts)
@@ -91,8 +91,7 @@ class _Swaps:
     def _next_in_order(self) -> int:
         """Return the next task in the given order without postponed waits, or a wait that must run before the task.
 
-        If the task does not fit into memory, or if no other task is left, return the first task that has not run, which
-        is a postponed wait.
+        If the task does not fit into memory, or if only postponed waits are left, return the first of these waits.
         """
         waits, count = {*self.in_flight.values()}, len(self.program.tasks)
         while self.position in waits or (self.position < count and self.headroom.has_run(self.position)):

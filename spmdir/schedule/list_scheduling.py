@@ -277,8 +277,8 @@ class ListScheduler:
         """Return whether ready task `task` should wait, to run during an urgent transfer or the urgent one after it.
 
         It should if the other ready tasks that can run during these transfers take less time than the transfers. For
-        example, two transfers of 3 s and 2 s start after the ready tasks a and b. x and y of 4 s each are ready too.
-        Without x, only y can run during the 5 s, so x is reserved.
+        example, the ready tasks a and b lead to two transfers of 3 s and 2 s. The tasks x and y, of 4 s each, are ready
+        too. Without x, only y can run during the 5 s, so x is reserved.
 
         Args:
             start: the start of the urgent transfer.

@@ -332,8 +332,9 @@ class _LinkingValue:
     def best_states_below(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given the state of the parent. Call `cost_for_parent` before.
 
-        The value gets its best produced placement, and a copy if it pays. Each user below then takes the state that is
-        cheapest with a reshard from the cheaper of both, and a free producer below the cheapest one that produces it.
+        The value gets its best produced placement, and a copy if it pays. Each user below then takes its cheapest
+        state, with a reshard from the cheaper of both. A free producer below takes its cheapest state that produces the
+        placement.
         """
         produced_index, copy = self._best_placements(state)
         states, produced = {}, self.produced[produced_index]

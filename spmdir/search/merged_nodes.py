@@ -146,8 +146,8 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
     A part may have several nodes in each layer. Its weight may differ by `BORDER` from a multiple, because first and
     last layers are not equal to the rest. Other weights are scaled in proportion.
 
-    For example, of 30 equal layers as if they were 4, weight 30 becomes 4, weight 62 = 2 · 30 + 2 becomes 2 · 4 + 2 =
-    10, and weight 45 becomes 6.
+    For example, 30 equal layers count as if they were 4. Then weight 30 becomes 4, and weight 62 = 2 · 30 + 2 becomes
+    2 · 4 + 2 = 10. Weight 45 is no multiple, and becomes 45 · 4/30 = 6.
     """
     layers = _count_layers(shared.weight)
     if layers < FEWEST_LAYERS:

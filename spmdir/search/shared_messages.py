@@ -46,10 +46,10 @@ class Dependence(Generic[Value]):
 def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
     """Return the values whose reshards share messages.
 
-    *Early* values are available from the start of a step: arguments, and results of one-operand ops of early values
-    that are no contractions, such as views and casts. *Late* values are needed only at the end of a step: no
-    contraction depends on them. So gradients are late. An operand of the op that computes the gradient of an embedding
-    is not: it is an activation.
+    *Early* values are available from the start of a step: the arguments, and what views, casts and other ops of one
+    operand compute from early values. Contractions compute no early values. *Late* values are needed only at the end of
+    a step: no contraction depends on them. So gradients are late. An operand of the op that computes the gradient of an
+    embedding is an activation, so it is not late.
 
     Args:
         uses: the ops in program order.
