@@ -225,16 +225,19 @@ def _merge_cells(grid: Sequence[Sequence[int | None]]) -> list[Tile]:
         for column, holder in enumerate(row_holders):
             if holder is None or (row, column) in covered:
                 continue
-            right = column
-            while right < len(row_holders) and row_holders[right] == holder and (row, right) not in covered:
-                right += 1
-            below = row
-            while below < len(grid) and all(
-                grid[below][index] == holder and (below, index) not in covered for index in range(column, right)
+            end_column = column
+            while (
+                end_column < len(row_holders) and row_holders[end_column] == holder and (row, end_column) not in covered
             ):
-                below += 1
-            covered.update(itertools.product(range(row, below), range(column, right)))
-            tiles.append(Tile((row, below), (column, right), holder))
+                end_column += 1
+            end_row = row
+            while end_row < len(grid) and all(
+                grid[end_row][index] == holder and (end_row, index) not in covered
+                for index in range(column, end_column)
+            ):
+                end_row += 1
+            covered.update(itertools.product(range(row, end_row), range(column, end_column)))
+            tiles.append(Tile((row, end_row), (column, end_column), holder))
     return tiles
 
 

@@ -98,10 +98,13 @@ def _least_messages(shape: tuple[int, ...], source: Sharding, target: Sharding, 
     # Elements outside overlaps are on no needer at the start.
     messages_elsewhere = (math.prod(shape) - overlap.total) * (partial_count + needer_count - 1)
     messages = overlap.total * messages_per_overlap + messages_elsewhere
+    mean_over_ranks = messages / mesh.world_size
+    received_by_rank = received / needer_size  # the ranks of a needer share what it receives
     is_never_reduced = set(distinct_axes) <= {*target_axes, *remaining_partial}
     sent = overlap.most_leaving if is_never_reduced else overlap.most_held
-    replica_count = mesh.world_size // mesh.group_size(distinct_axes)  # of each local tensor before
-    return max(messages / mesh.world_size, received / needer_size, sent / replica_count)
+    replica_count = mesh.world_size // mesh.group_size(distinct_axes)
+    sent_by_rank = sent / replica_count  # the ranks with equal local tensors share what they send
+    return max(mean_over_ranks, received_by_rank, sent_by_rank)
 
 
 def _overlaps_from_lengths(

@@ -36,31 +36,38 @@ class Memory:
         for buffer in (*program.inputs, *program.outputs):
             self._readers[buffer] += 1  # the caller of the program
 
-    def peak_of(self, task: int) -> float:
-        """Return the largest number of live bytes while `task` runs, if it runs next. The state does not change."""
-        record, sizes = self.program.tasks[task], self._sizes
+    def peak_of(self, number: int) -> float:
+        """Return the largest number of live bytes while a task runs, if it runs next. The state does not change.
+
+        Args:
+            number: the index of the task in the program.
+        """
+        task, sizes = self.program.tasks[number], self._sizes
         live, peak = self.bytes, 0.0
-        for allocates, frees in self._changes(record):
+        for allocates, frees in self._changes(task):
             for buffer in allocates:
                 live += sizes[buffer]
             peak = max(peak, live)
             for buffer in frees:
                 live -= sizes[buffer]
-        return peak + (0.0 if record.memory_steps else record.transient)
+        return peak + (0.0 if task.memory_steps else task.transient)
 
     def run(self, task: int) -> None:
         """Run `task` next."""
         for _ in self.moments(task):
             pass
 
-    def moments(self, task: int) -> Iterator[float]:
-        """Run `task` next, and yield the live bytes at each of its memory steps, including transient bytes.
+    def moments(self, number: int) -> Iterator[float]:
+        """Run a task next, and yield the live bytes at each of its memory steps, including transient bytes.
 
         At each yield, `live` contains the buffers of that step. The task has run when the iterator is exhausted.
+
+        Args:
+            number: the index of the task in the program.
         """
-        record, sizes = self.program.tasks[task], self._sizes
-        changes, transient = self._changes(record), 0.0 if record.memory_steps else record.transient
-        for buffer in _unique_reads(record):
+        task, sizes = self.program.tasks[number], self._sizes
+        changes, transient = self._changes(task), 0.0 if task.memory_steps else task.transient
+        for buffer in _unique_reads(task):
             self._readers[buffer] -= 1
         for allocates, frees in changes:
             for buffer in allocates:

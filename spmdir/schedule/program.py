@@ -144,7 +144,9 @@ class Task:
     def memory_changes(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
         """For each memory step: the buffers that it allocates, and the buffers that it is the last step to use.
 
-        Each of the latter is a pair: (buffer, whether the buffer is in `reads`, because another task allocates it).
+        Each of the latter is a pair: (buffer, whether the buffer is in `reads`, because another task allocates it). For
+        example, a task without steps that reads buffer 0 and allocates buffer 1 has one step: ((1,), ((1, False),
+        (0, True))).
         """
         steps = self.memory_steps or (MemoryStep(self.allocates, self.reads),)
         last_step = {buffer: index for index, step in enumerate(steps) for buffer in (*step.allocates, *step.reads)}

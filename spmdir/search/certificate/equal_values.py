@@ -143,7 +143,9 @@ class EqualValues:
         """Return the least trees to sets of uses from each placement, as [set as bits][placement].
 
         The first list is of trees that branch at the placement, the second of all trees. Bit n is the n-th of `uses`:
-        the set 5 = 0b101 has the first and the third. A tree of several uses branches into trees for two parts.
+        the set 5 = 0b101 has the first and the third. A tree of several uses branches into trees for two parts. For
+        example, the tree for 0b11 that branches at a placement is the sum of the trees for 0b01 and 0b10 from there.
+        The least tree for 0b11 is that sum at some placement, and a reshard to it.
         """
         none = np.zeros(len(self.price))
         branched, trees = [none], [none]
