@@ -15,10 +15,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from xdsl.dialects.builtin import IntegerAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.undeclared_aliases import may_return_operand
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.locations import location_of
@@ -30,6 +31,24 @@ KIND = "cache"
 
 WRITE = "cache.write"
 """The op that writes its first operand and returns the next version of the cache."""
+
+
+CALLS = "spmd.calls"
+"""The attribute of a function with its number of calls, for as many of other functions that share its arguments."""
+
+
+def expected_calls(function: FuncOp) -> int:
+    """Return the number of calls of a function that `spmd.calls` states; 1 without the attribute.
+
+    Raises:
+        ParseError: the attribute is not a positive integer; located.
+    """
+    attribute = function.attributes.get(CALLS)
+    if attribute is None:
+        return 1
+    if not isinstance(attribute, IntegerAttr) or attribute.value.data < 1:
+        raise ParseError(f"{CALLS} is {attribute}; expected a positive integer, as in 200 : i64", location_of(function))
+    return attribute.value.data
 
 
 def is_version(value: SSAValue) -> bool:

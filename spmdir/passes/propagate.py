@@ -39,8 +39,9 @@ from spmdir.dialects.machine_attribute import (
 )
 from spmdir.dialects.size_ops import SizeOp, sizes_op
 from spmdir.dialects.stage import PASSES_RUN, write_stage
+from spmdir.passes.decision_order import decide_together, shares_arguments
 from spmdir.passes.mesh_search import MeshSearch
-from spmdir.pipeline.base_passes import FunctionPass
+from spmdir.pipeline.base_passes import FunctionPass, advancing, global_functions
 from spmdir.pipeline.limited_memory import peak_bound
 from spmdir.pipeline.options import Count, Factor
 from spmdir.pipeline.recorded_options import Memory, memory_limit, note_options, remark_other_costs
@@ -100,14 +101,28 @@ class PropagatePass(FunctionPass):
     """Whether to print the number of rounds of the search for each block of axes, and why it ended."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Decide each function, then print a remark if lines of the table of costs match nothing in the module."""
-        super().apply(ctx, op)
+        """Decide the functions, then print a remark if lines of the table of costs match nothing in the module."""
+        assert isinstance(ctx, IRContext)
+        if shares_arguments(op) and global_functions(op, self.name):
+            quiet = dataclasses.replace(self, certify=False, remarks=False)
+            decide_together(op, partial(self._decide_function, ctx), partial(quiet._decide_function, ctx))
+        else:
+            super().apply(ctx, op)
         costs = with_costs(find_topology(self.topology), self.costs).costs
         if costs is not None:
             _remark_unused(costs, op)
 
+    def _decide_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> float:
+        """Run the pass on a function that shares arguments with others, and return the seconds of a call."""
+        with advancing(function, self.requires, self.produces):
+            return self._run(ctx, module, function)
+
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Decide the function, certify the decision if requested, and write the new axes into the types of sizes."""
+        self._run(ctx, module, function)
+
+    def _run(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> float:
+        """Run the pass on a function, and return the modelled seconds of a call."""
         copy_shared_shardings(module, function)
         search, solution, objective = self.decide(ctx, module, function)
         check_needs(function)
@@ -118,6 +133,7 @@ class PropagatePass(FunctionPass):
         for child in function.body.block.ops:
             if isinstance(child, SizeOp):
                 child.update_axes()
+        return objective
 
     def decide(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> tuple[MeshSearch, Solution, float]:
         """Annotate `function` with the cheapest decision within the memory limit, and record the options.

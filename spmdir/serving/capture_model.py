@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 
 import spmdir.torch_interop.cache_ops  # registers torch.ops.cache
 import spmdir.torch_interop.sampling_ops  # noqa: F401  # registers torch.ops.sampling
@@ -28,6 +28,7 @@ from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.progress import say
 from spmdir.dialects import ir
+from spmdir.dialects.caches import CALLS
 from spmdir.importer.importer import import_program
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.serving.scheduler import DECODE, PREFILL
@@ -47,6 +48,7 @@ _STEP = "spmdir_step"
     max_length=INTEGER,
     prompt_lengths=instance(list, tuple, expected="a list of numbers of tokens"),
     max_top_k=INTEGER,
+    new_tokens=INTEGER.optional,
 )
 def capture(
     model: nn.Module,
@@ -57,6 +59,7 @@ def capture(
     max_length: int,
     prompt_lengths: Sequence[int] = (32, 256),
     max_top_k: int = 64,
+    new_tokens: int | None = None,
 ) -> ModuleOp:
     """Return the programs of a causal language model, with caches as written arguments.
 
@@ -69,6 +72,8 @@ def capture(
         prompt_lengths: the lengths to which prompts are padded. A function `@prefill_L` is captured for each length;
             longer prompts are prefilled in parts.
         max_top_k: the largest number of tokens from which `top_k` and `top_p` draw. Ranks exchange as many numbers.
+        new_tokens: the expected number of new tokens of a request, by which the decision weighs `decode` and prefills;
+            half of `max_length` if None.
 
     Returns:
         A module with the functions `decode` and `prefill_L`. Arguments with equal names are shared.
@@ -81,7 +86,9 @@ def capture(
         >>> module = spmdir.serving.capture(model, spmdir.Mesh({"tp": 4}), batch=8, max_length=2048)
     """
     mesh = as_mesh(mesh)
-    lengths = _check_sizes(batch, max_length, prompt_lengths, max_top_k)
+    if new_tokens is None:
+        new_tokens = max(max_length // 2, 1)
+    lengths = _check_sizes(batch, max_length, prompt_lengths, max_top_k, new_tokens)
     check_model(model, max_length)
     serving = _with_caches(model, batch, max_length)
     serving.max_top_k = max_top_k  # type: ignore[assignment]
@@ -97,16 +104,21 @@ def capture(
                 inputs[key] = torch.zeros(count, dtype=torch.int64 if is_integer else torch.float32)
             program = trace_call(serving, inputs, name)
             modules[name] = import_program(program, mesh, as_plan(plan, mesh), [Sharding((), mesh.name)], "warn")
-    return _join(modules)
+    # While each of `batch` requests per length is prefilled once, the decode steps serve all rows together.
+    calls = {name: new_tokens * len(lengths) if name == DECODE else batch for name in modules}
+    return _join(modules, calls)
 
 
-def _check_sizes(batch: int, max_length: int, prompt_lengths: Sequence[int], max_top_k: int) -> list[int]:
+def _check_sizes(
+    batch: int, max_length: int, prompt_lengths: Sequence[int], max_top_k: int, new_tokens: int
+) -> list[int]:
     """Return the prompt lengths in ascending order, at most `max_length`; raise SpmdirError if a size is invalid."""
     for name, value, sizes in (
         ("batch", batch, [batch]),
         ("max_length", max_length, [max_length]),
         ("prompt_lengths", prompt_lengths, prompt_lengths),
         ("max_top_k", max_top_k, [max_top_k]),
+        ("new_tokens", new_tokens, [new_tokens]),
     ):
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
             raise SpmdirError(f"{name} is {shown(value)}; expected positive integers")
@@ -265,14 +277,18 @@ def _attention(model: nn.Module, function: Any) -> Iterator[None]:
         config._attn_implementation = implementation
 
 
-def _join(modules: Mapping[str, ModuleOp]) -> ModuleOp:
+def _join(modules: Mapping[str, ModuleOp], calls: Mapping[str, int]) -> ModuleOp:
     """Return one module with the functions of all modules, renamed to the keys of `modules`.
 
     The functions move into the first module, whose mesh remains.
+
+    Args:
+        calls: name → the number of calls of the function, relative to others.
     """
     joined_module = next(iter(modules.values()))
     for name, module in modules.items():
         function = ir.main_function(module)
+        function.attributes[CALLS] = IntegerAttr(calls[name], i64)
         function.properties["sym_name"] = StringAttr(name)
         if module is not joined_module:
             function.detach()

@@ -44,17 +44,18 @@ def serve(
     max_length: int,
     prompt_lengths: Sequence[int] = (32, 256),
     max_top_k: int = 64,
+    new_tokens: int | None = None,
     **options: Unpack[ParallelOptions],
 ) -> Served:
     """Return a served language model on this rank; all ranks must call this with equal arguments.
 
-    The first rank captures the model and decides the shardings of `decode`. The prefills get the same shardings of
-    parameters and caches. All programs are lowered before this returns, so nothing is lowered while the model serves.
+    The first rank captures the model and decides the shardings of all programs, with one sharding of each parameter and
+    cache. All programs are lowered before this returns, so nothing is lowered while the model serves.
 
     Args:
         model: the model, in eval mode, with equal values on all ranks. It does not change, and can be deleted.
         mesh: a Mesh, or a torch DeviceMesh with named axes.
-        plan, batch, max_length, prompt_lengths, max_top_k: as for `capture`.
+        plan, batch, max_length, prompt_lengths, max_top_k, new_tokens: as for `capture`.
         options: see `ParallelOptions`; except out_shardings, local_inputs, dynamic_shapes and cache.
 
     Raises:
@@ -71,8 +72,16 @@ def serve(
     setup = set_up("serve", mesh, chosen)
 
     def decide_on_first() -> str:
-        sizes = {"batch": batch, "max_length": max_length, "prompt_lengths": prompt_lengths, "max_top_k": max_top_k}
-        module = capture(model, setup.mesh, plan, **sizes)
+        module = capture(
+            model,
+            setup.mesh,
+            plan,
+            batch=batch,
+            max_length=max_length,
+            prompt_lengths=prompt_lengths,
+            max_top_k=max_top_k,
+            new_tokens=new_tokens,
+        )
         return ir.print_ir(decide(module, setup.pipeline, None, type(model).__name__), debuginfo=True)
 
     with setup.pipeline.rules:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 _LAYOUT_OPS = {ConstraintOp.name: ShardingConstraintOp, ReshardOp.name: SdyReshardOp}
 
 RECORDS = {
+    "spmd.calls",
     "spmd.certificate",
     "spmd.decided_by",
     "spmd.given",
