@@ -170,12 +170,12 @@ def right() -> dict[str, dict[str, Any]]:
         "simulate_step": {"module": module, "state": {}, "batch": [X], "pipeline": None, "seed": 0},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "capture": {
-            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4, "new_tokens": 2,
-            **mesh,
+            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4,
+            "new_tokens": 2, **mesh,
         },
         "serve": {
-            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4, "new_tokens": 2,
-            **mesh,
+            "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4,
+            "new_tokens": 2, **mesh,
         },
         "program_of": {"module": module, "name": "main"},
         "parallelize": {
