@@ -320,7 +320,8 @@ def _pass_classes(name: str, module: ModuleType) -> Iterator[type[ModulePass]]:
     for value in _defined_classes(module, ModulePass):
         if not isinstance(getattr(value, "name", None), str):
             raise SpmdirError(
-                f"the pass {value.__name__} of plug-in '{name}' has no name; add `name = \"…\"` to the class"
+                f"the pass {value.__name__} of plug-in '{name}' has no name; expected one: add `name = \"…\"` to the "
+                "class"
             )
         yield value
 
@@ -409,7 +410,9 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise SpmdirError(f"cannot read plug-in '{path}': {error.strerror}") from None
+        raise SpmdirError(
+            f"cannot read plug-in '{path}': {error.strerror}; expected a readable file: correct the path"
+        ) from None
 
 
 def _run_plugin_code(path: str, body: Callable[[], Kind]) -> Kind:
@@ -421,7 +424,10 @@ def _run_plugin_code(path: str, body: Callable[[], Kind]) -> Kind:
     try:
         return body()
     except SyntaxError as error:
-        raise ParseError(f"plug-in: {error.msg}", Location(path, error.lineno or 1, error.offset or 1)) from None
+        raise ParseError(
+            f"plug-in: {error.msg}; expected the syntax of Python: correct this line",
+            Location(path, error.lineno or 1, error.offset or 1),
+        ) from None
     except SpmdirError as error:
         if error.location is None and not isinstance(error, SpmdirErrors) and (line := line_in(path, error)):
             error.location = Location(path, line, 1)
@@ -430,7 +436,11 @@ def _run_plugin_code(path: str, body: Callable[[], Kind]) -> Kind:
         raise
     except (Exception, SystemExit) as error:
         place = Location(path, line_in(path, error) or 1, 1)
-        raise PluginError(f"plug-in failed: {type(error).__name__}: {error}", place) from error
+        raise PluginError(
+            f"plug-in failed: {type(error).__name__}: {error}; expected a file that Python can import: correct "
+            "this line",
+            place,
+        ) from error
 
 
 def line_in(path: str, error: BaseException) -> int | None:

@@ -154,7 +154,9 @@ def read_replaced_op(op: Operation, name: str = LOCAL_FORM) -> ReplacedOp | None
         return _parse_replaced_op(attribute)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         writer = "localize" if name == LOCAL_FORM else "expand"
-        raise ShardingError(f"{name} is malformed ({error}); expected it as {writer} writes it") from None
+        raise ShardingError(
+            f"{name} is malformed ({error}); expected it as {writer} writes it: undo the edit, or run {writer} again"
+        ) from None
 
 
 def _parse_replaced_op(attribute: Any) -> ReplacedOp:
@@ -206,7 +208,7 @@ def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = LO
     if number >= len(ops) or index >= len(getattr(ops[number], values)):
         replacement = "form" if name == LOCAL_FORM else "expansion"
         raise ShardingError(
-            f"{name} names {values[:-1]} {index} of op {number}; the {replacement} has none there: "
-            f"leave {name} as the pass wrote it"
+            f"{name} names {values[:-1]} {index} of op {number}, which the {replacement} does not have; "
+            f"expected {name} as the pass wrote it: undo the edit, or run the pass again"
         )
     return getattr(ops[number], values)[index]

@@ -57,7 +57,11 @@ class OperandChoice:
             ShardingError: no strategies of the op's rule produce its results; located.
         """
         if is_undecided(op):
-            raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
+            raise ShardingError(
+                f"'{op.name}' has a result without a sharding; expected a sharding for each result: run "
+                "propagate first",
+                location_of(op),
+            )
         rule = rule_of(op, self.rules)
         if rule is None:
             return tuple(Sharding((), self.mesh.name) for _ in current)
@@ -191,8 +195,9 @@ def _candidates_on(
         if not extended:
             axis = next(axis for axis in axes if axis not in choices[0])
             raise ShardingError(
-                f"no strategy of its rule gives ({', '.join(map(str, results_on[axis]))}) on axis "
-                f"'{axis}'; give the op a sharding that it can produce, and reshard the result"
+                f"no strategy of its rule gives ({', '.join(map(str, results_on[axis]))}) on axis '{axis}'; "
+                "expected placements that a strategy gives: give the op such a sharding, and reshard the "
+                "result"
             )
         choices = extended
     candidates: dict[tuple[Sharding, ...], None] = {}

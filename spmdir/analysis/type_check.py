@@ -95,12 +95,15 @@ def _match(
             factor = rule.factors[number]
             raise ShardingError(
                 f"factor '{factor.name}' of size {factor.size} cannot be sharded into "
-                f"{size * sharded.of(number)} by this op; shard it by fewer axes"
+                f"{size * sharded.of(number)} by this op; expected fewer shards: shard it by fewer axes"
             )
     rewritten = [axis for axis, strategy in choice.items() if strategy.rewrite and mesh.sizes[axis] > 1]
     if len(rewritten) > 1 and any(choice[axis].rewrite == SPLIT for axis in rewritten):
         axes = " and ".join(map(repr, rewritten))
-        raise ShardingError(f"is split along {axes}; expected exactly one axis along which the op is rewritten")
+        raise ShardingError(
+            f"is split along {axes}; expected one axis along which the op is rewritten: replicate its operands "
+            "on the other axes"
+        )
     for axis in rewritten:
         if choice[axis].rewrite == SPLIT:
             _check_ring(rule, axis, choice[axis].factors[-1], (*operands, *results), mesh)
@@ -164,8 +167,9 @@ def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
             factor, count = rule.factors[number], sharded.of(number)
             if (number, axis) in factors_of_axis and factor.size % count:
                 raise ShardingError(
-                    f"sub-axes of '{axis}' shard factor '{factor.name}' of size {factor.size} into {count} uneven "
-                    "shards; shard it by the whole axis, or by sub-axes that divide its size"
+                    f"sub-axes of '{axis}' shard factor '{factor.name}' of size {factor.size} into {count} "
+                    "uneven shards; expected even shards: shard it by the whole axis, or by sub-axes that "
+                    "divide its size"
                 )
             factors_of_axis.add((number, axis))
 
@@ -208,8 +212,9 @@ def _match_axis(
     accepted += "; …" if len(strategies) > STRATEGIES_SHOWN else ""
     reasons = reasons_text(rule.why_not(count, (*operand_placements, *result_placements), plugin_placements))
     raise ShardingError(
-        f"on axis '{axis}' ({_join(operand_placements)}) -> ({_join(result_placements)}) is not a strategy of this op: "
-        f"{', '.join(wrong)}; it accepts {accepted}{reasons}"
+        f"on axis '{axis}' ({_join(operand_placements)}) -> ({_join(result_placements)}) is not a strategy "
+        f"of this op: {', '.join(wrong)}: reshard the operands, or correct the shardings; it accepts "
+        f"{accepted}{reasons}"
     )
 
 
@@ -264,8 +269,9 @@ def _check_order(
                 nesting = tuple(axes_here)
                 if not _agree(order_of_factor.setdefault(factor, nesting), nesting):
                     raise ShardingError(
-                        f"the axes of factor '{rule.factors[factor].name}' nest as {list(order_of_factor[factor])} in "
-                        f"one tensor and as {list(nesting)} in another; use the same order in both"
+                        f"the axes of factor '{rule.factors[factor].name}' nest as "
+                        f"{list(order_of_factor[factor])} in one tensor and as {list(nesting)} in another; "
+                        "expected the same order in both: reorder the axes of one tensor"
                     )
 
 
@@ -291,8 +297,9 @@ def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Shardi
             *outer_axes, innermost = axes
             if (axis in axes and axis != innermost) or mesh.root_axis(axis) in map(mesh.root_axis, outer_axes):
                 raise ShardingError(
-                    f"is split along '{axis}', but factor '{rule.factors[factor].name}' is sharded along {list(axes)}; "
-                    f"expected '{axis}' to be the innermost of these axes, and the only one on its mesh axis"
+                    f"is split along '{axis}', but factor '{rule.factors[factor].name}' is sharded along "
+                    f"{list(axes)}; expected '{axis}' to be the innermost of these axes, and the only one "
+                    "on its mesh axis: reorder the axes, or replicate the factor on the others"
                 )
 
 
@@ -306,8 +313,8 @@ def _check_dispatched(sharding: Sharding, dim: int, mesh: Mesh) -> None:
     axes = [axis for axis in sharding.dim_axes(dim) if sharding[axis].nests_as_mesh]
     if axes != [axis for axis in mesh.axis_names if axis in axes]:
         raise ShardingError(
-            f"<{sharding}> dispatches rows over {axes}; expected these axes in the order of the mesh, which is that of "
-            "the ranks in their group"
+            f"<{sharding}> dispatches rows over {axes}; expected these axes in the order of the mesh, as "
+            "the ranks of a group are numbered: reorder the axes of the sharding"
         )
 
 
@@ -331,8 +338,8 @@ def _check_majors(rule: OpRule, axes: tuple[str, ...], factors: tuple[int, ...],
     if positions != sorted(positions):
         names = " ".join(rule.factors[factor].name for factor in factors)
         raise ShardingError(
-            f"the axes {list(axes)} of a dimension with the factors ({names}) are not in the order of the factors; "
-            "put the axes of the major factors first"
+            f"the axes {list(axes)} of a dimension with the factors ({names}) are not in the order of the "
+            "factors; expected the axes of the major factors first: reorder the axes"
         )
 
 
@@ -349,8 +356,8 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
             return rule.evaluated  # here, where errors can be located
         if (twin := listed_twin(op.name)) is not None:
             raise RuleError(
-                f"'{op.name}' is not a torch op; did you mean '{twin}'? If it is an op of a library, load its rule "
-                "with --load-plugin"
+                f"'{op.name}' is not a torch op; did you mean '{twin}'? Expected an op of torch, or of a "
+                "library whose rule is loaded with --load-plugin"
             )
         return None
     except RuleError as error:
@@ -369,7 +376,10 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
     results = op.shardings
     location = location_of(op)
     if is_undecided(op) or any(sharding is None for sharding in operands):
-        raise ShardingError(f"'{op.name}' has values without a sharding; run propagate first", location)
+        raise ShardingError(
+            f"'{op.name}' has values without a sharding; expected a sharding for each value: run propagate first",
+            location,
+        )
     rule = rule_of(op, rules)
     if rule is None:
         for sharding in (*operands, *results):

@@ -21,4 +21,11 @@ def place_in_plugin(error: BaseException) -> Location | None:
 def plugin_failure(error: BaseException) -> PluginError | None:
     """Convert an exception from a plug-in to a located PluginError; return None if it is not from a plug-in."""
     where = place_in_plugin(error)
-    return None if where is None else PluginError(f"plug-in failed: {type(error).__name__}: {error}", where)
+    return (
+        None
+        if where is None
+        else PluginError(
+            f"plug-in failed: {type(error).__name__}: {error}; expected a file that Python can run: correct this line",
+            where,
+        )
+    )

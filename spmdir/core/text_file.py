@@ -27,7 +27,10 @@ def read_text_file(path: str | Path, description: str) -> str:
         with open(path, "rb") as file:
             data = file.read(CHARACTERS.most + 1)
     except (OSError, ValueError) as error:  # ValueError for invalid names
-        raise ParseError(f"cannot read {description}: {getattr(error, 'strerror', error)}") from None
+        raise ParseError(
+            f"cannot read {description}: {getattr(error, 'strerror', error)}; expected a readable file: correct "
+            "the path"
+        ) from None
     return decoded(data, str(path))
 
 
@@ -78,7 +81,9 @@ def write_text_file(path: str | Path, text: str) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise SpmdirError(f"cannot write '{path}': {error.strerror}") from None
+        raise SpmdirError(
+            f"cannot write '{path}': {error.strerror}; expected a path that can be written: choose another one"
+        ) from None
 
 
 def _umask() -> int:

@@ -375,13 +375,15 @@ class Collective(SpmdOp):
                     "for each tensor"
                 )
         elif not clause.holds(value):
-            raise VerifyException(f"expected {clause.expected}, found {value!r}")
+            raise VerifyException(f"has {clause.keyword} {value!r}; expected {clause.expected}")
 
     def _check_transition(self, index: int, value: SSAValue, result: SSAValue, mesh: Mesh) -> None:
         """Raise ShardingError unless the result of a member has the sharding that the collective produces."""
         source, target = sharding_of(value), sharding_of(result)
         if source is None or target is None:
-            raise VerifyException(f"operand or result {index} of the bucket has no sharding; add both shardings")
+            raise VerifyException(
+                f"operand or result {index} of the bucket has no sharding; expected one for each member: add both"
+            )
         shape = global_shape(value, mesh)
         legal = transition(self.spec.name, source, mesh, shape, target=target, **self.member_arguments(index))
         if legal != target:
@@ -395,19 +397,22 @@ class Collective(SpmdOp):
         shardings = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
         if len(self.pairs) > 1 and any(sharding is not None and sharding.has_lossy for sharding in shardings):
             raise ShardingError(
-                "a bucket has a member with a lossy placement; send that member in a separate collective"
+                "a bucket has a member with a lossy placement; expected exact placements only: send that "
+                "member in a separate collective"
             )
         dtypes = dict.fromkeys(meta.dtype for value, _ in self.pairs if (meta := meta_of(value.type)) is not None)
         if len(dtypes) > 1:
             raise VerifyException(
-                f"a bucket has members of element types {', '.join(map(str, dtypes))}; use one bucket for each "
-                "element type"
+                f"a bucket has members of element types {', '.join(map(str, dtypes))}; expected one element "
+                "type: use one bucket for each element type"
             )
         if len(self.pairs) > 1 and not self.spec.names_axes:
             groups = dict.fromkeys(map(self.message_of, self.steps(mesh)))
             if len(groups) > 1:
                 group_texts = " and ".join(f"[{', '.join(axes)}]{f' by {op}' if op else ''}" for axes, op in groups)
-                raise VerifyException(f"a bucket has members on {group_texts}; use one bucket for each group")
+                raise VerifyException(
+                    f"a bucket has members on {group_texts}; expected one group: use one bucket for each group"
+                )
 
     def _check_stream(self, mesh: Mesh) -> None:
         """Raise VerifyException unless the stream is a name, only on a start, and not that of a mesh axis."""
@@ -417,7 +422,10 @@ class Collective(SpmdOp):
                 f"has stream {name!r}; expected a name, as in `stream prefetch`, on an op that starts a collective"
             )
         if name in mesh.axis_names:
-            raise VerifyException(f"has stream '{name}', which is also the name of a mesh axis; use another name")
+            raise VerifyException(
+                f"has stream '{name}', which is also the name of a mesh axis; expected a name that no axis has: "
+                "rename the stream"
+            )
 
     def _check_pending(self) -> None:
         """Check the result types: `!spmd.pending` for a start, whose results `spmd.wait` must take; else tensors.
@@ -504,7 +512,10 @@ class WaitOp(SpmdOp):
                 )
         owner = self.operands[0].owner
         if not isinstance(owner, Operation) or tuple(owner.results) != tuple(self.operands):
-            raise VerifyException("expected all results of one `*_start` op as operands, in order")
+            raise VerifyException(
+                "has operands other than the results of one `*_start` op; expected all results of one "
+                "`*_start` op, in order"
+            )
 
     def check(self, mesh: Mesh | None) -> None:
         """Raise SpmdirError or VerifyException unless each result is the tensor that its pending operand contains."""
@@ -512,7 +523,8 @@ class WaitOp(SpmdOp):
         for operand, result in self.pairs:
             if isinstance(result.type, PendingType):
                 raise VerifyException(
-                    f"has the result type {print_type(result.type)}; expected the type without `!spmd.pending`"
+                    f"has the result type {print_type(result.type)}; expected the type of the operand "
+                    "without `!spmd.pending`"
                 )
             if isinstance(result.type, HostType) is not isinstance(operand.type.tensor, HostType):  # type: ignore
                 raise VerifyException(
@@ -522,7 +534,8 @@ class WaitOp(SpmdOp):
             source, target = sharding_of(operand), sharding_of(result)
             if source != target:
                 raise ShardingError(
-                    f"the operand of `spmd.wait` is <{source}> and the result <{target}>; give both the same sharding"
+                    f"the operand of `spmd.wait` is <{source}> and the result <{target}>; expected one "
+                    "sharding: correct that of the result"
                 )
 
 
@@ -531,7 +544,9 @@ def check_waited(start: Operation) -> None:
     waits = {use.operation: None for result in start.results for use in result.uses}
     wait_count = sum(isinstance(user, WaitOp) for user in waits)
     if wait_count != 1:
-        raise VerifyException(f"has {wait_count} `spmd.wait` ops; expected exactly one")
+        raise VerifyException(
+            f"has {wait_count} `spmd.wait` ops; expected exactly one: add the wait, or remove the others"
+        )
 
 
 def find_collective(name: str) -> type[Collective] | None:

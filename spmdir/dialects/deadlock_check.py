@@ -122,17 +122,17 @@ def check_in_flight(function: FuncOp) -> None:
             continue
         if current.stream is not None and streams.setdefault(current.stream, current) != current:
             raise ShardingError(
-                f"'{op.name}' uses stream '{current.stream}' over [{', '.join(current.axes)}], and an earlier "
-                f"collective uses it over [{', '.join(streams[current.stream].axes)}]; a stream has one "
-                "group: give one of them another stream",
+                f"'{op.name}' uses stream '{current.stream}' over [{', '.join(current.axes)}], and an "
+                f"earlier collective uses it over [{', '.join(streams[current.stream].axes)}]; expected one "
+                "group for each stream: give one of them another stream",
                 location_of(op),
             )
         for start, running in in_flight.items():
             if current.excludes(running, mesh):
                 raise ShardingError(
-                    f"'{op.name}' on {current} starts while {text_name(start.results[0])} on {running} is in flight; "
-                    "their groups share ranks, so they may deadlock; "
-                    f"wait for {text_name(start.results[0])} first, or run both on one stream",
+                    f"'{op.name}' on {current} starts while {text_name(start.results[0])} on {running} is "
+                    "in flight; their groups share ranks, so they may deadlock; expected them one after "
+                    f"the other: wait for {text_name(start.results[0])} first, or run both on one stream",
                     location_of(op),
                 )
         if _is_start(op):

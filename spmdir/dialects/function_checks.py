@@ -81,9 +81,9 @@ def check_function(function: Any) -> None:
     """
     mesh = mesh_of(function)
     if len(function.body.blocks) != 1:
-        raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
+        raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: write the body without branches")
     if function.body.block.last_op is None:
-        raise VerifyException("is empty; expected it to end in `return`")
+        raise VerifyException("has an empty body; expected it to end in `return`: add a `return` op")
     return_op = function.body.block.last_op
     returned = return_op.operands if isinstance(return_op, ReturnOp) else ()
     if is_local(function) and len(returned) != len(function.function_type.outputs):
@@ -145,9 +145,9 @@ def check_layer_call(call: CallOp) -> None:
         operand_sharding, argument_sharding = sharding_of(operand), sharding_of(argument)
         if operand_sharding is not None and argument_sharding is not None and operand_sharding != argument_sharding:
             raise ShardingError(
-                f"operand {text_name(operand)} is <{operand_sharding}>, but argument {text_name(argument)} of "
-                f"{call.callee} is <{argument_sharding}>; pass operands in the order of the arguments, with their "
-                "shardings"
+                f"operand {text_name(operand)} is <{operand_sharding}>; expected <{argument_sharding}>, as "
+                f"argument {text_name(argument)} of {call.callee}: pass operands in the order of the "
+                "arguments, with their shardings"
             )
 
 
@@ -165,8 +165,8 @@ def _check_likes(function: Any) -> None:
         argument_attributes = function_attrs(function, "arg_attrs", argument_index)
         if argument_attributes.get("spmd.sharding") != attributes.get("spmd.sharding"):
             raise VerifyException(
-                f"result {index} is declared `spmd.like` '{name}' but has a different spmd.sharding; give both "
-                "the same sharding, or omit both"
+                f"result {index} is declared `spmd.like` '{name}' but has a different spmd.sharding; "
+                "expected one sharding: give both the same sharding, or omit both"
             )
 
 
@@ -238,7 +238,9 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
         # A misspelt spmd.sharding would be ignored.
         hint = did_you_mean(key, ["spmd.sharding"])
         if key not in FUNCTION_ATTRIBUTES and hint:
-            raise VerifyException(f"{place} has an unknown attribute '{key}'{hint}")
+            raise VerifyException(
+                f"{place} has the unknown attribute '{key}'; expected spmd.sharding: correct the name{hint}"
+            )
         return
     if not isinstance(attribute, ShardingAttr):
         raise VerifyException(f"spmd.sharding of {place} is {attribute}; expected #spmd.sharding<@mesh, dp: S(0)>")

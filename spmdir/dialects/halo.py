@@ -76,11 +76,12 @@ class HaloExchangeOp(ValueOp):
         function = self.parent_op()
         if mesh is None or not is_local(function):
             raise ShardingError(
-                "exchanges halos of local tensors in a function of global tensors; expected a function after localize"
+                "exchanges halos of local tensors in a function of global tensors; expected a function "
+                "after localize: run localize, or remove the op"
             )
         metas = [meta_of(value.type) for value in (*self.operands, *self.results)]
         if len(self.operands) != 1 or len(self.results) != 1 or None in metas:
-            raise VerifyException("expected one tensor as operand and one as result")
+            raise VerifyException("has other operands or results; expected one tensor as operand and one as result")
         source, target = metas
         argument: dict[str, Any] = self.argument
         axes = argument.get("axes")

@@ -71,7 +71,8 @@ class HostCopyOp(SpmdOp):
             raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected none: remove them")
         if self.source != self.target:
             raise ShardingError(
-                f"the operand is <{self.source}> and its copy is <{self.target}>; give both the same sharding"
+                f"the operand is <{self.source}> and its copy is <{self.target}>; expected one sharding: "
+                "give the copy that of the operand"
             )
         if self.IS_START:
             check_waited(self)

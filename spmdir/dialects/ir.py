@@ -103,7 +103,10 @@ def parse_with(dialects: Iterable[Dialect], text: str, filename: str, first_line
     except (RecursionError, ValueError, VerifyException) as error:
         # Python rejects numbers of thousands of digits. The end of Python's message, on how to allow them, is cut off.
         if isinstance(error, RecursionError):
-            message = "nested too deeply to be read; expected fewer brackets inside each other"
+            message = (
+                "the text is nested too deeply to be read; expected fewer brackets inside each other: split "
+                "the expression"
+            )
         else:
             message = str(error).partition("; use sys.")[0]
         line, column = parser.place(parser.pos) if parser else (first_line, 1)
@@ -225,8 +228,8 @@ def main_function(module: ModuleOp) -> FuncOp:
         runnable = public_functions if len(candidates) > 1 else candidates
     if len(runnable) != 1:
         raise UnsupportedError(
-            f"the module has {len(candidates)} functions; expected one to run: name it @main, or make all others "
-            "private",
+            f"the module has {len(candidates)} functions, and none is @main; expected one function to run: "
+            "name it @main, or make all others private",
             location_of(module),
         )
     return runnable[0]

@@ -116,7 +116,9 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
         token, position = match[1], match.end()
         if token not in ",]" and not may_start_operand:
             parser.raise_error(
-                f"found '{token}', expected ',' before it", offset + match.start(1), offset + match.end(1)
+                f"found '{token}', expected ',' before it: separate operands by commas",
+                offset + match.start(1),
+                offset + match.end(1),
             )
         may_start_operand = token in ",["
         if token == "[" and current is None:

@@ -23,7 +23,10 @@ def check_step(op: PipelineOp) -> Iterator[SpmdirError]:
     step = op.step
     for key, number in (("ranks", step.ranks), ("micro-batches", step.micro), ("stages", len(step.stages))):
         if not number:
-            yield UnsupportedError(f"the step has 0 {key}; expected one or more", location_of(op))
+            yield UnsupportedError(
+                f"the step has 0 {key}; expected one or more: write the number, as in `over pp = 2 micro 4`",
+                location_of(op),
+            )
             return
     for message in stage_coordinates_faults(step.coordinates, step.ranks):
         yield UnsupportedError(message, location_of(op))
@@ -119,7 +122,8 @@ def _check_values(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
         if name not in used:
             function = flow.functions[producers[0]]
             yield UnsupportedError(
-                f"no function uses the result '{name}' of {_at(function)}; remove it, or name it in outputs",
+                f"no function uses the result '{name}' of {_at(function)}; expected a use: remove the "
+                "result, or name it in outputs",
                 location_of(function),
             )
     for part, operands in flow.operands.items():

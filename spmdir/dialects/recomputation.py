@@ -89,8 +89,8 @@ def check_recomputations(function: FuncOp) -> None:
         difference = _difference(op, repeated_op, equal_value)
         if difference is not None:
             raise ShardingError(
-                f"'{op.name}' does not recompute %{name}: {difference}; remove {RECOMPUTES}, or repeat "
-                f"'{repeated_op.name}' with equal operands, arguments and types",
+                f"'{op.name}' does not recompute %{name}: {difference}; expected '{repeated_op.name}' with "
+                f"equal operands, arguments and types: repeat it so, or remove {RECOMPUTES}",
                 location_of(op),
             )
         for result, original_result in zip(op.results, repeated_op.results, strict=True):

@@ -34,7 +34,10 @@ class LocalFormOp(ValueOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if mesh is None or not is_local(self.parent_op()):
-            raise ShardingError("operates on the tensors of one rank; expected it only in functions after localize")
+            raise ShardingError(
+                "operates on the tensors of one rank, but the function has global tensors; expected it only "
+                "after localize: run localize, or remove the op"
+            )
         self.check_form(mesh)
 
     def check_argument_names(self, *expected_names: str) -> None:

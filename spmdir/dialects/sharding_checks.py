@@ -20,7 +20,7 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 
-_NO_MESH = "has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`"
+_NO_MESH = "has a sharding, but the module declares no mesh; expected one: add `spmd.mesh @mesh <dp = 2>` with the axes"
 
 
 def check_decided(sharding: Sharding) -> None:
@@ -41,8 +41,8 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
         return  # a value inside a local form
     if sharding is None:
         raise ShardingError(
-            f"{print_type(type_of(meta))} has a global shape but no sharding; write the sharding before `of`, as in "
-            "`<dp: S(0)> of [7, 4]`"
+            f"{print_type(type_of(meta))} has a global shape but no sharding; expected both: write the "
+            "sharding before `of`, as in `<dp: S(0)> of [7, 4]`"
         )
     if mesh is None:
         raise ShardingError(_NO_MESH)
@@ -98,8 +98,8 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
         raise ShardingError(_NO_MESH)
     if meta is None:
         raise ShardingError(
-            f"has the sharding <{sharding}> but is not a tensor of a known element type; "
-            "expected a type such as `tensor<4x6xf32>`, or no sharding"
+            f"has the sharding <{sharding}> but is not a tensor of a known element type; expected a type "
+            "such as `tensor<4x6xf32>`: correct the type, or remove the sharding"
         )
     if sharding.mesh != mesh.name:
         raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; expected the mesh of the module, @{mesh.name}")
@@ -111,8 +111,8 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
         if not placement.supports(meta.dtype):
             noun = "reduction" if placement.trait == "partial" else "placement"
             raise ShardingError(
-                f"{placement} on axis '{axis}' is not a {noun} of {meta.dtype} values; expected one that this element "
-                "type has"
+                f"{placement} on axis '{axis}' is not a {noun} of {meta.dtype} values; expected a placement "
+                "that this element type supports, such as R or S(0)"
             )
 
 

@@ -52,7 +52,9 @@ class ConstantOp(ValueOp):
         try:
             data = bytes.fromhex(value) if isinstance(value, str) else b""
         except ValueError:
-            raise VerifyException(f"has the value {value!r}; expected hexadecimal text") from None
+            raise VerifyException(
+                f"has the value {value!r}; expected hexadecimal text, two digits for each byte"
+            ) from None
         if meta is None or len(data) != meta.bytes:
             raise VerifyException(
                 f"has a value of {len(data)} bytes; its type requires {meta.bytes if meta else 0}: correct the value "

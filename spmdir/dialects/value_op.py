@@ -252,7 +252,8 @@ class ValueOp(IRDLOperation):
         if indices != set(range(count)):
             shown = ", ".join(f"%{index}" for index in sorted(indices)) or "none"
             raise VerifyException(
-                f"has {count} size operands, but its arguments refer to {shown}; refer to each of them"
+                f"has {count} size operands, but its arguments refer to {shown}; expected a reference to "
+                "each: add the missing ones, or remove operands"
             )
 
     def check_numbers(self, mesh: Mesh | None) -> None:
@@ -263,7 +264,8 @@ class ValueOp(IRDLOperation):
                     function = self.parent_op()
                     if mesh is None or not is_local(function):
                         raise ShardingError(
-                            f"{number} depends on the rank; expected it only in functions after localize"
+                            f"{number} depends on the rank, but the function has global tensors; expected "
+                            "it only after localize: write a number that is equal on all ranks"
                         )
                     mesh.require(axis)
 

@@ -27,9 +27,9 @@ from spmdir.dialects.stage_inference import check_stage
 from spmdir.dialects.value_op import ValueOp
 
 _DECLARATIONS: tuple[tuple[type[Operation], str], ...] = (
-    (MeshOp, "the module declares {} meshes; expected one"),
-    (SizesOp, "the module has {} spmd.sizes ops; declare all sizes in one"),
-    (PipelineOp, "the module has {} spmd.pipeline ops; expected one"),
+    (MeshOp, "the module declares {} meshes; expected one: remove the others"),
+    (SizesOp, "the module has {} spmd.sizes ops; expected one: declare all sizes in it"),
+    (PipelineOp, "the module has {} spmd.pipeline ops; expected one: remove the others"),
 )
 """Ops that a module has at most once, each with the error for several."""
 

@@ -80,7 +80,10 @@ class DecidedProgram:
         copy, pipeline = undecided_copy(module, pipeline)
         propagate = next((instance for instance in pipeline.made() if isinstance(instance, PropagatePass)), None)
         if propagate is None:
-            raise UnsupportedError(f"the pipeline '{pipeline}' makes no decision; expected a pipeline with propagate")
+            raise UnsupportedError(
+                f"the pipeline '{pipeline}' has no pass that decides shardings; expected a pipeline with "
+                "propagate: add it"
+            )
         self._original = module
         copy = run_passes(copy, pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)

@@ -248,7 +248,9 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
     """
     report = comm_report(module, topology, pipeline=pipeline)
     if not report.decided:
-        raise UnsupportedError("the program has values without a sharding; run propagate on it first")
+        raise UnsupportedError(
+            "the program has values without a sharding; expected a sharding for each value: run propagate on it first"
+        )
     step = cost_table(module, "layer", topology=topology, fold=False, pipeline=pipeline)
     function = ir.main_function(module)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]

@@ -195,13 +195,17 @@ def _compare(label: str, actual: Any, expected: Any, is_exact: bool, node: Any) 
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         if actual != expected:
             raise CheckError(
-                f"{label} is {actual!r} in the imported program; expected {expected!r}, as in the graph", location
+                f"{label} is {actual!r} in the imported program; expected {expected!r}, as in the graph: "
+                "please report this bug of the importer with the graph",
+                location,
             )
         return Comparison(label, 0.0, 0.0)
     kinds = [f"{list(value.shape)} of {str(value.dtype).removeprefix('torch.')}" for value in (actual, expected)]
     if kinds[0] != kinds[1]:
         raise CheckError(
-            f"{label} is {kinds[0]} in the imported program; expected {kinds[1]}, as in the graph", location
+            f"{label} is {kinds[0]} in the imported program; expected {kinds[1]}, as in the graph: please "
+            "report this bug of the importer with the graph",
+            location,
         )
     is_rounded = not is_exact and (expected.is_floating_point() or expected.is_complex())
     tolerance = torch.finfo(expected.dtype).eps ** _TOLERANCE_EXPONENT if is_rounded else 0.0
@@ -216,8 +220,8 @@ def _compare(label: str, actual: Any, expected: Any, is_exact: bool, node: Any) 
     if is_rounded and largest <= tolerance * scale:
         return Comparison(label, largest / scale if scale else 0.0, tolerance)
     raise CheckError(
-        f"{label} differs between the graph and the imported program, by up to {largest:.3g}; "
-        "this is a bug of the importer: please report the graph",
+        f"{label} differs between the graph and the imported program, by up to {largest:.3g}; expected "
+        "equal values: please report this bug of the importer with the graph",
         location,
     )
 
@@ -281,7 +285,8 @@ def _require_values(name: str, value: Any) -> Tensor:
     """Return a tensor of the graph; raise SpmdirError if it has no values."""
     if not isinstance(value, Tensor) or _lacks_values(value):
         raise SpmdirError(
-            f"cannot check the graph, because '{name}' has no values; expected a tensor on a device other than meta"
+            f"cannot check the graph, because '{name}' has no values; expected a tensor on a device other "
+            "than meta: initialise it first"
         )
     return value.detach()
 

@@ -149,7 +149,9 @@ def _check_placement(name: str, argument: str, value: Any, location: Location | 
             location,
         )
     if argument == "layout" and value not in (None, torch.strided):
-        raise UnsupportedError(f"{name} creates a tensor of layout {value}; expected torch.strided", location)
+        raise UnsupportedError(
+            f"{name} creates a tensor of layout {value}; expected torch.strided: omit the layout", location
+        )
 
 
 def _coerce(value: Any, parameter: _Parameter) -> Any:

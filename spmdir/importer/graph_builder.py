@@ -161,7 +161,8 @@ class GraphBuilder:
         if decomposition is None and self.missing_rule == "error":
             raise UnsupportedError(
                 f"'{node.name}' calls {name}, which has no rule and no decomposition into ops with rules; "
-                "add a rule with spmdir.rules.using_rules, or run the op replicated with missing_rule='warn'",
+                "expected an op with a rule: add one with spmdir.rules.using_rules, or run the op "
+                "replicated with missing_rule='warn'",
                 location,
             )
         return decomposition
@@ -171,8 +172,9 @@ class GraphBuilder:
         location, target = node_location(node), node.target
         if isinstance(node.meta["val"], torch.SymBool):
             raise UnsupportedError(
-                f"'{node.name}' compares symbolic sizes, and its result is used outside of assertions; expected a "
-                "program without branches on sizes: fix the size or remove the branch",
+                f"'{node.name}' compares symbolic sizes, and its result is used outside of assertions; "
+                "expected a program without branches on sizes: trace it with a fixed size, or remove the "
+                "branch",
                 location,
             )
         arguments = [_substitute(argument, values) for argument in node.args]
@@ -209,8 +211,9 @@ class GraphBuilder:
         """Return the result of a new `spmd.constant` with the tensor `value` of `node`."""
         if not is_small(value):
             raise UnsupportedError(
-                f"'{node.name}' is a constant tensor of more than {CONSTANT_BYTES >> 20} MiB, or without values in "
-                "memory; register it as a buffer, or pass it as an input",
+                f"'{node.name}' is a constant tensor of more than {CONSTANT_BYTES >> 20} MiB, or without "
+                "values in memory; expected a small constant with values: register it as a buffer, or pass "
+                "it as an input",
                 node_location(node),
             )
         meta = tensor_meta(value, node, self.symbols, node_location(node))
@@ -271,7 +274,9 @@ class GraphBuilder:
         result = node.meta["val"]
         if result is None and callee.returns_tensors:
             raise UnsupportedError(
-                f"'{node.name}' calls {name}, whose result is not a dense tensor; expected dense tensors", location
+                f"'{node.name}' calls {name}, whose result is not a dense tensor; expected dense tensors: "
+                "use an op that returns one, or convert the result with to_dense() before",
+                location,
             )
         if type(result) in _LITERALS:
             return result
@@ -448,8 +453,8 @@ def _check_data_dependence(node: fx.Node, target: Any, location: Location | None
 def _data_dependence_error(node: fx.Node, name: str, location: Location | None) -> UnsupportedError:
     """Return the error of a call of the op `name` whose result has a shape that depends on data."""
     return UnsupportedError(
-        f"'{node.name}' calls {name}, whose result has a shape that depends on data; "
-        "use an op of fixed shape, such as torch.where with a mask",
+        f"'{node.name}' calls {name}, whose result has a shape that depends on data; expected a shape that "
+        "depends only on input shapes: use an op of fixed shape, such as torch.where with a mask",
         location,
     )
 

@@ -343,7 +343,10 @@ def _find_result_shardings(
     result_shardings: list[tuple[Sharding | None, str | None]] = []
     for index, ((output, value), entry) in enumerate(zip(output_values, entries, strict=True)):
         if entry is not None and not isinstance(value, SSAValue):
-            raise ShardingError(f"out_shardings[{index}] is for output {value!r}, which is not a tensor; expected None")
+            raise ShardingError(
+                f"out_shardings[{index}] is for output {value!r}, which is not a tensor; expected None: replace "
+                "this entry"
+            )
         meta = meta_of(value.type) if isinstance(value, SSAValue) else None
         if entry is not None:
             assert meta is not None
@@ -381,5 +384,7 @@ def _record_literal_outputs(function: FuncOp, output_values: OutputValues) -> No
         elif isinstance(value, (bool, int, float, str, type(None))) and not is_ambiguous:
             entries.append(value)
         else:
-            raise UnsupportedError(f"the program returns {value!r}; expected tensors, numbers, plain strings and None")
+            raise UnsupportedError(
+                f"the program returns {value!r}; expected tensors, numbers, plain strings and None: return only these"
+            )
     function.attributes["spmd.outputs"] = ArgumentsAttr((("outputs", tuple(entries)),))

@@ -66,7 +66,10 @@ class LocalFunction:
             raise self.error(f"returns {len(results)} values; expected {self.result_count}, one for each out_sharding")
         for index, result in enumerate(results):
             if not isinstance(result, Tensor):
-                raise self.error(f"returns a {type(result).__name__} as result {index}; expected a tensor")
+                raise self.error(
+                    f"returns a {type(result).__name__} as result {index}; expected a tensor: compute other "
+                    "values outside of it"
+                )
         return [_copy_if_shared(result, operands) for result in results]
 
     def run_backward(

@@ -89,7 +89,10 @@ def local_map(
         literals = [value for value, is_tensor in zip(values, tensors, strict=True) if not is_tensor]
         for operand in operands:
             if not isinstance(operand, (Tensor, fx.Proxy)):
-                raise local.error(f"is called with {shown(operand)} in place of a tensor; expected a tensor")
+                raise local.error(
+                    f"is called with {shown(operand)} in place of a tensor; expected a tensor: pass one, or "
+                    "give None in in_shardings"
+                )
         results = call_op(op, operands, (_literal_text(local, literals), *texts, module, 0.0))
         return results[0] if is_single else tuple(results)
 
@@ -114,7 +117,7 @@ def _read_parameters(function: Callable[..., Any], count: int) -> tuple[list[str
     if len(names) != count:
         raise SpmdirError(
             f"in_shardings has {count} entries, but '{function.__qualname__}' has {len(names)} parameters: "
-            f"{', '.join(names)}; expected one entry for each, None for an argument that is no tensor"
+            f"{', '.join(names)}; expected one entry for each, None for an argument that is not a tensor"
         )
     return names, {p.name: p.default for p in parameters if p.default is not p.empty}
 
@@ -136,7 +139,9 @@ def _check(value: object, where: str) -> str:
     for axis, placement in sharding.entries:
         is_allowed = placement == SUM or (placement.trait == "shard" and not placement.error)
         if not is_allowed:
-            raise ShardingError(f"{where} has {placement} on axis '{axis}'; expected R, P(sum) or an exact shard")
+            raise ShardingError(
+                f"{where} has {placement} on axis '{axis}'; expected R, P(sum) or an exact shard: use one of them"
+            )
     return str(sharding)
 
 
@@ -172,7 +177,10 @@ def _literal_text(local: LocalFunction, values: list[Any]) -> str:
     """
     for value in values:
         if isinstance(value, Tensor):
-            raise local.error("is called with a tensor where in_shardings has None; expected its sharding there")
+            raise local.error(
+                "is called with a tensor where in_shardings has None; expected a sharding for each tensor: add "
+                "it to in_shardings"
+            )
         if type(value) not in LITERALS or (isinstance(value, float) and not math.isfinite(value)):
             raise local.error(
                 f"is called with the argument {shown(value)} of type {type(value).__name__}; expected a tensor, a "

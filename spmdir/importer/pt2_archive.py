@@ -49,7 +49,7 @@ def load_pt2(path: str, trust: bool = False) -> torch.export.ExportedProgram:
         SpmdirError: the archive cannot be read, or a member requires `trust`.
     """
     if not os.path.isfile(path):
-        raise SpmdirError(f"cannot read '{path}': no such file")
+        raise SpmdirError(f"cannot read '{path}': no such file; expected a .pt2 archive: correct the path")
     with _silence_logging(), _convert_errors(path):
         if trust:
             return _load_program(path) if _PROGRAM in _open_archive(path).get_all_records() else torch.export.load(path)

@@ -77,8 +77,9 @@ def _check_distinct_examples(exported: torch.export.ExportedProgram) -> None:
         argument = argument_of_example.setdefault(id(example), spec.arg.name)
         if argument != spec.arg.name:
             raise UnsupportedError(
-                f"the example inputs of '{argument}' and '{spec.arg.name}' are the same tensor, and torch.export uses "
-                f"'{spec.arg.name}' for both; export the model with different tensors, such as a clone"
+                f"the example inputs of '{argument}' and '{spec.arg.name}' are the same tensor, and "
+                f"torch.export uses '{spec.arg.name}' for both; expected a different tensor for each: "
+                "export the model with a clone of one"
             )
 
 
@@ -221,7 +222,10 @@ def _read_input(
         is_tensor = isinstance(node.meta.get("val"), Tensor)
         return Input(node, names, "input" if is_tensor else "literal", getattr(spec.arg, "value", None))
     if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-        raise UnsupportedError(f"input '{node.name}' is a {spec.kind.name.lower()}; expected tensors and numbers only")
+        raise UnsupportedError(
+            f"input '{node.name}' is a {spec.kind.name.lower()}; expected tensors and numbers only: remove the "
+            "input, and export again"
+        )
     value = exported.constants.get(spec.target)
     if spec.target in exported.state_dict or spec.target in mutated_names or not is_small(value):
         return Input(node, names, "buffer")

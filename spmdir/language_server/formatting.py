@@ -104,7 +104,8 @@ def formatted(document: Document) -> str:
     """
     if document.mistakes:
         raise SpmdirError(
-            f"the text has errors; correct them before formatting. The first: {document.mistakes[0].message}"
+            "the text has errors; expected a text without errors: correct them before formatting. The "
+            f"first: {document.mistakes[0].message}"
         )
     if document.language != "program":
         return format_records(document.text)
@@ -112,7 +113,8 @@ def formatted(document: Document) -> str:
     for part in document.parts:
         if re.search(r"\bloc\s*\(", part.text):
             raise SpmdirError(
-                "the text has locations, which formatting would remove; use spmd-opt --print-debuginfo to format it"
+                "the text has locations, which formatting would remove; expected a text without locations: "
+                "use spmd-opt --print-debuginfo to format it"
             )
         separator = part.text.partition("\n")[0] if part.text.startswith("// -----") else None
         assert part.module is not None  # a part without errors has a module
@@ -161,7 +163,10 @@ def _merge_comments(source: Scan, printed: Scan) -> str:
         merged_lines.append("  ".join([line, *comments_after.get(number, ())]))
     merged = "\n".join(merged_lines)
     if sorted(_comment_texts(source)) != sorted(_comment_texts(scan(merged))):
-        raise SpmdirError("the comments of the text cannot be kept; put each on a separate line or after an op")
+        raise SpmdirError(
+            "formatting cannot keep the comments of the text; expected each on a separate line or after an op: "
+            "move them"
+        )
     return merged
 
 

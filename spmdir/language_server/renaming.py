@@ -167,13 +167,18 @@ def rename(
     """
     named = name_at(document, offset)
     if named is None or (named.kind == "word" and "." in named.name):
-        raise SpmdirError("cannot rename this; expected the name of a value, a function, a mesh or an axis")
+        raise SpmdirError(
+            "cannot rename the text here; expected the name of a value, a function, a mesh or an axis: move "
+            "the cursor to one"
+        )
     name = name.removeprefix({"value": "%", "symbol": "@"}.get(named.kind, ""))
     valid, expected = _VALID[named.kind]
     if valid.fullmatch(name) is None:
         raise SpmdirError(f"invalid {named.kind} name '{name}'; expected {expected}")
     if name in named.other_names:
-        raise SpmdirError(f"'{name}' is already the name of another {named.kind}; choose another name")
+        raise SpmdirError(
+            f"'{name}' is already the name of another {named.kind}; expected an unused name: choose another one"
+        )
     edits = [(_without_sigil(document.text, place), name) for place in named.places]
     if not document.mistakes:
         renamed = read(apply_edits(document.text, edits), document.file, document.pipeline)

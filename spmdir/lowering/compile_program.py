@@ -35,8 +35,8 @@ def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None =
     """
     if not is_runnable(program):
         raise UnsupportedError(
-            f"the program has groups named by mesh axes, {', '.join(group_names(program))}; "
-            "lower it with a device mesh: lower_to_fx(module, device_mesh=…)"
+            f"the program has groups named by mesh axes, {', '.join(group_names(program))}; expected groups "
+            "of a device mesh: lower it with lower_to_fx(module, device_mesh=…)"
         )
     try:
         return torch.compile(program, fullgraph=True, options={**KEPT, **(options or {})})

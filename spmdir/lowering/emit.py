@@ -220,7 +220,7 @@ class _Emitter:
             self.number = number
             if isinstance(op, CallOp):
                 raise UnsupportedError(
-                    f"the function calls {op.callee}; expected a function without calls; run the pass inline first",
+                    f"the function calls {op.callee}; expected a function without calls: run the pass inline first",
                     location_of(op),
                 )
             if isinstance(op, ValueOp):

@@ -254,8 +254,8 @@ def _trace(code: Code, kinds: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[K
         raise error.at(_place(code, error), f"{code} fails") from None
     except _NEEDS_VALUES as error:
         raise SpmdirError(
-            f"{code} depends on the values of a tensor, but is traced once for all values; use torch ops whose "
-            "result has a fixed shape, such as torch.where",
+            f"{code} depends on the values of a tensor, but is traced once for all values; expected one "
+            "computation for all values: use torch ops whose result has a fixed shape, such as torch.where",
             _place(code, error),
         ) from None
     except (Exception, SystemExit) as error:

@@ -180,7 +180,10 @@ def device_rank(device_mesh: Any) -> int:
         )
     coordinate = device_mesh.get_coordinate()
     if coordinate is None:
-        raise ShardingError("this process is not in the device mesh; call this only on ranks of the mesh")
+        raise ShardingError(
+            "this process is not in the device mesh; expected a rank of the mesh: make the call only on ranks "
+            "of the mesh"
+        )
     position = 0
     for index, size in zip(coordinate, device_mesh.mesh.shape, strict=True):
         position = position * size + index

@@ -124,7 +124,10 @@ def bind_tensor_type(type_: Attribute, numbers: Mapping[str, int]) -> Attribute:
     shape = tuple(evaluate(size, numbers) for size in sizes)
     for size, number in zip(sizes, shape, strict=True):
         if number < 0:
-            raise ShardingError(f"the size {size} is {number} where {_assignments_text(numbers)}; give larger sizes")
+            raise ShardingError(
+                f"the size {size} is {number} where {_assignments_text(numbers)}; expected at least 0: give "
+                "larger sizes"
+            )
     return type_of(TensorMeta(shape, meta.dtype))
 
 

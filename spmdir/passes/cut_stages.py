@@ -73,8 +73,8 @@ class CutStagesPass(ModulePass, MachineOptions):
             )
         if self.axis in mesh.axis_names:
             raise UnsupportedError(
-                f"the mesh has the axis '{self.axis}'; expected a mesh without the pipeline axis, since no tensor is "
-                "sharded over it",
+                f"the mesh has the axis '{self.axis}'; expected a mesh without the pipeline axis, since no "
+                "tensor is sharded over it: remove the axis from the mesh",
                 location_of(ir.mesh_op(op)),
             )
         topology = self.machine(ctx, function).topology
@@ -105,5 +105,8 @@ class CutStagesPass(ModulePass, MachineOptions):
         function = ir.main_function(module)
         global_functions(module, self.name)
         if is_undecided(function):
-            raise UnsupportedError("the step has values without a sharding; run propagate first", location_of(function))
+            raise UnsupportedError(
+                "the step has values without a sharding; expected a sharding for each value: run propagate first",
+                location_of(function),
+            )
         return function

@@ -205,7 +205,8 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
             texts = ", ".join(map(str, placements))
             raise UnsupportedError(
                 f"'{op.name}' cannot be expanded on axis '{axis}' for the operand placements ({texts}); "
-                "shard the operands over fewer axes",
+                "expected placements with which the op has an expansion: shard the operands over fewer "
+                "axes",
                 location_of(op),
             )
         layouts[axis] = layout
@@ -225,7 +226,10 @@ def decided_sharding(operand: SSAValue, user: AtenOp) -> Sharding:
     """Return the sharding of an operand of `user`; raise a located ShardingError if it is missing or has open axes."""
     sharding = sharding_of(operand)
     if sharding is None or sharding.open_axes:
-        raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
+        raise ShardingError(
+            f"an operand of '{user.name}' has no sharding; expected one for each operand: run propagate first",
+            location_of(user),
+        )
     return sharding
 
 

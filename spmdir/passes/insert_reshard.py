@@ -148,7 +148,9 @@ def _replace_constraint(reshards: _Reshards, op: ConstraintOp | ReshardOp) -> li
     """
     target = op.target
     if target is None or target.open_axes:
-        raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
+        raise ShardingError(
+            f"'{op.name}' leaves an axis open; expected a placement on each axis: run propagate first", location_of(op)
+        )
     operand, location = op.operands[0], location_of(op)
     has_plugins = isinstance(op, ConstraintOp) and bool(plugins(placement for _, placement in target.entries))
     value = reshards.reshard(operand, target, op)

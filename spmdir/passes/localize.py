@@ -184,21 +184,28 @@ def _reject_unfinished(op: Any) -> None:
     """
     location = location_of(op)
     if isinstance(op, (ReshardOp, ConstraintOp)):
-        raise UnsupportedError(f"localize found '{op.name}'; run lower-reshard first", location)
+        raise UnsupportedError(
+            f"localize found '{op.name}'; expected collectives instead of reshards: run lower-reshard first", location
+        )
     if not isinstance(op, ValueOp):
         return
     if op.needs is not None:
         raise UnsupportedError(
-            f"localize found '{op.name}' with `needs`: operands have other shardings than it requires; run "
-            "insert-reshard first",
+            f"localize found '{op.name}' with `needs`, whose operands have other shardings than it "
+            "requires; expected reshards of these operands: run insert-reshard first",
             location,
         )
     for meta, sharding in zip(op.metas, op.shardings, strict=True):
         if meta is not None and sharding is None:
-            raise ShardingError(f"'{op.name}' has a value without a sharding; run propagate first", location)
+            raise ShardingError(
+                f"'{op.name}' has a value without a sharding; expected a sharding for each value: run propagate first",
+                location,
+            )
         if isinstance(op, ConstantOp) and sharding and sharding.entries:
             raise ShardingError(
-                f"a constant must be replicated, found <{sharding}>; expected <>: reshard its result instead", location
+                f"a constant has the sharding <{sharding}>; expected <>, since each rank has the whole "
+                "constant: reshard its result instead",
+                location,
             )
 
 
@@ -243,7 +250,7 @@ def _compute_local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _LocalTypin
     rewrites = {strategy.rewrite for strategy in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
-            f"'{op.name}' reduces inside a sharded dimension; run expand first",
+            f"'{op.name}' reduces inside a sharded dimension; expected ops that reduce shards: run expand first",
             location_of(op),
         )
     has_form = bool(rewrites & {"local", SPLIT})

@@ -153,7 +153,9 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
     source, meta = sharding_of(value), meta_of(value.type)
     assert meta is not None
     if source is None:
-        raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
+        raise ShardingError(
+            "the resharded value has no sharding; expected one: run propagate first", location_of(reshards[0])
+        )
     used = _used_reshards(reshards)
     # Target → the location of the first reshard to it, which is the last one in reversed order.
     targets = {_target(reshard): location_of(reshard) for reshard in reversed(used)}
@@ -190,7 +192,9 @@ def _target(op: SpmdOp) -> Sharding:
     """Return the sharding of the result of a reshard; raise ShardingError if it is not decided."""
     target = op.target
     if target is None or target.open_axes:
-        raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
+        raise ShardingError(
+            f"'{op.name}' leaves an axis open; expected a placement on each axis: run propagate first", location_of(op)
+        )
     return target
 
 

@@ -52,12 +52,14 @@ class MakeSchedulePass(ModulePass, MachineOptions):
         assert isinstance(ctx, IRContext)
         pipeline = pipeline_op(op)
         if pipeline is None:
-            raise UnsupportedError("the module has no pipelined step; run cut-stages first", location_of(op))
+            raise UnsupportedError(
+                "the module has no pipelined step; expected a `spmd.pipeline` op: run cut-stages first", location_of(op)
+            )
         step = pipeline.step
         if self.kind in ("zb", "zbv") and not step.is_split:
             raise UnsupportedError(
                 f"kind={self.kind} schedules the gradients of inputs and of weights separately, but one "
-                "function computes both; run split-backward first",
+                "function computes both; expected a function for each: run split-backward first",
                 location_of(pipeline),
             )
         try:

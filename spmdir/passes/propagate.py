@@ -21,7 +21,7 @@ from spmdir.analysis.routes import check_needs, check_routed_annotations
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, user_shardings, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import Location, RuleError, ShardingError, SpmdirError, UnsupportedError, print_remark, warn
+from spmdir.core.errors import Location, ShardingError, SpmdirError, UnsupportedError, print_remark, warn
 from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -341,8 +341,8 @@ def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
         other_name = unreached_name(name, lambda candidate: bool(rules.text_strategies(candidate, placement_classes)))
         if other_name is not None:
             warn(
-                f"the strategies for '{other_name}' do not apply to '{name}', another name of the op with different "
-                f"results or arguments; write strategies for '{name}'",
+                f"the strategies for '{other_name}' do not apply to '{name}', another name of the op with "
+                f"different results or arguments; expected strategies for '{name}': write them",
                 location_of(op),
             )
 
@@ -351,7 +351,7 @@ def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
     """Raise a located RuleError if an op has no rule."""
     for op in function.body.block.ops:
         if isinstance(op, AtenOp) and rule_of(op, rules) is None:
-            raise RuleError(f"'{op.name}' has no rule; add one with --load-plugin", location_of(op))
+            raise rules.missing_rule_error(op.name).at(location_of(op))
 
 
 def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
@@ -377,7 +377,7 @@ def _unsolvable_error(maker: Maker, error: Unsolvable, problem: Problem) -> Shar
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(
             f"'{maker.name}': no strategy of its rule gives {annotated or 'its values'} on axis '{error.axis}'"
-            f"{_reasons(problem, error)}; "
+            f"{_reasons(problem, error)}; expected placements that a strategy gives: "
             "give the sharding to a spmd.constraint on its result instead",
             location_of(maker),
         )

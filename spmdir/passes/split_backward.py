@@ -30,5 +30,7 @@ class SplitBackwardPass(ModulePass):
         global_functions(op, self.name)
         pipeline = pipeline_op(op)
         if pipeline is None:
-            raise UnsupportedError("the module has no pipelined step; run cut-stages first", location_of(op))
+            raise UnsupportedError(
+                "the module has no pipelined step; expected a `spmd.pipeline` op: run cut-stages first", location_of(op)
+            )
         split_stages(op, pipeline)

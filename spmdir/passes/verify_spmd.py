@@ -66,8 +66,8 @@ def _argument_differences(function: FuncOp, expected_function: FuncOp) -> list[S
             text = _argument_text(argument.type, argument_attributes)
             errors.append(
                 ShardingError(
-                    f"argument {index} must have type {expected_text} according to its sharding, found {text}; correct "
-                    "the type or the sharding",
+                    f"argument {index} has type {text}; expected {expected_text} according to its sharding: "
+                    "correct one of them",
                     location_of(function),
                 )
             )
@@ -82,9 +82,15 @@ def _argument_text(type_: Any, attributes: dict[str, Any]) -> str:
 def _difference(op: Operation | None, expected: Operation | None, values: dict[SSAValue, SSAValue]) -> str | None:
     """Return how `op` differs from `expected`; None if it does not. `values` maps values to expected ones."""
     if op is None or expected is None:
-        return f"the function has {'fewer' if op is None else 'more'} ops than the output of localize; run it again"
+        return (
+            f"the function has {'fewer' if op is None else 'more'} ops than the output of localize; expected "
+            "equal ops: undo the edit, or run localize again"
+        )
     if tuple(map(values.get, op.operands)) != tuple(expected.operands):
-        return f"'{op.name}' has other operands than '{expected.name}' in the output of localize; run localize again"
+        return (
+            f"'{op.name}' has other operands than '{expected.name}' in the output of localize; expected equal "
+            "operands: undo the edit, or run localize again"
+        )
     actual_parts, expected_parts = (
         (type(compared), compared.properties, compared.result_types, compared.attributes.get(LOCAL_FORM))
         for compared in (op, expected)
@@ -163,10 +169,16 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
     elif isinstance(op, (ReshardOp, ConstraintOp)):
         source, target, meta = op.source, op.target, meta_of(op.operands[0].type)
         if source is None or target is None or meta is None or source.open_axes or target.open_axes:
-            raise ShardingError(f"'{op.name}' has an open axis; run propagate first", location)
+            raise ShardingError(
+                f"'{op.name}' has an open axis; expected a placement on each axis: run propagate first", location
+            )
         with errors_at(op):
             plan_reshard(meta.shape, meta.dtype, source, target, mesh)
     elif isinstance(op, ConstantOp):
         sharding = op.shardings[0]
         if sharding is None or sharding.entries:
-            raise ShardingError(f"a constant must be replicated; expected <>, found <{sharding}>", location)
+            raise ShardingError(
+                f"a constant has the sharding <{sharding}>; expected <>, since each rank has the whole "
+                "constant: reshard its result instead",
+                location,
+            )

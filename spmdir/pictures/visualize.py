@@ -96,14 +96,16 @@ def visualize(
     meta, own_sharding = _type_and_sharding(what)
     if meta is not None:
         if not all(type(size) is int for size in meta.shape):
-            raise UnsupportedError(f"{meta} has symbolic sizes; expected a type with numbers")
+            raise UnsupportedError(
+                f"{meta} has symbolic sizes; expected a type with numbers: replace the sizes, or run bind-sizes"
+            )
         check_shape(meta.shape)
     if mesh is None:
         mesh = _mesh_of(what)
     mesh = as_mesh(mesh)
     chosen_sharding = own_sharding if sharding is None else sharding
     if chosen_sharding is None:
-        raise UnsupportedError('the tensor has no sharding; pass one, such as sharding="dp: S(0)"')
+        raise UnsupportedError('the tensor has no sharding; expected one: pass it, as in sharding="dp: S(0)"')
     checked_sharding = as_sharding(chosen_sharding, mesh, None if meta is None else meta.rank)
     drawn_meta = meta or _smallest_evenly_sharded(checked_sharding, mesh)
     picture = TensorPicture(drawn_meta, checked_sharding, mesh, slices or {})
@@ -131,7 +133,7 @@ def _type_and_sharding(what: Any) -> tuple[TensorMeta | None, ShardingLike | Non
 def _mesh_of(value: Any) -> Mesh:
     """Return the mesh of the module of a value."""
     if not hasattr(value, "owner"):
-        raise ParseError('a picture needs a mesh; pass one, such as Mesh({"dp": 2, "tp": 4})')
+        raise ParseError('a picture requires a mesh; pass one, such as Mesh({"dp": 2, "tp": 4})')
     from xdsl.dialects.builtin import ModuleOp
 
     from spmdir.dialects import ir
@@ -140,7 +142,7 @@ def _mesh_of(value: Any) -> Mesh:
     while owner is not None and not isinstance(owner, ModuleOp):
         owner = owner.parent_op()
     if owner is None:
-        raise ParseError("the value is not in a module, so its mesh is unknown; pass the mesh")
+        raise ParseError("the value is not in a module, so its mesh is unknown; expected a mesh: pass mesh=")
     return ir.mesh(owner)
 
 

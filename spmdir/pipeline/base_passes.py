@@ -119,8 +119,8 @@ def global_functions(module: ModuleOp, pass_name: str, with_layers: bool = False
     for function in functions:
         if is_local(function):
             raise UnsupportedError(
-                f"the program has the types of one rank, but {pass_name} requires global types; "
-                f"run {pass_name} before localize",
+                f"the program has the types of one rank, but {pass_name} requires global types; expected a "
+                f"program before localize: run {pass_name} before localize",
                 location_of(function),
             )
     return functions
@@ -136,7 +136,8 @@ def local_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
     for function in functions:
         if not is_local(function):
             raise UnsupportedError(
-                f"the program has global types, but {pass_name} requires local types; run {pass_name} after localize",
+                f"the program has global types, but {pass_name} requires local types; expected a program "
+                f"after localize: run {pass_name} after localize",
                 location_of(function),
             )
     return functions
@@ -171,6 +172,6 @@ def reject_open_sizes(module: ModuleOp, pass_name: str) -> None:
     if sizes is not None:
         example = " ".join(f"{name}={hint}" for name, hint in sizes.sizes.data.hints.items())
         raise UnsupportedError(
-            f'{pass_name} requires numbers for symbolic sizes; run bind-sizes first: --bind-sizes="{example}"',
+            f'{pass_name} found symbolic sizes; expected numbers: run bind-sizes first: --bind-sizes="{example}"',
             location_of(sizes),
         )

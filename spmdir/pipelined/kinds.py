@@ -39,7 +39,8 @@ def interleaved_order(stage_map: StageMap, micro: int) -> StepOrder:
     ranks, stages_per_rank = stage_map.ranks, stage_map.stages // stage_map.ranks
     if micro % ranks:
         raise SpmdirError(
-            f"interleaved 1f1b runs micro-batches in groups of {ranks}; expected a multiple of {ranks}, found {micro}"
+            f"found {micro} micro-batches for interleaved 1f1b on {ranks} ranks; expected a multiple of "
+            f"{ranks}: change their number"
         )
     rows: list[list[Action]] = []
     for rank in range(ranks):
@@ -233,7 +234,9 @@ def _placement(shape: Literal["looped", "folded"], ranks: int, stages: int) -> S
     """Return the placement of stages in a shape."""
     if shape == "folded":
         if stages != 2 * ranks:
-            raise SpmdirError(f"'zbv' has two stages a rank; expected {2 * ranks} stages, found {stages}")
+            raise SpmdirError(
+                f"found {stages} stages for 'zbv' on {ranks} ranks; expected {2 * ranks}, two for each rank"
+            )
         return folded(ranks)
     if stages % ranks or not stages:
         raise SpmdirError(f"found {stages} stages for {ranks} ranks; expected a multiple of {ranks}")

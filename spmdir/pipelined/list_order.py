@@ -92,7 +92,10 @@ def list_order(
     for coordinate, limit in enumerate(limits):
         least = len(stage_map.stages_on(coordinate))
         if limit < least:
-            raise SpmdirError(f"rank {coordinate} may hold {limit} activations; expected at least its {least} stages")
+            raise SpmdirError(
+                f"rank {coordinate} may hold the activations of {limit} actions; expected at least {least}, one "
+                "for each of its stages: raise the limit"
+            )
     kinds, ranks = kinds_of(split), stage_map.ranks
     next_micro: dict[tuple[int, Kind], int] = {(stage, kind): 0 for stage in range(stage_map.stages) for kind in kinds}
     state = _SchedulerState({}, [0.0] * ranks, [0] * ranks, next_micro)

@@ -110,7 +110,8 @@ def _messages_at_both_ends(
         if not candidates:
             stuck = ", ".join(map(str, next_actions.values()))
             raise SpmdirError(
-                f"no rank can continue: they wait in {stuck}; expected an order that respects dependences"
+                f"no rank can continue: they wait in {stuck}; expected each action after the results that "
+                "it uses: reorder the rows"
             )
         start, rank = min(candidates)
         action = next_actions[rank]

@@ -186,7 +186,7 @@ def parse_step(text: str, start: int = 0) -> ParsedStep:
         elif clause in LISTS:
             lists[clause] += _names(line, offset)
         else:
-            raise StepTextError(f"unknown clause '{word}'; expected {', '.join(LISTS)}, stage or order", offset)
+            raise StepTextError(f"unknown clause '{word}'; expected one of {', '.join(LISTS)}, stage or order", offset)
     axis, ranks, micro = header.groups()
     step = PipelinedStep(
         axis,

@@ -37,7 +37,9 @@ class StageTimes:
             object.__setattr__(self, "saved", (1.0,) * self.stages)
         lengths = [len(self.forward), len(self.input_gradient), len(self.weight_gradient), len(self.saved)]
         if len(set(lengths)) > 1:
-            raise SpmdirError(f"found times of {lengths} stages; expected times of the same stages")
+            raise SpmdirError(
+                f"found times of {lengths} stages; expected times of equally many stages: pass one time for each stage"
+            )
 
     @property
     def stages(self) -> int:

@@ -47,12 +47,15 @@ class Norm(PartialPlacement):
             UnsupportedError: an element is negative, or its p-th power overflows or underflows.
         """
         if tensor.numel() and (tensor < 0).any():
-            raise UnsupportedError(f"a value with the placement {self} has negative elements; expected none in a norm")
+            raise UnsupportedError(
+                f"a value with the placement {self} has negative elements; expected none, since a norm is not "
+                "negative: use another placement for this value"
+            )
         powers = self.before(tensor)
         if (powers.isinf() & ~tensor.isinf() | (powers == 0) & (tensor != 0)).any():
             raise UnsupportedError(
                 f"a value with the placement {self} has elements whose powers overflow or underflow; "
-                "expected an element type with a larger range"
+                "expected an element type with a larger range: convert the value, as to f64"
             )
         weights = [abs(noise(tensor.new_ones(tensor.shape))) + 0.25 for _ in range(count)]
         total = self.collect(weights, tensor.shape)

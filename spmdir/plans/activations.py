@@ -122,7 +122,7 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
                 if key != "0":
                     raise ShardingError(
                         f"the plan shards output {key} of '{name}', but the module returns one tensor; "
-                        "expected output 0"
+                        f"expected output 0: write 0 in place of {key}"
                     )
                 output = _constrain_tensor(output, layouts, f"the output of '{name}'")
             return output
@@ -153,5 +153,8 @@ def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
 def _constrain_tensor(value: Any, layouts: Texts, description: str) -> Tensor:
     """Constrain a tensor to the sharding for its number of dimensions; raise ShardingError for another value."""
     if not isinstance(value, Tensor):
-        raise ShardingError(f"the plan shards {description} of type {type(value).__name__}; expected a tensor")
+        raise ShardingError(
+            f"the plan shards {description} of type {type(value).__name__}; expected a tensor: remove this "
+            "entry of the plan"
+        )
     return constrain(value, layouts[value.dim()])

@@ -88,7 +88,7 @@ def _placement_text(placement: Any) -> str:
         return f"S({placement.dim})"
     if kind == "Replicate":
         return "R"
-    raise UnsupportedError(f"a style has the layout {placement!r}; expected Shard or Replicate")
+    raise UnsupportedError(f"a style has the layout {placement!r}; expected Shard or Replicate: use one of them")
 
 
 def _prepared_input(style: Any) -> Style:
@@ -159,7 +159,9 @@ def style_axis(mesh: Mesh, axis: str | None = None) -> str:
         ShardingError: there is no such axis.
     """
     if axis is None and len(mesh.axes) > 1 and "tp" not in mesh.sizes:
-        raise ShardingError(f"mesh {mesh} has several axes, but no axis 'tp'; give the axis of the weights as axis=")
+        raise ShardingError(
+            f"mesh {mesh} has several axes, but no axis 'tp'; expected the axis of the weights: pass it as axis="
+        )
     axis = axis or ("tp" if "tp" in mesh.sizes else mesh.axis_names[0])
     mesh.require(axis)
     return axis

@@ -74,7 +74,10 @@ def global_type(value: Tensor) -> tuple[tuple[int, ...], Sharding]:
         return tuple(value.shape), Sharding(())
     names, sizes = value.device_mesh.mesh_dim_names, value.device_mesh.shape
     if names is None:
-        raise ShardingError("a parameter is on a DeviceMesh without names; expected mesh_dim_names: pass them")
+        raise ShardingError(
+            "a parameter is on a DeviceMesh without names; expected names of its dimensions: pass "
+            "mesh_dim_names= to init_device_mesh"
+        )
     nested: dict[int, list[int]] = {}
     unsharded: list[tuple[str, Any]] = []
     for index, placement in reversed(list(enumerate(value.placements))):

@@ -315,7 +315,8 @@ class GlobalBuilder:
         message = pack(op, axes, group, group.index(self.rank), self._local)
         if message is None:
             raise ShardingError(
-                f"'{op.name}' sends too many elements to follow each of them; trace the ranks with smaller inputs",
+                f"'{op.name}' sends too many elements to follow each of them; expected fewer elements: "
+                "trace the ranks with smaller inputs",
                 location_of(op),
             )
         self._errors[op.results[0]] = self._message_error(message)

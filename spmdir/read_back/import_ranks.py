@@ -244,8 +244,9 @@ class _Import:
         fine = self.mesh.refine([axis for axis, _ in sharding.entries])
         if sharding.open_axes or sharding.refined(fine).local_type(meta, fine, fine.coordinate(self.rank)) != local:
             raise ShardingError(
-                f"{entry.label} has the sharding <{sharding}>, under which its local tensor does not determine the "
-                "global one; expected even shards, replicated or partial values"
+                f"{entry.label} has the sharding <{sharding}>, under which its local tensor does not "
+                "determine the global one; expected even shards, replicated or partial values: use sizes "
+                "that the ranks divide"
             )
         return meta
 

@@ -114,8 +114,8 @@ def collective_error(op: ValueOp, axes: Sequence[str], sharding: Sharding | None
     kind, over = op.name.partition(".")[2], ", ".join(axes)
     if sharding is None:
         return ShardingError(
-            f"'{op.name}' over {over} is used in an order that is not that of a tensor; unpack its result in the order "
-            "of the ranks",
+            f"'{op.name}' over {over} has a result whose parts are used in another order than that of the "
+            "ranks; expected the order of the ranks: unpack its result in this order",
             location_of(op),
         )
     placements = {axis: sharding.along(axis, mesh) or R for axis in axes}

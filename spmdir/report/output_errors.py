@@ -217,13 +217,15 @@ def _propagate(op: ValueOp, operands: list[_AccumulatedError], rules: RuleSet, l
         if math.isnan(growth):
             reason = "depends on the values of operands"
             if local:
-                reason = "is not known on shards; report the program before localize"
+                reason = "is unknown for the op on shards: report the program before localize"
             total += _AccumulatedError(unknown=f"the growth of the error in {op_text} {reason}")
             continue
         unbounded_dtypes = [after for after in result_dtypes if not _is_bounded(before, after)]
         if unbounded_dtypes:
             conversion = f"from {before} to {unbounded_dtypes[0]}"
-            total += _AccumulatedError(unknown=f"the growth of the error in {op_text} {conversion} has no bound")
+            total += _AccumulatedError(
+                unknown=f"no limit is known for the growth of the error in {op_text} {conversion}"
+            )
             continue
         coarser_dtypes = [after for after in result_dtypes if _is_rounded(before, after)]
         if not coarser_dtypes:
@@ -270,7 +272,7 @@ def _step_contributions(op: Collective, mesh: Mesh) -> Iterator[_AccumulatedErro
     place = _place_text(op)
     for error in step_errors(op.step(mesh), meta.shape, mesh):
         unknown = (
-            f"the step from {error.before} to {error.after} at {place} declares no bound"
+            f"the step from {error.before} to {error.after} at {place} declares no error bound"
             if error.bound is None
             else None
         )

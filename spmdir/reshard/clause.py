@@ -33,8 +33,8 @@ class Clause:
         standard = _STANDARD_KINDS.get(self.argument, self.kind)
         if self.kind != standard:
             raise ShardingError(
-                f"clause '{self.keyword}' has argument '{self.argument}' of kind '{self.kind}'; this argument has kind "
-                f"'{standard}'; change the kind or the argument of the clause",
+                f"clause '{self.keyword}' has argument '{self.argument}' of kind '{self.kind}'; expected "
+                f"'{standard}', the kind of this argument: change the kind or the argument of the clause",
                 caller_place(),
             )
 

@@ -318,14 +318,22 @@ def _check_name(spec: CollectiveSpec, latest: CollectiveSpec, origin: str, op_na
     """
     previous = _SPECS.get(spec.name)
     if latest is not spec:
-        raise ShardingError(f"collective '{spec.name}' is declared twice by {origin}; rename one of them", latest.place)
+        raise ShardingError(
+            f"collective '{spec.name}' is declared twice by {origin}; expected a different name for each: "
+            "rename one of them",
+            latest.place,
+        )
     if previous is not None and previous[1] != origin:
         raise ShardingError(
-            f"collective '{spec.name}' is declared by {previous[1]} and by {origin}; rename one of them", spec.place
+            f"collective '{spec.name}' is declared by {previous[1]} and by {origin}; expected a different "
+            "name for each: rename one of them",
+            spec.place,
         )
     if previous is None and spec.name in op_names:
         raise ShardingError(
-            f"the name of collective '{spec.name}' is taken by the op spmd.{spec.name}; rename it", spec.place
+            f"the op spmd.{spec.name} already has the name of collective '{spec.name}'; expected an unused "
+            "name: rename the collective",
+            spec.place,
         )
 
 

@@ -97,14 +97,15 @@ def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Shar
     for axis in axes if spec.moves != "edge" else ():
         if has_declared_step(source[axis], target[axis]):
             raise ShardingError(
-                f"{spec.name} cannot take {source[axis]} to {target[axis]}, which declare their own step; use convert"
+                f"{spec.name} cannot take {source[axis]} to {target[axis]}, which declare their own step; "
+                "expected that step: use convert"
                 + (" to R, then slice" if edge_between(source[axis], target[axis]) is None else "")
             )
     for axis in sorted(blocking_axes(spec, axes, source, target)):
         placement = source[axis]
         raise ShardingError(
-            f"{spec.name} moves [{', '.join(axes)}] where {placement} on '{axis}' defines the local tensors; "
-            f"reshard '{axis}' first"
+            f"{spec.name} moves [{', '.join(axes)}] where {placement} on '{axis}' defines the local "
+            f"tensors; expected '{axis}' without this placement: reshard '{axis}' first"
         )
 
 
@@ -114,8 +115,8 @@ def check_unrouted(source: Sharding, target: Sharding) -> None:
         for axis, placement in side.entries:
             if placement.is_routed and placement.trait != "partial":
                 raise ShardingError(
-                    f"the positions of {placement} on '{axis}' depend on data; expected only reductions, or "
-                    "experts.regroup and experts.unsort_rows"
+                    f"the positions of {placement} on '{axis}' depend on data; expected no reshard of such "
+                    "rows, only reductions: move them with experts.regroup or experts.unsort_rows"
                 )
 
 
@@ -134,7 +135,7 @@ def check_joint(spec: CollectiveSpec, axes: Sequence[str], sides: Sequence[Shard
     if not can_move_together(spec, axes, sides):
         placements = " to ".join(str(side[axes[0]]) for side in sides)
         raise ShardingError(
-            f"{spec.name} on [{', '.join(axes)}] changes {placements} on several axes; expected one axis at a time; "
+            f"{spec.name} on [{', '.join(axes)}] changes {placements} on several axes; expected one axis: "
             "use one collective for each axis"
         )
 
@@ -145,5 +146,5 @@ def check_split(spec: CollectiveSpec, mesh: Mesh, fine: Mesh, shape: Sequence[in
         if not splits_evenly(sharding, fine, shape):
             raise ShardingError(
                 f"{spec.name} splits <{sharding.merged(mesh)}>, whose shards of {list(shape)} are uneven; "
-                "move whole axes"
+                "expected even shards: move whole axes instead of sub-axes"
             )

@@ -14,7 +14,8 @@ def host_seconds(size: float, topology: Topology) -> float:
     """
     if not topology.host_bandwidth:
         raise UnsupportedError(
-            f"topology '{topology}' has no host_bandwidth, which copies to host memory require; use a topology with "
-            "host_bandwidth, such as h100x8, or add it to the .toml file"
+            f"topology '{topology}' has no host_bandwidth, which copies to host memory require; expected "
+            "this bandwidth: use a topology with host_bandwidth, such as h100x8, or add it to the .toml "
+            "file"
         )
     return topology.host_latency + size / topology.host_bandwidth

@@ -12,7 +12,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, have_same_chunks, length
 from spmdir.core.limits import ENUMERATED, EXCHANGED
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import PartialPlacement, edge_between
+from spmdir.core.placement.base import PartialPlacement, Placement, edge_between
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.shards import shard_lengths
 from spmdir.core.placement.standard import Partial, R
@@ -34,23 +34,32 @@ def find_obstacle(spec: CollectiveSpec, source: Sharding, target: Sharding) -> s
     """
     has_two_rounds = spec.traffic.rounds > 1
     if len(source.kinds | target.kinds) > 1:
-        return "turn one kind of partial value into another"
+        return (
+            "turn one kind of partial value into another; expected partial values of one kind: reduce them "
+            "first, as by all_reduce"
+        )
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
     reduced: list[PartialPlacement] = []
     created: list[PartialPlacement] = []
     for axis in axes:
         before, after = source[axis], target[axis]
         if before != after and has_declared_step(before, after):
-            return f"take {before} to {after}, which declare their own step"
+            return (
+                f"take {before} to {after}, which declare their own step; expected that step: use convert along "
+                f"this axis, then {spec.name} along the others"
+            )
         if before == after and not has_two_rounds:
             continue
         for placement, partial_placements in ((before, reduced), (after, created)):
             if isinstance(placement, PartialPlacement) and not placement.has_own_type:
                 partial_placements.append(placement)
             elif placement.trait not in ("replicated", "shard"):
-                return f"move {placement} without a step that it declares"
+                return (
+                    f"move {placement} along '{axis}'; expected S, R or a partial placement there: reshard "
+                    f"'{axis}' first with the steps of {placement}"
+                )
         if before != after and isinstance(after, PartialPlacement) and after.identity is None:
-            return f"create {after}, which has no identity"
+            return _no_identity(after)
     return _find_uncombinable(reduced, created)
 
 
@@ -70,15 +79,32 @@ def _find_uncombinable(reduced: Sequence[PartialPlacement], created: Sequence[Pa
         return None
     with_own_step = [p for p in reduced if not isinstance(p, Partial) and edge_between(p, R) is not None]
     if with_own_step:
-        return f"reduce {with_own_step[0]}, which declares its own step"
+        return (
+            f"reduce {with_own_step[0]}, which declares its own step; expected that step: use convert along its axes "
+            "first"
+        )
     if created and len(placements) > 1:
         other_texts = [str(placement) for placement in placements if placement != created[0]]
-        return f"create {created[0]} together with {' and '.join(other_texts)}"
+        return (
+            f"create {created[0]} together with {' and '.join(other_texts)}; expected one partial placement: "
+            "use one collective for each"
+        )
     if (created or len(reduced) > 1) and not all(placement.splits for placement in plugins):
-        return f"reduce {plugins[0]} over several axes at once"
+        return (
+            f"reduce {plugins[0]} over several axes at once; expected one axis, since it does not declare "
+            "`splits`: use one collective for each axis"
+        )
     if reduced and created and created[0].identity is None:
-        return f"create {created[0]}, which has no identity"
+        return _no_identity(created[0])
     return None
+
+
+def _no_identity(placement: Placement) -> str:
+    """Return the end of the error of an exchange that would create a partial placement without an identity."""
+    return (
+        f"create {placement}, which has no identity; expected a placement with an identity, such as P(sum): use it, or "
+        "leave the axis unchanged"
+    )
 
 
 def check_exchange(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: Shape) -> None:
@@ -86,10 +112,7 @@ def check_exchange(spec: CollectiveSpec, source: Sharding, target: Sharding, mes
     target.check_shape(mesh, shape)
     check_declared_steps(spec, (), source, target)
     if obstacle := find_obstacle(spec, source, target):
-        raise ShardingError(
-            f"a {spec.name} over the axes of <{source}> and <{target}> cannot {obstacle}; "
-            f"use one {spec.name} for each axis, or another collective"
-        )
+        raise ShardingError(f"{spec.name} from <{source}> to <{target}> cannot {obstacle}")
 
 
 def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
@@ -106,7 +129,8 @@ def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
     if len(ends) != 1:
         moves = ", ".join(f"{a} to {b}" for a, b in sorted(ends, key=str)) or "none"
         raise ShardingError(
-            f"{spec.name} found {moves}; expected one placement before and one after on all axes that change"
+            f"{spec.name} found {moves}; expected one placement before and one after on all axes that "
+            f"change: use one {spec.name} for each pair"
         )
     ((leaving, joining),) = ends
     if edge_between(leaving, joining) is None:
@@ -119,13 +143,14 @@ def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
     for side, placement in ((before, leaving), (after, joining)):
         if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
             raise ShardingError(
-                f"{spec.name} requires {list(axes)} to be innermost on dimension {placement.dim}, found <{side}>; move "
-                "the inner axes first"
+                f"{spec.name} requires {list(axes)} to be innermost on dimension {placement.dim}, found "
+                f"<{side}>; expected these axes last: move the inner axes first"
             )
     unmoved = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
     if unmoved[0] != unmoved[1]:
         raise ShardingError(
-            f"{spec.name} moves only {list(axes)}; expected other axes unchanged from <{source}> to <{target}>"
+            f"{spec.name} moves only {list(axes)}; expected other axes unchanged from <{source}> to "
+            f"<{target}>: move them by another collective"
         )
 
 
@@ -156,8 +181,8 @@ def check_permute(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh
 
 
 _NO_PERMUTATION = (
-    "from <{}> to <{}> finds no permutation of whole blocks{} for shape {}; expected blocks of equal size before and "
-    "after, each on as many ranks before as after"
+    "from <{}> to <{}> finds no permutation of whole blocks{} for shape {}; expected blocks of equal size "
+    "before and after, each on as many ranks before as after: use exchange"
 )
 
 
@@ -214,8 +239,8 @@ def permute_senders(
     axes = permuted_axes(source, target, mesh)
     if mesh.group_size(axes) > ENUMERATED.most:
         raise ShardingError(
-            f"from <{source}> to <{target}> of shape {list(shape)} moves blocks among {mesh.group_size(axes)} ranks; "
-            f"expected at most {ENUMERATED.most}, or other collectives"
+            f"from <{source}> to <{target}> of shape {list(shape)} moves blocks among "
+            f"{mesh.group_size(axes)} ranks; expected at most {ENUMERATED.most}: use all_gather and slice"
         )
     return _senders(source, target, mesh, shape, mesh.group(rank, axes)[0])
 
@@ -265,5 +290,6 @@ def check_rearrange(spec: CollectiveSpec, source: Sharding, target: Sharding, me
         )
     if any(exchange_loads(source, target, mesh, shape)):
         raise ShardingError(
-            f"ranks lack elements of <{target}> in <{source}>, but {spec.name} sends nothing; use exchange"
+            f"ranks lack elements of <{target}> in <{source}>, but {spec.name} sends nothing; expected "
+            "ranks that have all elements of their new shards: use exchange"
         )

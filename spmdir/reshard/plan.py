@@ -144,7 +144,10 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
     for sharding in (source, target):
         sharding.check_shape(mesh, shape)
         if sharding.mesh != mesh.name:
-            raise ShardingError(f"<{sharding}> is on mesh @{sharding.mesh}; expected mesh @{mesh.name}")
+            raise ShardingError(
+                f"<{sharding}> is on mesh @{sharding.mesh}; expected mesh @{mesh.name}: correct the mesh of the "
+                "sharding"
+            )
         for axis, placement in sharding.entries:
             if placement.trait == "open":
                 raise ShardingError(

@@ -146,7 +146,7 @@ def transition(
     spec = collective(kind)
     if spec.check is not None:
         if target is None:
-            raise ShardingError(f"{kind} names no axes; specify the sharding of its result")
+            raise ShardingError(f"{kind} names no axes; expected the sharding of its result: specify it")
         spec.check(spec, source, target, mesh, tuple(shape))
         check_split(spec, mesh, refinement(mesh, source, target), shape, source, target)
         return target
@@ -185,7 +185,8 @@ def _move_axes(
     for dimension, trait in ((gathered_dim, spec.before), (sharded_dim, spec.after)):
         if trait == "shard" and (dimension is None or not 0 <= dimension < rank):
             raise ShardingError(
-                f"{spec.name} has dimension {dimension}; expected a dimension of a tensor of rank {rank}"
+                f"{spec.name} has dimension {dimension}; expected a dimension of a tensor of rank {rank}, "
+                "counted from 0: write it, as in `dim 0`"
             )
     _check_leaving(spec, source, axes, gathered_dim, reduction)
     unmoved_entries = [(axis, placement) for axis, placement in source.entries if axis not in axes]
@@ -223,7 +224,8 @@ def _moved_entries(
         placement = partial_placement(reduction)
         if not placement.from_replicated:
             raise ShardingError(
-                f"{spec.name} cannot create {placement}, which has no identity; declare an identity or an edge"
+                f"{spec.name} cannot create {placement}, which has no identity; expected a value that "
+                "reductions ignore: declare `identity`, or an edge to this placement"
             )
         return [(axis, placement) for axis in axes]
     return []
@@ -268,14 +270,15 @@ def _check_leaving(
     """
     if dim is not None and (dim_axes := source.dim_axes(dim))[-len(axes) :] != axes:
         raise ShardingError(
-            f"{spec.name} on [{', '.join(axes)}] requires the innermost axes of dimension {dim} in nesting order, "
-            f"found [{', '.join(dim_axes)}] in <{source}>; move the inner axes first"
+            f"{spec.name} on [{', '.join(axes)}] requires the innermost axes of dimension {dim} in nesting "
+            f"order, found [{', '.join(dim_axes)}] in <{source}>; expected these axes last: move the inner "
+            "axes first"
         )
     for axis in axes if dim is None else ():
         if source[axis].trait != spec.before:
             raise ShardingError(
-                f"{spec.name} requires '{axis}' to be {spec.before}, found {source[axis]} in <{source}>; remove this "
-                "axis from the collective, or reshard the value first"
+                f"{spec.name} requires '{axis}' to be {spec.before}; found {source[axis]} in <{source}>: "
+                "reshard the axis first, or use another collective"
             )
     source_reduction = partial_op(source, axes) if spec.before == "partial" else reduction
     if reduction not in (None, source_reduction):
@@ -297,5 +300,6 @@ def partial_op(source: Sharding, axes: Sequence[str]) -> str:
     if len(kinds) == 1:
         return kinds.pop()
     raise ShardingError(
-        f"the partial values over [{', '.join(axes)}] have the reductions {reductions}; expected one kind of reduction"
+        f"the partial values over [{', '.join(axes)}] have the reductions {reductions}; expected one kind "
+        "of reduction: reduce the axes of each kind separately"
     )

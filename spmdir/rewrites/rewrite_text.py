@@ -95,8 +95,8 @@ class _Builder(Transformer[Token, Any]):
         for (keyword, value), (word, _) in itertools.pairwise(items_of_clauses):
             if keyword in required and value is None and word not in clauses:
                 raise ParseError(
-                    f"'{keyword} {word}' names no variable; expected a small letter that binds the value, "
-                    f"as in '{keyword} {keyword[0]}'",
+                    f"'{keyword} {word}' has no variable; expected a small letter that binds the value, as "
+                    f"in '{keyword} {keyword[0]}'",
                     self.at(kind),
                 )
         is_complete = required <= values.keys() <= clauses.keys() and len(values) == len(items_of_clauses)
@@ -159,7 +159,10 @@ def _check_form(rewrite: Rewrite) -> str | None:
             "expected one f on each side, or none"
         )
     if rewrite.conditions and not left_functions:
-        return f"'f {rewrite.conditions[0].name}' is a condition on f, but f does not occur; remove the condition"
+        return (
+            f"'f {rewrite.conditions[0].name}' is a condition on f, but f does not occur; expected a condition "
+            "on a variable of the pattern: remove this one"
+        )
     return None
 
 

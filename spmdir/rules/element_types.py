@@ -184,7 +184,7 @@ class TypeSignature:
             if len({dtype for _, dtype in dtypes}) > 1:
                 types = ", ".join(f"'{name}' has {dtype}" for name, dtype in dtypes)
                 raise RuleError(
-                    f"operands differ in element type: {types}; expected one type, convert with aten._to_copy"
+                    f"operands differ in element type: {types}; expected one type: convert with aten._to_copy"
                 )
 
     def expected(self, index: int, operands: Named, arguments: Mapping[str, Any]) -> tuple[DType, ...]:
@@ -199,7 +199,10 @@ class TypeSignature:
         types = [source.evaluate(operands, arguments) for source in sources]
         if None in types:
             operand_dtypes = ", ".join(str(meta.dtype) for name in sources[0].names for meta in operands.get(name, ()))
-            raise RuleError(f"torch cannot promote the element types {operand_dtypes}; convert an operand")
+            raise RuleError(
+                f"torch cannot promote the element types {operand_dtypes}; expected types that torch promotes: "
+                "convert an operand with aten._to_copy"
+            )
         return tuple(type_ for type_ in types if type_ is not None)
 
     def check_results(self, operands: Named, arguments: Mapping[str, Any], results: Sequence[DType | None]) -> None:

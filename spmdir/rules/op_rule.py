@@ -170,7 +170,11 @@ class OpRule(RuleInstance):
                 raise
         known_strategies = self._strategies_by_key[key]
         if known_strategies is None:
-            raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
+            raise ParseError(
+                f"{self.rule.op} expands into itself; expected other ops in its expansion: replace the call of "
+                f"{self.rule.op}",
+                self.rule.location,
+            )
         return known_strategies
 
     def split_strategies(self, count: int, sharded: ShardCounts = UNSHARDED) -> tuple[Strategy, ...]:

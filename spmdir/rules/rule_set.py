@@ -165,11 +165,17 @@ class RuleSet:
             return EXCHANGE_OPS[name]
         rule = self.lookup(name)
         if rule is None:
-            raise RuleError(
-                f"op {name} has no sharding rule; expected an op with a rule: add one in a .rules file, see "
-                f"docs/first-rule.md{did_you_mean(name, self.names)}"
-            )
+            raise self.missing_rule_error(name)
         return tuple((parameter.name, parameter.is_tensor) for parameter in rule.parameters)
+
+    def missing_rule_error(self, name: str) -> RuleError:
+        """Return the error of an op without a rule."""
+        remedy = did_you_mean(name, self.names) or (
+            ": add one in a .rules file, see docs/first-rule.md"
+            if name.startswith(("aten.", "prims."))
+            else ": load the plug-in or .rules file that has it, for example with --load-plugin"
+        )
+        return RuleError(f"op {name} has no sharding rule; expected an op with a rule{remedy}")
 
     def shape_arguments(self, name: str) -> frozenset[str]:
         """Return the literal arguments that list the sizes of the first result, in any rule of op `name`."""

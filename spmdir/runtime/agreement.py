@@ -276,8 +276,9 @@ class RankGroup:
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise SpmdirError(
-                f"rank {self.numbers[self.index]} cannot reach the store of the process group at {operation}: "
-                f"{reason}; the process that hosts it has ended: read its error"
+                f"rank {self.numbers[self.index]} cannot reach the store of the process group at "
+                f"{operation}: {reason}; expected a running store: read the error of the process that hosts "
+                "it, which has ended"
             ) from error
 
     def _compare(self, store: Any, operation: str) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Partitioned:
         """
         if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
             raise UnsupportedError(
-                "the backend has no gradients; call the model under torch.no_grad(), or train it with "
+                "the inputs require gradients, which the backend does not compute; expected a call without "
+                "gradients: call the model under torch.no_grad(), or train it with "
                 "spmdir.shard_module(model, mesh, …) or spmdir.training_step(model, loss, …)"
             )
 

@@ -120,15 +120,16 @@ def _check_op(func: Any, args: Sequence[Any], operands_of_results: Sequence[Sequ
         is_supported = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
     if not is_supported or name == "_foreach_max":
         raise UnsupportedError(
-            f"cannot run {func} on a shard other than those of torch.chunk; expected an elementwise op; to "
-            "gather whole values, use state_dict() of a Parallel or spmdir.checkpoint.save_safetensors; or shard the "
-            "tensor by S(dim) with axes in mesh order"
+            f"cannot run {func} on a shard other than those of torch.chunk; expected an elementwise op: to "
+            "gather whole values, use state_dict() of a Parallel or spmdir.checkpoint.save_safetensors, or "
+            "shard the tensor by S(dim) with axes in mesh order"
         )
     for operands in operands_of_results:
         # A plain tensor has no blocks: it is a different sharding too.
         if len({getattr(operand, "blocks", None) for operand in operands if operand.dim()}) > 1:
             raise UnsupportedError(
-                f"cannot run {func} on tensors with different shardings; expected one sharding of all that are not 0-d"
+                f"cannot run {func} on tensors with different shardings; expected one sharding of all that "
+                "are not 0-d: give these tensors one sharding in the plan"
             )
 
 

@@ -55,8 +55,9 @@ class CallGuards:
         if change is None:
             return
         raise UnsupportedError(
-            f"the state that the program was traced with has changed: {change}; change it back, or call parallelize "
-            "again; for programs of several states, parallelize copies of the model, such as copy.deepcopy(model)"
+            f"the state that the program was traced with has changed: {change}; expected that state in each "
+            "call: change it back, or call parallelize again. For programs of several states, parallelize "
+            "copies of the model, such as copy.deepcopy(model)"
         )
 
 

@@ -60,7 +60,7 @@ class Convention:
         leaves, spec = pytree.tree_flatten(args)
         if len(args) != self.in_spec.num_children:
             raise SpmdirError(
-                f"{len(args)} arguments given; expected {self.in_spec.num_children}, as in example_inputs"
+                f"found {len(args)} arguments; expected {self.in_spec.num_children}, as in example_inputs"
             )
         if spec != self.in_spec:
             raise SpmdirError(

@@ -129,7 +129,7 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         for name in unstepped:
             if any(state[name].state.values()):
                 raise UnsupportedError(
-                    f"'{name}' has taken no step, so it has nothing to save; save after its first step"
+                    f"'{name}' has taken no step, so it has nothing to save; expected state: save after its first step"
                 )
         plain_values = {name: value for name, value in values.items() if not isinstance(value, DTensor)}
         status["saved"] = {name: _digest(name, value) for name, value in plain_values.items()}
@@ -200,7 +200,8 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
                 if len(path) == 1 and not isinstance(values[name], Tensor):
                     description = shown(values[name])
                     raise UnsupportedError(
-                        f"'{name}' is {description}, which cannot be loaded in place; put it into a dict"
+                        f"'{name}' is {description}, which cannot be loaded in place; expected a tensor, a "
+                        "module, an optimizer or a dict: put it into a dict"
                     )
         generators = _saved_generators(metadata, rank)
         values |= generators
@@ -222,7 +223,10 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
 def _trees(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return name → tree of tensors and plain values. The tree of a dict is the dict itself."""
     if GENERATORS in state:
-        raise UnsupportedError(f"'{GENERATORS}' is the name of the random generators in a checkpoint; choose another")
+        raise UnsupportedError(
+            f"'{GENERATORS}' is the name of the random generators in a checkpoint; expected another name: "
+            "rename this value"
+        )
     return {name: _tree(name, value, state) for name, value in state.items()}
 
 
@@ -276,7 +280,9 @@ def _flatten_trees(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     try:
         flat, paths = flatten_state_dict(dict(trees))
     except ValueError as error:  # names are joined by dots
-        raise UnsupportedError(f"two values of the state have one name: {error}; rename one of them") from None
+        raise UnsupportedError(
+            f"two values of the state have one name: {error}; expected a different name for each: rename one of them"
+        ) from None
     for name, value in flat.items():
         if isinstance(value, LocalShard):
             raise UnsupportedError(f"'{name}' has the sharding <{value.sharding}>: {value.reason}")
@@ -327,7 +333,10 @@ def _digest(name: str, value: Any) -> str:
     try:
         return value_digest(value)
     except TypeError as error:
-        raise UnsupportedError(f"'{name}' is {shown(value)}, which cannot be saved: {error}") from error
+        raise UnsupportedError(
+            f"'{name}' is {shown(value)}, which cannot be saved: {error}; expected tensors and plain values: "
+            "convert it, or leave it out"
+        ) from error
 
 
 def _generator_states() -> dict[str, Tensor]:

@@ -42,10 +42,16 @@ def prepare_directory(directory: Path, step: int | None) -> tuple[Path, Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SpmdirError(f"cannot make the directory '{directory}' of checkpoints: {error.strerror}") from None
+        raise SpmdirError(
+            f"cannot make the directory '{directory}' of checkpoints: {error.strerror}; expected a path that "
+            "can be written: choose another one"
+        ) from None
     path = directory / f"step-{max(list_complete(directory), default=-1) + 1 if step is None else step:08d}"
     if path.exists():
-        raise SpmdirError(f"there is a checkpoint '{path}'; give another step, or remove it first")
+        raise SpmdirError(
+            f"the checkpoint '{path}' exists; expected a step without a checkpoint: give another step, or "
+            "remove it first"
+        )
     for leftover in directory.glob(".unfinished-step-*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)

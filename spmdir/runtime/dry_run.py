@@ -105,8 +105,9 @@ def perform_dry_run(
                 raise _state_change_error(change)
             if is_finished and was_earlier_finished and ops != earlier_ops:
                 raise UnsupportedError(
-                    "the second call of the forward runs other ops, so the forward changes Python state and depends on "
-                    "it; keep that state in buffers, or set it before the model is traced"
+                    "the second call of the forward runs other ops, so the forward changes Python state "
+                    "and depends on it; expected the same ops in each call: keep that state in buffers, or "
+                    "set it before the model is traced"
                 )
             is_complete = code.size == code_size
             if not is_complete:

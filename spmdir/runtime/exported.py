@@ -58,8 +58,9 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
     for value in function.args:
         if signature_kind(function, "arg_attrs", value.index) == "state":
             raise UnsupportedError(
-                f"the program keeps the state '{signature_name(function, 'arg_attrs', value.index)}' between steps, "
-                "which an exported program cannot; expected placements without state: use parallelize",
+                f"the program keeps the state '{signature_name(function, 'arg_attrs', value.index)}' "
+                "between steps, which an exported program cannot; expected placements without state: "
+                "change the plan, or use parallelize",
                 location_of(function),
             )
     names = [signature_name(function, "arg_attrs", value.index) for value in function.args]

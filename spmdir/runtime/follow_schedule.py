@@ -106,8 +106,9 @@ class FollowSchedulePass(LocalPass):
         if len(units) != len(keys) or units.keys() != set(keys):
             differing_unit = next((unit for key, unit in units.items() if key not in set(keys)), [function])
             raise UnsupportedError(
-                "the program for these sizes has other ops or messages than the program for the examples, so ranks "
-                "of different sizes cannot run together; give all ranks inputs of one size",
+                "the program for these sizes has other ops or messages than the program for the examples, "
+                "so ranks of different sizes cannot run together; expected equal ops and messages: give "
+                "all ranks inputs of one size",
                 location_of(differing_unit[0]),
             )
         set_order(function.body.block, [units[key] for key in keys])

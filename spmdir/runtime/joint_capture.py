@@ -177,13 +177,15 @@ def _check_state(kinds: Mapping[str, str], mutations: Sequence[Output], original
     for name, kind in kinds.items():
         if kind in ("parameter", "buffer") and name not in originals:
             raise UnsupportedError(
-                f"the module has the tensor '{name}', which is not a parameter or buffer; register it, such "
-                "as with register_buffer(name, tensor, persistent=False)"
+                f"the module has the tensor '{name}', which is not a parameter or buffer; expected "
+                "registered tensors only: register it, such as with register_buffer(name, tensor, "
+                "persistent=False)"
             )
     for output in mutations:
         if kinds[output.names[0]] not in ("parameter", "buffer", "late_buffer"):
             raise UnsupportedError(
-                f"the module writes to its input '{output.names[0]}'; expected inputs that do not change"
+                f"the module writes to its input '{output.names[0]}'; expected inputs that do not change: "
+                "write to a clone"
             )
 
 

@@ -54,8 +54,9 @@ class JointParts:
             function = ir.main_function(rank_module)
             if any(signature_kind(function, "arg_attrs", argument.index) == "state" for argument in function.args):
                 raise UnsupportedError(
-                    "the program keeps a state between steps, which shard_module does not support; use parallelize "
-                    "with training_step",
+                    "the program keeps a state between steps, which shard_module does not support; "
+                    "expected placements without state: change the plan, or use parallelize with "
+                    "training_step",
                     location_of(function),
                 )
             output_count = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])

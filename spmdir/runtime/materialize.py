@@ -114,8 +114,9 @@ def _set_to_zeros(name: str, shard: Tensor) -> None:
     """Set a shard of optimizer state to zeros; raise UnsupportedError for a scalar, such as a count of steps."""
     if not shard.dim():
         raise UnsupportedError(
-            f"'{name}' of the state is on the meta device, and is not a tensor of the model; give it a value before "
-            "parallelize: only optimizer state with dimensions is set to zeros"
+            f"'{name}' of the state is on the meta device, and is not a tensor of the model; expected a "
+            "value, since only optimizer state with dimensions is set to zeros: give it one before "
+            "parallelize"
         )
     shard.zero_()
 
@@ -149,7 +150,8 @@ def _initialise_modules(
             whole = initialised.pop(name)  # freed once the caller has taken its shard
             if whole.is_floating_point() and whole.isnan().any():
                 raise SpmdirError(
-                    f"the initialisation of {_describe_module(path)} leaves '{name}' without values; write to all of it"
+                    f"the initialisation of {_describe_module(path)} leaves '{name}' without values; "
+                    "expected a value of each element: write to all of it"
                 )
             yield prefix + name, whole
 
@@ -172,8 +174,9 @@ def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
         getattr(module, init)()
     else:
         raise SpmdirError(
-            f"{_describe_module(path)} is a {type(module).__name__}, which has parameters or buffers but no {init}(); "
-            "add this method, or pass init=, a function that initialises the parameters and buffers of each module"
+            f"{_describe_module(path)} is a {type(module).__name__}, which has parameters or buffers but no "
+            f"{init}(); expected a method that initialises them: add it, or pass init=, a function that "
+            "initialises the parameters and buffers of each module"
         )
 
 
@@ -197,8 +200,8 @@ class _OwnTensors(TorchDispatchMode):
         leaves = pytree.tree_leaves(args)
         if schema_of(func).is_mutable and any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves):
             raise UnsupportedError(
-                f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, but each "
-                "module is initialised separately; pass init=, a function that writes only to the parameters and "
-                "buffers of its module"
+                f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, "
+                "but each module is initialised separately; expected writes to its own tensors only: pass "
+                "init=, a function that writes only to the parameters and buffers of its module"
             )
         return func(*args, **(kwargs or {}))

@@ -33,8 +33,9 @@ def check_values(state: Any) -> None:
 def no_values_error(name: str) -> SpmdirError:
     """Return the error of a tensor of a module that has no values."""
     return SpmdirError(
-        f"'{name}' has no values, because it is on the meta device; initialise it with materialize, load_safetensors "
-        "or checkpoint.load, or with to_empty and your own initialisation"
+        f"'{name}' has no values, because it is on the meta device; expected a tensor with values: "
+        "initialise it with materialize, load_safetensors or checkpoint.load, or with to_empty and your "
+        "own initialisation"
     )
 
 

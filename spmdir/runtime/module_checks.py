@@ -35,20 +35,22 @@ def check_traceable(model: nn.Module) -> None:
     for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()):
         if not name.isprintable() or not _UNWRITABLE.isdisjoint(name):
             raise UnsupportedError(
-                f"the name {name!r} of a submodule or tensor has a quote, a backslash or a line break, which "
-                "TorchDynamo cannot trace; rename it"
+                f"the name {name!r} of a submodule or tensor has a quote, a backslash or a line break, "
+                "which TorchDynamo cannot trace; expected other characters: rename it"
             )
     for kind, hook in global_hooks():
         raise UnsupportedError(
-            f"the {kind} hook {_hook_name(hook)} is registered for all modules, which cannot be traced; remove it with "
-            "its handle, and register it on the submodules that need it",
+            f"the {kind} hook {_hook_name(hook)} is registered for all modules, which cannot be traced; "
+            "expected hooks of single modules: remove it with its handle, and register it on the "
+            "submodules that need it",
             place(hook),
         )
     for name, module in model.named_modules():
         for hook in backward_hooks(module) if name else ():
             raise UnsupportedError(
-                f"the backward hook {_hook_name(hook)} of submodule '{name}' cannot be traced by shard_module; remove "
-                "it, or train with spmdir.training_step, which traces what backward hooks do",
+                f"the backward hook {_hook_name(hook)} of submodule '{name}' cannot be traced by "
+                "shard_module; expected no backward hooks: remove it, or train with spmdir.training_step, "
+                "which traces what backward hooks do",
                 place(hook),
             )
 
@@ -65,6 +67,6 @@ def check_forward_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[
         signature.bind(model, *args, **kwargs)
     except TypeError as error:
         raise SpmdirError(
-            f"the forward of {type(model).__name__} cannot be called with the example inputs: {error}; its arguments "
-            f"are ({', '.join([*signature.parameters][1:])})"
+            f"the forward of {type(model).__name__} cannot be called with the example inputs: {error}; "
+            f"expected its arguments ({', '.join([*signature.parameters][1:])})"
         ) from None

@@ -70,8 +70,9 @@ class Updates:
             for position, parameter in enumerate(group["params"]):
                 if id(parameter) not in names:
                     raise UnsupportedError(
-                        f"parameter {position} of group {index} of the optimizer, of shape {list(parameter.shape)}, is "
-                        "not a parameter of the model; make the optimizer with model.parameters()"
+                        f"parameter {position} of group {index} of the optimizer, of shape "
+                        f"{list(parameter.shape)}, is not a parameter of the model; expected parameters of "
+                        "the model: make the optimizer with model.parameters()"
                     )
             trained = tuple(names[id(parameter)] for parameter in group["params"] if parameter.requires_grad)
             if trained:
@@ -79,7 +80,8 @@ class Updates:
                 options[str(index)] = {key: copy.copy(group[key]) for key in _options(group)}
         if not groups:
             raise UnsupportedError(
-                "no parameter of the optimizer requires a gradient; set requires_grad of the parameters to train"
+                "no parameter of the optimizer requires a gradient; expected at least one: set "
+                "requires_grad of the parameters to train"
             )
         return cls(optimizer, groups, options)
 
@@ -101,8 +103,9 @@ class Updates:
             for key, value in options.items():
                 if group[key] != value:
                     raise UnsupportedError(
-                        f"group {index} of the optimizer has {key} = {shown(group[key])}; the step was made with "
-                        f"{shown(value)} and keeps all options but lr: make another step"
+                        f"group {index} of the optimizer has {key} = {shown(group[key])}; the step was made "
+                        f"with {shown(value)} and keeps all options but lr; expected an equal value: change "
+                        "it back, or make another step"
                     )
             if "lr" in group:
                 rates[f"lr.{index}"] = float(group["lr"])
@@ -184,8 +187,8 @@ class Updates:
         init_group = getattr(type(self.optimizer), INIT_GROUP, None)
         if init_group is None:
             raise UnsupportedError(
-                f"{_class_name(self.optimizer)} has no state, and no _init_group that creates it; load a state, or "
-                "derive the optimizer from one of torch.optim"
+                f"{_class_name(self.optimizer)} has no state, and no _init_group that creates it; expected "
+                "an initial state: load a state, or derive the optimizer from one of torch.optim"
             )
         parameter = value.detach().clone().requires_grad_()  # a step may update it before it calls _init_group
         parameter.grad = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
@@ -201,8 +204,9 @@ class Updates:
             inspect.unwrap(type(replica).step)(replica)  # type: ignore
             if replica.state[parameter]:
                 raise UnsupportedError(
-                    f"{_class_name(self.optimizer)}.step does not call _init_group to create its state, so its initial "
-                    "state is unknown; load a state, or create the state in _init_group"
+                    f"{_class_name(self.optimizer)}.step does not call _init_group to create its state, so "
+                    "its initial state is unknown; expected a known one: load a state, or create the state "
+                    "in _init_group"
                 )
         return replica.state[parameter]
 
@@ -361,15 +365,16 @@ def _check_optimizer(optimizer: Optimizer) -> None:
             )
     if has_step_hooks(optimizer):
         raise UnsupportedError(
-            f"{_class_name(optimizer)} has step hooks, which a traced step does not call; remove them"
+            f"{_class_name(optimizer)} has step hooks, which a traced step does not call; expected no "
+            "hooks: remove them"
         )
     for index, group in enumerate(optimizer.param_groups):
         for key in _options(group):
             numbers = group[key] if key == "betas" else (group[key],)  # betas are a pair of numbers
             if any(isinstance(number, Tensor) for number in numbers):
                 raise UnsupportedError(
-                    f"group {index} of the optimizer has {key} = {shown(group[key])}, a tensor; expected numbers for "
-                    "all options but lr"
+                    f"group {index} of the optimizer has {key} = {shown(group[key])}, a tensor; expected "
+                    "numbers for all options but lr: pass a number"
                 )
 
 

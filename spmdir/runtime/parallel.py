@@ -239,8 +239,9 @@ class Parallel:
         programs, tensors = trace.programs, trace.convention.tensors(args)
         if self._state.edge_states or self._ranks.local_inputs:
             raise UnsupportedError(
-                "the program has edge states or gets local inputs, so its values cannot be compared with one device; "
-                "make it with exact placements and whole inputs"
+                "the program has edge states or gets local inputs, so its values cannot be compared with "
+                "one device; expected a program without them: make it with exact placements and whole "
+                "inputs"
             )
         inputs = {argument.name: tensor for argument, tensor in zip(trace.signature.inputs, tensors, strict=True)}
         state_shards, whole_state = {**self._state.shards, **trace.constants}, self.state_dict()

@@ -109,8 +109,8 @@ def check_stages(model: Any, pipeline: PipelineAxis, mesh: Mesh, options: Chosen
     for name in _UNSUPPORTED:
         if getattr(options, name):
             raise UnsupportedError(
-                f"{name} is not supported with the pipeline axis '{pipeline.axis}'; omit it, or use a mesh without "
-                "this axis"
+                f"{name} is not supported with the pipeline axis '{pipeline.axis}'; expected one of them: "
+                f"omit {name}, or use a mesh without this axis"
             )
 
 
@@ -162,8 +162,8 @@ def lower_stages(module: ModuleOp, setup: SetUp, coordinate: int) -> StageProgra
         local = ir.main_function(localized)
         if len(local.args) != len(function.args):
             raise UnsupportedError(
-                "the step keeps state of a placement between steps, such as the error of a compressed sum; expected "
-                "placements without state in a pipelined step",
+                "the step keeps state of a placement between steps, such as the error of a compressed sum; "
+                "expected placements without state in a pipelined step: use an exact placement in the plan",
                 location_of(function),
             )
         graphs[part] = emit(local, setup.mesh, setup.rank, symbolic_group).to(setup.device)
@@ -171,7 +171,8 @@ def lower_stages(module: ModuleOp, setup: SetUp, coordinate: int) -> StageProgra
     for name in flow.step.outputs:
         if any(placement.trait != "replicated" for _, placement in layouts[name].sharding.entries):
             raise UnsupportedError(
-                f"the output '{name}' has the sharding <{layouts[name].sharding}>; expected a replicated output",
+                f"the output '{name}' has the sharding <{layouts[name].sharding}>; expected a replicated "
+                "output: declare it in out_shardings",
                 location_of(scheduled_step(module)),
             )
     return StagePrograms(module, flow, graphs, layouts)

@@ -108,8 +108,8 @@ class PerRankSizes:
             may_differ = index in self._size_dependent_indices and message.description == reference_message.description
             if message != reference_message and not may_differ:
                 raise UnsupportedError(
-                    f"{message.description} depends on the local sizes, but not for the example inputs; give all ranks "
-                    "inputs of equal size"
+                    f"{message.description} depends on the local sizes, but not for the example inputs; "
+                    "expected inputs of equal size on all ranks: pad or regroup the batch"
                 )
         return program
 

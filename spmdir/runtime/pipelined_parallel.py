@@ -68,7 +68,9 @@ class PipelinedParallel(Parallel):
     @property
     def graph(self) -> fx.GraphModule:
         """A pipelined step has a graph for each function: see `graphs`."""
-        raise UnsupportedError("a pipelined step has a graph for each function; use `graphs`")
+        raise UnsupportedError(
+            "a pipelined step has no single graph, but one for each function; expected a use of these: read `graphs`"
+        )
 
     @property
     def graphs(self) -> dict[str, fx.GraphModule]:
@@ -83,8 +85,8 @@ class PipelinedParallel(Parallel):
     def check(self, *args: Any) -> int:
         """Raise UnsupportedError: the values of a pipelined step cannot be compared with one device."""
         raise UnsupportedError(
-            "check does not support pipelined steps; compare spmdir.testing.simulate_step(parallel.module, …) with the "
-            "step instead"
+            "check does not support pipelined steps; expected a program without stages: compare "
+            "spmdir.testing.simulate_step(parallel.module, …) with the step instead"
         )
 
     @property

@@ -83,5 +83,8 @@ class CacheEntry:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SpmdirError(f"cannot make the directory '{self.path.parent}': {error.strerror}") from None
+            raise SpmdirError(
+                f"cannot make the directory '{self.path.parent}': {error.strerror}; expected a path that can be "
+                "written: choose another one"
+            ) from None
         write_text_file(self.path, self.header + ir.print_ir(decided))

@@ -81,7 +81,10 @@ def check_input(
         expected_shape += ", as in the example inputs" + _shape_advice(tensor, whole.shape, meta.shape)
     check_tensor(argument.name, tensor, meta.shape, meta.dtype, expected_shape)
     if tensor.is_meta:
-        raise SpmdirError(f"'{argument.name}' is on the meta device, where tensors have no values; expected values")
+        raise SpmdirError(
+            f"'{argument.name}' is on the meta device, where tensors have no values; expected values: pass a "
+            "tensor of another device"
+        )
     expected = TORCH_DTYPES[meta.dtype]
     if tensor.dtype != expected:
         raise SpmdirError(

@@ -26,8 +26,8 @@ def mesh_members(device_mesh: Any) -> list[int]:
     """
     if not dist.is_initialized():
         raise SpmdirError(
-            "there is no process group; start a process for each rank of the mesh, as with torchrun, "
-            "and call torch.distributed.init_process_group first"
+            "this process has no process group; expected one of all ranks: start a process for each rank "
+            "of the mesh, as with torchrun, and call torch.distributed.init_process_group first"
         )
     if device_mesh is None:
         return list(range(dist.get_world_size()))

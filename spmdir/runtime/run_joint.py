@@ -100,7 +100,8 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise UnsupportedError(
-            "cannot compute the forward-mode derivative of a sharded module; use backward or torch.autograd.grad"
+            "cannot compute the forward-mode derivative of a sharded module; expected reverse-mode "
+            "derivatives: use backward or torch.autograd.grad"
         )
 
     @staticmethod
@@ -133,8 +134,8 @@ class _WithoutSecondGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         raise UnsupportedError(
-            "cannot compute the gradient of a gradient of a sharded module; use spmdir.training_step, whose losses "
-            "may contain gradients, or detach the gradient"
+            "cannot compute the gradient of a gradient of a sharded module; expected first gradients: use "
+            "spmdir.training_step, whose losses may contain gradients, or detach the gradient"
         )
 
 
@@ -154,8 +155,8 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
     for name, tensor, count in ctx.versions:
         if version(tensor) != count:
             raise SpmdirError(
-                f"'{name}' was written to between a forward and its backward, which reads it; call the backward "
-                "first, or the forward again"
+                f"'{name}' was written to between a forward and its backward, which reads it; expected an "
+                "unchanged tensor: call the backward before the write, or the forward again"
             )
     gradient_of_output = dict(zip(program.tensors, gradients, strict=True))
     used_outputs = {output for output, gradient in gradient_of_output.items() if gradient is not None}

@@ -131,8 +131,8 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
             directory.mkdir(parents=True, exist_ok=True)
             if existing_files := sorted(directory.glob("*.safetensors*")):
                 raise SpmdirError(
-                    f"'{directory}' already contains '{existing_files[0].name}'; choose another directory, or delete "
-                    "that file"
+                    f"'{directory}' already contains '{existing_files[0].name}'; expected a directory "
+                    "without safetensors files: choose another one, or delete that file"
                 )
     blocks_of_ranks = gather_from_all([blocks for blocks, _ in parts])
     writer, write_error = _write(directory, _divide_into_files(headers, file_bytes)), None
@@ -149,7 +149,10 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
             write_error = error
     with check_agreement("the files of save_safetensors"):
         if write_error is not None:
-            raise SpmdirError(f"'{directory}' cannot be written: {write_error}") from write_error
+            raise SpmdirError(
+                f"'{directory}' cannot be written: {write_error}; expected a directory with enough space that "
+                "can be written: choose another one"
+            ) from write_error
 
 
 def _entries(state: Any, names: Names) -> list[Entry]:
@@ -176,7 +179,9 @@ def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
         yield from ((alias, state.state[name]) for alias, name in state.tied.items())  # type: ignore[misc]
         return
     if not isinstance(state, (nn.Module, Mapping)):
-        raise UnsupportedError(f"the state is a {type(state).__name__}; expected a Parallel, a module or a dict")
+        raise UnsupportedError(
+            f"the state is a {type(state).__name__}; expected a Parallel, a module or a dict: pass one of them"
+        )
     yield from (state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state).items()
 
 
@@ -196,7 +201,10 @@ def _open_files(path: Path, files: ExitStack) -> dict[str, Any]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise SpmdirError("safetensors files need the package safetensors; pip install spmdir[safetensors]") from error
+        raise SpmdirError(
+            "the package safetensors is missing; expected it for safetensors files: run pip install "
+            "'spmdir[safetensors]'"
+        ) from error
     if path.is_dir():
         path = path / INDEX if (path / INDEX).exists() else path
     if path.is_dir() or path.suffix == ".safetensors":
@@ -205,15 +213,21 @@ def _open_files(path: Path, files: ExitStack) -> dict[str, Any]:
         try:
             paths = dict.fromkeys(path.parent / file for file in json.loads(path.read_text())["weight_map"].values())
         except (OSError, ValueError, KeyError) as error:
-            raise SpmdirError(f"'{path}' is not an index of safetensors files: {error}") from error
+            raise SpmdirError(
+                f"'{path}' is not an index of safetensors files: {error}; expected a "
+                "model.safetensors.index.json: correct the path"
+            ) from error
     if not paths:
-        raise SpmdirError(f"'{path}' has no safetensors files")
+        raise SpmdirError(f"'{path}' has no safetensors files; expected one or more: correct the path")
     file_of_name = {}
     for file in paths:
         try:
             file_handle = files.enter_context(safe_open(file, framework="pt"))
         except (OSError, SafetensorError) as error:
-            raise SpmdirError(f"'{file}' cannot be read: {error}") from error
+            raise SpmdirError(
+                f"'{file}' cannot be read: {error}; expected a complete safetensors file: correct the path, or "
+                "copy the file again"
+            ) from error
         file_of_name |= dict.fromkeys(file_handle.keys(), file_handle)
     return file_of_name
 
@@ -227,15 +241,19 @@ def _find_slices(entry: Entry, file_of_name: Mapping[str, Any], convert: bool, p
     name = next((name for name in entry.names if name in file_of_name), None)
     if name is None:
         raise SpmdirError(
-            f"'{path}' has no '{entry.names[0]}'; pass its name in the files by names=, or None to exclude it"
+            f"'{path}' has no '{entry.names[0]}'; expected all tensors of the state: pass its name in the "
+            "files by names=, or None to exclude it"
         )
     slices = file_of_name[name].get_slice(name)
     shape, dtype = tuple(slices.get_shape()), DTYPES.get(slices.get_dtype())
     if shape != tuple(entry.tensor.shape):
-        raise SpmdirError(f"'{name}' has shape {list(shape)} in '{path}'; expected {list(entry.tensor.shape)}")
+        raise SpmdirError(
+            f"'{name}' has shape {list(shape)} in '{path}'; expected {list(entry.tensor.shape)}: load the files "
+            "of the same model"
+        )
     if dtype != entry.tensor.dtype and not convert:
         raise SpmdirError(
-            f"'{name}' is {slices.get_dtype()} in '{path}'; expected {entry.tensor.dtype}: give convert=True to convert"
+            f"'{name}' is {slices.get_dtype()} in '{path}'; expected {entry.tensor.dtype}: pass convert=True to convert"
         )
     return slices
 
@@ -249,7 +267,8 @@ def _tensor_header(entry: Entry) -> Header:
     tensor = entry.tensor
     if tensor.dtype not in TYPE_NAMES:
         raise UnsupportedError(
-            f"'{entry.names[0]}' is {tensor.dtype}, which safetensors files do not support; convert it"
+            f"'{entry.names[0]}' is {tensor.dtype}, which safetensors files do not support; expected "
+            "another element type: convert it"
         )
     size = math.prod(tensor.shape) * tensor.dtype.itemsize
     return {"dtype": TYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "bytes": size}

@@ -392,8 +392,8 @@ def _as_dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
     dtensor = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, ranks.mesh, ranks.device_mesh)
     if isinstance(dtensor, LocalShard):
         raise UnsupportedError(
-            f"'{argument.name}' has the sharding <{argument.sharding}>, which no DTensor can have; give it another "
-            "sharding in the plan, such as S(dim)"
+            f"'{argument.name}' has the sharding <{argument.sharding}>, which no DTensor can have; expected "
+            "R, P or S: give it another sharding in the plan, such as S(dim)"
         )
     return elementwise(dtensor)
 
@@ -411,8 +411,8 @@ def _check_arguments(arguments: Mapping[str, Any], example_kwargs: Any) -> None:
     check_kinds(_KINDS, {**arguments, "example_kwargs": example_kwargs}, tuple(arguments))
     if not arguments["example_inputs"] and not example_kwargs:
         raise SpmdirError(
-            "there are no example inputs; expected the arguments of a call, with global shapes; pass example_inputs or "
-            "example_kwargs"
+            "the call has no example inputs; expected the arguments of a forward, with global shapes: pass "
+            "example_inputs or example_kwargs"
         )
 
 
@@ -421,6 +421,7 @@ def _check_model(model: nn.Module) -> None:
     check_initialized(model)
     if "forward" in vars(model):
         raise UnsupportedError(
-            f"model.forward is an attribute of the {type(model).__name__}, which would replace the sharded forward; "
-            "define forward in the class, or assign it after shard_module"
+            f"model.forward is an attribute of the {type(model).__name__}, which would replace the sharded "
+            "forward; expected a method of the class: define forward in the class, or assign it after "
+            "shard_module"
         )

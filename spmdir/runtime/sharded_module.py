@@ -193,9 +193,9 @@ def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any
     """
     if state_dict is None:
         raise SpmdirError(
-            f"save_pretrained of a sharded {type(self).__name__} would save only the shards of one rank; call "
-            "spmdir.checkpoint.save_safetensors(directory, model) on all ranks, and "
-            "model.config.save_pretrained(directory) on one"
+            f"save_pretrained of a sharded {type(self).__name__} would save only the shards of one rank; "
+            "expected whole tensors: call spmdir.checkpoint.save_safetensors(directory, model) on all "
+            "ranks, and model.config.save_pretrained(directory) on one"
         )
     return type(self).__bases__[1].save_pretrained(self, *args, state_dict=state_dict, **kwargs)
 
@@ -221,7 +221,10 @@ def rank_programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
         >>> print(spmdir.report.comm_report(program.module, pipeline=program.pipeline))
     """
     if not isinstance(sharded, ShardedModule):
-        raise SpmdirError(f"rank_programs requires a module that shard_module returned, not a {type(sharded).__name__}")
+        raise SpmdirError(
+            f"rank_programs found a {type(sharded).__name__}; expected a module that shard_module returned: "
+            "pass that module"
+        )
     return tuple(variant.programs for variant in sharded.__dict__[RUNNER].variants)
 
 

@@ -115,8 +115,8 @@ def _lower_for_rank(
     """Lower the decided module for one rank, and return it with the signature of `program`."""
     if open_sizes(module).symbols:
         raise UnsupportedError(
-            "the program has symbolic sizes; exporting the program of one rank requires fixed sizes; export without "
-            "dynamic_shapes, or use parallelize, which lowers the program again for new sizes"
+            "the program has symbolic sizes; expected fixed sizes in the program of one rank: export "
+            "without dynamic_shapes, or use parallelize, which lowers the program again for new sizes"
         )
     module = localize(module, pipeline)
     graph = emit(ir.main_function(module), ir.mesh(module), index_on_axis, group_name)
@@ -133,15 +133,21 @@ def _weight_shardings(
         style = as_style(key, value)
         if style.inputs or style.outputs:
             raise UnsupportedError(
-                f"the style of '{key}' sets the layout of an input or output of the module, but an exported program "
-                "has no modules; use a style without layouts, such as 'colwise', and export within "
-                "spmdir.plans.activations.constrained_activations(model, plan) to set the layouts"
+                f"the style of '{key}' sets the layout of an input or output of the module, but an exported "
+                "program has no modules; expected a style without layouts: use one, such as 'colwise', and "
+                "export within spmdir.plans.activations.constrained_activations(model, plan) to set the "
+                "layouts"
             )
         matching_layers = [key] if key in layers else [name for name in layers if fnmatchcase(name, key)]
         if not matching_layers and f"{key}.weight" in program.state_dict:
-            raise ShardingError(f"'{key}' is not a linear layer; only linear layers and embeddings can have styles")
+            raise ShardingError(
+                f"'{key}' is not a linear layer; expected styles of linear layers and embeddings only: remove this one"
+            )
         if not matching_layers:
-            raise ShardingError(f"a style is given for '{key}', which is not a linear layer{did_you_mean(key, layers)}")
+            raise ShardingError(
+                f"a style is given for '{key}', which is not a linear layer; expected the name or glob of "
+                f"one{did_you_mean(key, layers)}"
+            )
         for name in matching_layers:
             tensors = {part: program.state_dict.get(f"{name}.{part}") for part in ("weight", "bias")}
             dims = {part: tensor.dim() for part, tensor in tensors.items() if tensor is not None}

@@ -47,8 +47,8 @@ def check_values_on_ranks(
     graph = lower_to_fx(copy, ranks.index, pipeline=pipeline).to(ranks.device)
     if any(is_random(node.target) for node in graph.graph.nodes):
         raise UnsupportedError(
-            "the program draws random numbers, so its values cannot be compared with one device; check it without "
-            "dropout, as with model.eval()"
+            "the program draws random numbers, so its values cannot be compared with one device; expected "
+            "a deterministic program: check it without dropout, as with model.eval()"
         )
     attrs.evolve(ranks, compile=None).connect(graph)
     local_values = [*shards, *run_rank(graph, [shard.clone() for shard in shards], ranks)]

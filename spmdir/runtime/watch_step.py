@@ -149,8 +149,9 @@ class _StepMode(TorchDispatchMode):
         for leaf in pytree.tree_leaves((args, kwargs)):
             if id(leaf) in self._parameters:
                 raise UnsupportedError(
-                    f"the loss uses the original parameter '{self._parameters[id(leaf)]}', which would be a constant "
-                    "of the trace, without updates; use the parameter of the argument `model` of the loss",
+                    f"the loss uses the original parameter '{self._parameters[id(leaf)]}', which would be a "
+                    "constant of the trace, without updates; expected parameters of its argument: use the "
+                    "parameter of the argument `model` of the loss",
                     current_user_line(),
                 )
         if is_random(func) and kwargs.get("generator") is None:
@@ -180,8 +181,9 @@ class _StepMode(TorchDispatchMode):
             if previous_call != call:
                 forward = "on other values" if previous_call[0] is func else previous_call[0]
                 raise UnsupportedError(
-                    f"the recomputation draws {func} where the forward drew {forward}; a checkpointed function must "
-                    "draw the same random ops, on the same values, in both runs",
+                    f"the recomputation draws {func} where the forward drew {forward}; expected the same "
+                    "random ops on the same values in both runs: remove what changes between them from the "
+                    "checkpointed function",
                     current_user_line(),
                 )
             result = _repeat_draw(func, args, pytree.tree_map_only(Tensor, torch.clone, values))
@@ -217,7 +219,7 @@ def _repeat_draw(func: Any, args: Any, values: Any) -> Any:
     if func in _SHAPE_ONLY:
         return args[0].copy_(values)
     raise UnsupportedError(
-        f"{func} draws again from an earlier state of the generator, and writes to its arguments; expected an op "
-        "without side effects in a checkpointed function",
+        f"{func} draws again from an earlier state of the generator, and writes to its arguments; expected "
+        "an op without side effects in a checkpointed function: use the op that returns a new tensor",
         current_user_line(),
     )

@@ -121,7 +121,7 @@ def _check_sizes(
         ("new_tokens", new_tokens, [new_tokens]),
     ):
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-            raise SpmdirError(f"{name} is {shown(value)}; expected positive integers")
+            raise SpmdirError(f"{name} is {shown(value)}; expected a list of positive integers, as in [1, 16]")
     return sorted({min(length, max_length) for length in prompt_lengths})
 
 
@@ -242,7 +242,10 @@ def _find_rows(model: nn.Module) -> dict[int, tuple[Tensor, Tensor]]:
         """Record the keys and values of a layer; return zeros in the shape of its attention. An attention function."""
         layer = check_attention(module, mask, kwargs)
         if layer_types[layer : layer + 1] == ["sliding_attention"] and sliding_window is None:
-            raise UnsupportedError(f"layer {layer} of {model_name} has a window, but does not pass sliding_window")
+            raise UnsupportedError(
+                f"layer {layer} of {model_name} has a window, but does not pass sliding_window; expected this "
+                "argument of the attention function: pass it, or set layer_types to full_attention"
+            )
         rows[layer] = key, value
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[3]), None
 
@@ -251,7 +254,9 @@ def _find_rows(model: nn.Module) -> dict[int, tuple[Tensor, Tensor]]:
     with torch.no_grad(), _attention(model, record), torch_errors(task), TracedGroupedProducts():
         outputs = model(input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1)
     if not isinstance(getattr(outputs, "logits", None), Tensor):
-        raise UnsupportedError(f"{model_name} returns no logits; expected a model such as LlamaForCausalLM")
+        raise UnsupportedError(
+            f"{model_name} returns no logits; expected a causal language model: use a class such as LlamaForCausalLM"
+        )
     if not rows or sorted(rows) != list(range(config.num_hidden_layers)):
         raise UnsupportedError(
             f"{model_name} calls the attention function of transformers in {len(rows)} of {config.num_hidden_layers} "
@@ -266,7 +271,9 @@ def _attention(model: nn.Module, function: Any) -> Iterator[None]:
     try:
         from transformers import AttentionInterface
     except ImportError as error:
-        raise UnsupportedError("serving requires transformers; install it: pip install transformers") from error
+        raise UnsupportedError(
+            "the package transformers is missing; expected it for serving: run pip install transformers"
+        ) from error
     config: Any = model.config
     implementation = config._attn_implementation
     AttentionInterface.register(_ATTENTION, function)

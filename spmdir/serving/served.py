@@ -67,7 +67,7 @@ def serve(
     """
     for name in _UNSUPPORTED:
         if name in options:
-            raise UnsupportedError(f"serve does not support the option '{name}'; remove it")
+            raise UnsupportedError(f"serve does not support the option '{name}'; expected other options: remove it")
     chosen = ChosenOptions.of(options)
     setup = set_up("serve", mesh, chosen)
 

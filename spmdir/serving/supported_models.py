@@ -43,7 +43,7 @@ def check_model(model: nn.Module, max_length: int) -> None:
     """Raise SpmdirError if the model is not on the CPU, has other layers, or has too few positions."""
     config, name = text_config(model), type(model).__name__
     if model.training:
-        raise SpmdirError("the model is in training mode; call model.eval() before capture")
+        raise SpmdirError("the model is in training mode; expected evaluation mode: call model.eval() before capture")
     for parameter_name, parameter in model.named_parameters():
         if parameter.device.type != "cpu":
             raise SpmdirError(
@@ -51,14 +51,17 @@ def check_model(model: nn.Module, max_length: int) -> None:
                 "shards to their devices: call model.cpu()"
             )
     if getattr(config, "attention_chunk_size", None) is not None:
-        raise UnsupportedError(f"{name} has attention_chunk_size {config.attention_chunk_size}; expected no chunks")
+        raise UnsupportedError(
+            f"{name} has attention_chunk_size {config.attention_chunk_size}; expected attention without chunks: "
+            "use another model"
+        )
     for layer, layer_type in enumerate(getattr(config, "layer_types", None) or ()):
         if layer_type not in _LAYER_TYPES:
             raise UnsupportedError(
                 f"layer {layer} of {name} has the type '{layer_type}'; expected {' or '.join(_LAYER_TYPES)}"
             )
     if getattr(model, "_is_stateful", False):
-        raise UnsupportedError(f"{name} has recurrent layers; expected attention in all layers")
+        raise UnsupportedError(f"{name} has recurrent layers; expected attention in all layers: use another model")
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and max_length > positions:
         raise SpmdirError(
@@ -69,9 +72,11 @@ def check_model(model: nn.Module, max_length: int) -> None:
 def check_attention(module: nn.Module, mask: Tensor | None, keywords: Mapping[str, Any]) -> int:
     """Return the layer of a call of the attention function; raise UnsupportedError for an unsupported argument."""
     if mask is not None:
-        raise UnsupportedError(f"{type(module).__name__} passes its own attention_mask; expected causal attention")
+        raise UnsupportedError(
+            f"{type(module).__name__} passes its own attention_mask; expected causal attention: omit the mask"
+        )
     if not getattr(module, "is_causal", True):
-        raise UnsupportedError(f"{type(module).__name__} is not causal; expected causal attention")
+        raise UnsupportedError(f"{type(module).__name__} is not causal; expected causal attention: use a decoder model")
     for name, value in keywords.items():
         if value is None or name in _METADATA or (type(value) in (bool, int, float) and value == _DEFAULTS.get(name)):
             continue
@@ -82,5 +87,7 @@ def check_attention(module: nn.Module, mask: Tensor | None, keywords: Mapping[st
         )
     layer = getattr(module, "layer_idx", None)
     if type(layer) is not int:
-        raise UnsupportedError(f"{type(module).__name__} has no layer_idx; expected the number of its layer")
+        raise UnsupportedError(
+            f"{type(module).__name__} has no layer_idx; expected the number of its layer: set it in __init__"
+        )
     return layer

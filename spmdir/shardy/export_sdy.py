@@ -98,7 +98,10 @@ def export_sdy(module: ModuleOp, rules: RuleSet) -> str:
             translated.append(_Exporter(mesh_op.mesh, rules).function(op))
         elif op is not mesh_op:
             with errors_at(op):
-                raise UnsupportedError("Shardy has no symbolic sizes; bind them with --bind-sizes")
+                raise UnsupportedError(
+                    "the program has symbolic sizes, which Shardy does not have; expected numbers: bind the "
+                    "sizes with --bind-sizes"
+                )
     return ir.print_ir(ModuleOp(translated))
 
 
@@ -118,7 +121,9 @@ class _Exporter:
         """
         with errors_at(function):
             if is_local(function):
-                raise UnsupportedError("is the program of one rank; export a program before --lower-reshard")
+                raise UnsupportedError(
+                    "is the program of one rank; expected a program before --localize: export that one"
+                )
             if not function.body.blocks:
                 raise UnsupportedError("the function has no body; expected a body: define the function, or remove it")
             arguments = [self._argument_attributes(function, argument) for argument in function.args]
@@ -181,11 +186,13 @@ class _Exporter:
             return ReturnOp(*[self.values[operand] for operand in op.operands])
         if not isinstance(op, (AtenOp, ConstantOp, LayoutOp)):
             raise UnsupportedError(
-                "has no counterpart in sdy; export a program without collectives, calls and symbolic sizes"
+                "has no counterpart in sdy; expected no collectives, calls and symbolic sizes: export the "
+                "program before --lower-reshard"
             )
         if op.needs is not None:
             raise UnsupportedError(
-                "requires other shardings of its operands, which sdy cannot represent; run --insert-reshard first"
+                "requires other shardings of its operands, which sdy cannot represent; expected reshards "
+                "of these operands: run --insert-reshard first"
             )
         translated = self._layout_op(op) if isinstance(op, LayoutOp) else self._custom_call(op)
         present = (result for result in op.results if meta_of(result.type) is not None)
@@ -229,7 +236,7 @@ class _Exporter:
                     decided.append((sharding, result.type))
         if len(decided) not in (0, len(results)):
             raise UnsupportedError(
-                "only some results have shardings; sdy requires shardings of all results or of none: add the others"
+                "only some results have shardings; expected a sharding of each result, or of none: add the others"
             )
         if decided:
             translated = [self._sharding(sharding, type_) for sharding, type_ in decided]
@@ -261,7 +268,10 @@ def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
     carried = {name: value for name, value in attributes.items() if name not in RECORDS}
     for name, value in carried.items():
         if not _is_plain(value):
-            raise ShardingError(f"the attribute {name} has no counterpart in sdy; export the program before this pass")
+            raise ShardingError(
+                f"the attribute {name} has no counterpart in sdy; expected a program without it: export the "
+                "program before the pass that adds it"
+            )
     return carried
 
 

@@ -66,7 +66,9 @@ def import_sdy(text: str, filename: str = "<text>") -> ModuleOp:
     meshes = [op for op in module.body.block.ops if isinstance(op, SdyMeshOp)]
     if len(meshes) != 1:
         with errors_at(meshes[1] if meshes else module):
-            raise UnsupportedError(f"the module declares {len(meshes)} meshes; spmdir needs one `sdy.mesh`")
+            raise UnsupportedError(
+                f"the module declares {len(meshes)} meshes; expected one `sdy.mesh`: declare exactly one"
+            )
     with errors_at(meshes[0]):
         mesh = _read_mesh(meshes[0])
     translated: list[Operation] = [MeshOp.build(mesh)]
@@ -76,7 +78,7 @@ def import_sdy(text: str, filename: str = "<text>") -> ModuleOp:
             translated.append(_Importer(mesh).function(op))
         elif op is not meshes[0]:
             with errors_at(op):
-                raise UnsupportedError("is not part of a function; expected one `sdy.mesh` and functions")
+                raise UnsupportedError("is not part of a function; expected one `sdy.mesh` and functions: remove it")
     imported = ModuleOp(translated)
     imported.location = module.location
     verify(imported)
@@ -172,7 +174,10 @@ class _Importer:
             self._bind(op.output, translated.results[0])
             return translated
         if not isinstance(op, CustomCallOp):
-            raise UnsupportedError("has no counterpart in the IR; expected custom calls of torch ops, and sdy.reshard")
+            raise UnsupportedError(
+                "has no counterpart in the IR; expected custom calls of torch ops, and sdy.reshard: export the "
+                "program from torch"
+            )
         translated = self._torch_op(op, operands)
         present = (result for result in translated.results if meta_of(result.type) is not None)
         for result, translated_result in zip(op.results, present, strict=True):
@@ -267,7 +272,9 @@ def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
     carried = {name: value for name, value in attributes.items() if not _IGNORED.fullmatch(name)}
     for name in carried:
         if not name.startswith("spmd."):
-            raise UnsupportedError(f"has the attribute {name}, which spmdir does not read; remove it")
+            raise UnsupportedError(
+                f"has the attribute {name}, which spmdir does not support; expected no such attribute: remove it"
+            )
     return carried
 
 

@@ -118,7 +118,7 @@ class SdyMeshOp(IRDLOperation):
         if match is None:
             parser.raise_error(f"found '{text}'; expected axes, as in <[\"dp\"=2]>", start, start + len(text))
         if match[2]:
-            message = "the mesh has device_ids; spmdir numbers ranks row-major, remove them"
+            message = "the mesh has device_ids; expected none, since spmdir numbers ranks row-major: remove them"
             parser.raise_error(message, start, start + len(text))
         attributes = parser.parse_optional_attr_dict()
         return cls.create(properties={"sym_name": name, "axes": StringAttr(text)}, attributes=attributes)

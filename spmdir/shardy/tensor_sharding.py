@@ -98,7 +98,8 @@ def parse_tensor_sharding(text: str) -> TensorSharding:
             raise ParseError(f"found '[{match[2]}]'; expected the axes of each dimension, as in [{{\"dp\"}}, {{?}}]")
         if dim[2] not in (None, "0"):
             raise ParseError(
-                f"dimension {len(dims)} has priority {dim[2]}; spmdir has no priorities, remove 'p{dim[2]}'"
+                f"dimension {len(dims)} has priority {dim[2]}; expected none, since spmdir has no "
+                f"priorities: remove 'p{dim[2]}'"
             )
         dims.append(DimensionSharding(_axes(dim[1]), "?" in dim[1]))
         position = dim.end()
@@ -160,7 +161,7 @@ def to_tensor_sharding(sharding: Sharding, mesh: Mesh, shape: Sequence[int]) -> 
     )
 
 
-_UNEVEN = "sdy pads uneven shards, spmdir does not; choose a size that the ranks divide"
+_UNEVEN = "expected a size that the ranks divide, since sdy pads uneven shards and spmdir does not: choose such a size"
 
 
 def from_tensor_sharding(sharding: TensorSharding, mesh: Mesh, shape: Sequence[int]) -> Sharding:
@@ -187,8 +188,9 @@ def from_tensor_sharding(sharding: TensorSharding, mesh: Mesh, shape: Sequence[i
     are_open = [entry.is_open for entry in sharding.dims]
     if free and True in are_open and False in are_open:
         raise ShardingError(
-            f"dimension {are_open.index(True)} is open and dimension {are_open.index(False)} is closed; spmdir leaves "
-            f"axes open for all dimensions: open or close all, or list {', '.join(free)} in replicated"
+            f"dimension {are_open.index(True)} is open and dimension {are_open.index(False)} is closed; "
+            "expected all open or all closed, since spmdir leaves axes open for all dimensions: open or "
+            f"close all, or list {', '.join(free)} in replicated"
         )
     if any(are_open):
         entries += [(axis, OPEN) for axis in free]

@@ -57,7 +57,9 @@ def _difference_error(first: Issued, other: Issued) -> DivergenceError:
 def _check_group_size(calls: Sequence[Issued], size: int) -> None:
     """Raise DivergenceError unless the argument `size` of a collective is the number of its ranks."""
     if size != len(calls):
-        raise calls[0].error(f"has the group size {size}; expected {len(calls)}, the number of ranks of its group")
+        raise calls[0].error(
+            f"has the group size {size}; expected {len(calls)}, the number of ranks of its group: correct the argument"
+        )
 
 
 def _reduce(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
@@ -88,7 +90,7 @@ def _all_gather(calls: Sequence[Issued]) -> list[Tensor]:
     tensors = _operands(calls)
     _check_group_size(calls, calls[0].arguments[1])
     if not tensors[0].dim():
-        raise calls[0].error("gathers a 0-d tensor; expected at least one dimension")
+        raise calls[0].error("gathers a 0-d tensor; expected at least one dimension: unsqueeze it first")
     gathered = torch.cat(tensors)
     return [gathered.clone() for _ in calls]
 
@@ -98,7 +100,9 @@ def _reduce_scatter(calls: Sequence[Issued]) -> list[Tensor]:
     tensors, (_, op, size, _) = _operands(calls), calls[0].arguments
     _check_group_size(calls, size)
     if not tensors[0].dim() or tensors[0].shape[0] % size:
-        raise calls[0].error(f"scatters {list(tensors[0].shape)} over {size} ranks; dimension 0 must divide evenly")
+        raise calls[0].error(
+            f"scatters {list(tensors[0].shape)} over {size} ranks; expected a dimension 0 that the ranks divide: pad it"
+        )
     if not tensors[0].shape[0]:
         return tensors
     return [chunk.clone() for chunk in _reduce(calls, tensors, op).chunk(size)]

@@ -115,8 +115,8 @@ def held_ranges(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int)
     rank_holding = rank_elements(sharding, shape, mesh, rank)
     for axes, placement in rank_holding.other_placements:
         raise UnsupportedError(
-            f"local tensors with {placement} on axis '{axes[0]}' do not contain elements of the tensor, so ranks "
-            "cannot save them; shard or replicate the tensor"
+            f"local tensors with {placement} on axis '{axes[0]}' do not contain elements of the tensor, so "
+            "ranks cannot save them; expected S or R: shard or replicate the tensor"
         )
     return rank_holding.ranges
 
@@ -226,7 +226,8 @@ def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement
         if copy.shape != group[0].shape or copy.dtype != group[0].dtype or not _is_close(group[0], copy):
             raise SpmdirError(
                 f"ranks disagree along axis '{axis}' on a value that is replicated there: "
-                f"{_summary(group[0])} against {_summary(copy)}; the program is wrong, or an op is not deterministic"
+                f"{_summary(group[0])} against {_summary(copy)}; expected equal values: check the "
+                "collectives before it, and that its ops are deterministic"
             )
 
 

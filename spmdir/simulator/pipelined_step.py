@@ -207,7 +207,9 @@ class StepRun:
         """
         meta = meta_of(self.flow.functions[part].function_type.inputs.data[index])
         if name not in state and not self.flow.step.is_sum(name):
-            raise SpmdirError(f"no '{name}' in state{did_you_mean(name, state)}")
+            raise SpmdirError(
+                f"no '{name}' in state; expected the state of the training step{did_you_mean(name, state)}"
+            )
         if name in state:
             return torch.zeros_like(state[name]) if self.flow.step.is_sum(name) else state[name]
         assert meta is not None

@@ -34,7 +34,10 @@ class Issued:
         name = self.arguments[-1]
         axes = symbolic_axes(name) if isinstance(name, str) else None
         if axes is None:
-            raise self.error(f"runs in group {name!r}; lower the module without a device mesh to simulate it")
+            raise self.error(
+                f"runs in group {name!r} of a process; expected groups named by mesh axes: lower the module "
+                "without a device mesh to simulate it"
+            )
         return axes
 
     def check(self, mesh: Mesh) -> None:
@@ -162,7 +165,7 @@ def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
         value = values[operand]
         if isinstance(value, InFlight) and node.target is not WAIT:
             raise Issued(operand, ()).error(
-                f"is used by '{node.name}' before its wait; expected an op on the result of the wait"
+                f"is used by '{node.name}' before its wait; expected an op on the result of the wait: use that result"
             )
         return value
 

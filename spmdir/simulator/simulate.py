@@ -185,7 +185,7 @@ def run_single(
     function = ir.main_function(module)
     if is_local(function):
         raise UnsupportedError(
-            "a localized module cannot run on one device; pass the module before localize",
+            "a localized module cannot run on one device; expected global types: pass the module before localize",
             location_of(function),
         )
     mesh = ir.mesh(module)
@@ -335,8 +335,7 @@ def match_inputs(
         named_inputs = {names[value]: tensor for value, tensor in zip(user_inputs, inputs, strict=True)}
     else:
         raise SpmdirError(
-            f"{len(inputs)} inputs given; the program takes {len(user_inputs)}: "
-            f"{_listed(names[value] for value in user_inputs)}"
+            f"found {len(inputs)} inputs; expected {len(user_inputs)}: {_listed(names[value] for value in user_inputs)}"
         )
     for value in function.args:
         source, source_name = (named_inputs, "input") if value in user_inputs else (state_dict, "state_dict")
@@ -344,14 +343,17 @@ def match_inputs(
             source, source_name = state or {}, "state"
         name = names[value]
         if name not in source:
-            raise SpmdirError(f"no '{name}' in {source_name}; it has {_listed(source)}{did_you_mean(name, source)}")
+            raise SpmdirError(
+                f"no '{name}' in {source_name}; expected a value for each name of the program: {source_name} "
+                f"has {_listed(source)}{did_you_mean(name, source)}"
+            )
         yield value, name, source[name]
     unexpected = [name for name in named_inputs if name not in {names[value] for value in user_inputs}]
     if unexpected:
         input_names = [names[value] for value in user_inputs]
         raise SpmdirError(
-            f"the program has no input '{unexpected[0]}'; it takes {_listed(input_names)}"
-            f"{did_you_mean(unexpected[0], input_names)}"
+            f"the program has no input '{unexpected[0]}'; expected "
+            f"{_listed(input_names)}{did_you_mean(unexpected[0], input_names)}"
         )
 
 
@@ -383,7 +385,7 @@ def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: DType, w
     if not isinstance(tensor, torch.Tensor):
         raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
     if tensor.layout != torch.strided:
-        raise SpmdirError(f"'{name}' has layout {tensor.layout}; expected a dense tensor")
+        raise SpmdirError(f"'{name}' has layout {tensor.layout}; expected a dense tensor: convert it with to_dense()")
     if tuple(tensor.shape) != shape:
         wanted = wanted or f"the global shape {list(shape)}"
         raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected {wanted}")

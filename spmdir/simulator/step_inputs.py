@@ -40,7 +40,7 @@ def named_batch(step: PipelinedStep, batch: Sequence[Tensor] | Mapping[str, Tens
         return batch
     if len(batch) != len(step.batch):
         raise SpmdirError(
-            f"{len(batch)} inputs given; the step takes {len(step.batch)}: {', '.join(step.batch) or 'nothing'}"
+            f"found {len(batch)} inputs; expected {len(step.batch)}: {', '.join(step.batch) or 'nothing'}"
         )
     return dict(zip(step.batch, batch, strict=True))
 

@@ -94,6 +94,10 @@ def scheduled_step(module: object) -> PipelineOp:
     """
     op = pipeline_op(module)
     if op is None or not op.step.entries:
-        message = "has no order; run make-schedule first" if op else "has no pipelined step; run cut-stages first"
+        message = (
+            "has no order of its actions; expected one: run make-schedule first"
+            if op
+            else "has no pipelined step; expected a `spmd.pipeline` op: run cut-stages first"
+        )
         raise UnsupportedError(f"the module {message}", location_of(op or module))  # type: ignore[arg-type]
     return op

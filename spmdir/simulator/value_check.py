@@ -94,14 +94,15 @@ class ValueDifference:
         op = value.owner
         if not isinstance(op, ValueOp):
             return SpmdirError(
-                f"argument {text_name(value)} differs from the value of one device by {self.size:.1e}{ranks}; "
-                "expected equal copies on all ranks"
+                f"argument {text_name(value)} differs from the value of one device by "
+                f"{self.size:.1e}{ranks}; expected equal copies on all ranks: pass the same value on each"
             )
         paths = places_of(op.location).paths
         where = f" in {paths[0]}" if paths else ""
         return SpmdirError(
-            f"{text_name(value)} = {op.name}{where} differs from one device by {self.size:.1e}{ranks}; expected at "
-            f"most {self.limit:.0e}; its operands are right, so check the rule or the placements of this op",
+            f"{text_name(value)} = {op.name}{where} differs from one device by {self.size:.1e}{ranks}; "
+            f"expected at most {self.limit:.0e}: its operands are right, so check the rule or the "
+            "placements of this op",
             location_of(op),
         )
 
@@ -149,7 +150,8 @@ def returning_all_values(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp
     """
     if is_local(ir.main_function(module)):
         raise UnsupportedError(
-            "a localized program has no values of one device to compare with; pass the program before localize"
+            "a localized program has no values of one device to compare with; expected global types: pass "
+            "the program before localize"
         )
     module = inline_calls(inline_layers(module))
     steps = remaining_passes(add_reshard_passes(pipeline), ir.main_function(module)).before("localize")

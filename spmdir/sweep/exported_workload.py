@@ -80,8 +80,9 @@ class ExportedModel(Workload):
             size = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
             if only_size not in (None, size):
                 raise UnsupportedError(
-                    f"{path} was exported for a batch of {only_size} samples, not for {size}; export it with a dynamic "
-                    "batch size, as dynamic_shapes={'x': {0: torch.export.Dim('batch')}}"
+                    f"{path} was exported for a batch of {only_size} samples; expected {size}: export it "
+                    "with a dynamic batch size, as dynamic_shapes={'x': {0: "
+                    "torch.export.Dim('batch')}}"
                 )
             args, kwargs = pytree.tree_unflatten(leaves, spec)
             return pytree.tree_leaves(model(*args, **kwargs))[0]

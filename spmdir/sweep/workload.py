@@ -166,7 +166,9 @@ class ConfiguredModel(Workload):
         try:
             config = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise SpmdirError(f"{path} is not JSON: {error}; expected the config.json of a model") from None
+            raise SpmdirError(
+                f"{path} is not JSON: {error}; expected the config.json of a model: correct the path"
+            ) from None
         kind = config.get("model_type") if isinstance(config, dict) else None
         if not isinstance(kind, str):
             raise SpmdirError(f"{path} has no model_type; expected the config.json of a model of transformers")
@@ -182,7 +184,7 @@ class ConfiguredModel(Workload):
         """
         if importlib.util.find_spec("transformers") is None:
             raise SpmdirError(
-                "a config.json requires the package transformers; install it, as `pip install transformers`"
+                "the package transformers is missing; expected it for a config.json: run pip install transformers"
             )
         from transformers import AutoConfig
 
@@ -275,7 +277,7 @@ class PythonModel(Workload):
             module = load_module(path) if path.endswith(".py") else importlib.import_module(path)
         function = getattr(module, name, None)
         if not callable(function):
-            raise SpmdirError(f"'{path}' has no function '{name}'; expected FILE.py:FUNCTION")
+            raise SpmdirError(f"'{path}' has no function '{name}'; expected FILE.py:FUNCTION: correct the name")
         return function
 
     @cached_property
@@ -297,7 +299,7 @@ class PythonModel(Workload):
         with library_errors(f"{self.name} failed"), torch.device("meta"):
             result = self._function(samples, **arguments)
         if not (isinstance(result, tuple) and len(result) == 3 and isinstance(result[0], nn.Module)):
-            raise SpmdirError(f"{self.name} returns {shown(result)}; expected (model, loss, batch)")
+            raise SpmdirError(f"{self.name} returns {shown(result)}; expected a tuple (model, loss, batch)")
         model, loss, batch = result
         return TrainingCase(model, loss, batch if isinstance(batch, tuple) else (batch,))
 

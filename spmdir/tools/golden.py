@@ -68,7 +68,7 @@ def read_golden(text: str, file: str) -> Golden:
             f"the RUN line cannot be split into arguments: {error}; quote arguments as in a shell", start
         ) from None
     if any(word.startswith("--g") for word in commands[0]):
-        raise ParseError("a golden file cannot run golden files; leave out --golden", start)
+        raise ParseError("the RUN line has --golden; expected one run of a tool: leave out --golden", start)
     commands[0] = ["-" if word == "%s" else word for word in commands[0]]
     parts = [part for _, part in parts_of(text)] if "--split-input-file" in commands[0] else [text]
     return Golden(bool(run[1]), tuple(map(tuple, commands)), tuple(map(_split_expectation, parts)))
@@ -94,7 +94,11 @@ def update_golden(text: str, file: str, run: Run) -> str:
         is_empty = not transcript and not expected
         written += source if is_empty else source.rstrip("\n") + f"\n\n{transcript}" + "\n" * (not last_index)
     if golden.fails and not has_failed:
-        raise SpmdirError(f"{tool} succeeded; `// RUN: not {tool} …` expects an error", start)
+        raise SpmdirError(
+            f"{tool} succeeded; expected an error, as `// RUN: not {tool} …` requires: remove `not`, or "
+            "correct the input",
+            start,
+        )
     if has_failed and not golden.fails:
         hint = f"write `// RUN: not {tool} …` if this is expected"
         raise SpmdirError(f"{tool} failed; {hint}\n{messages.replace('%s:', f'{file}:').strip()}", start)
@@ -149,7 +153,7 @@ def golden_files(paths: Sequence[str]) -> Iterator[str]:
             continue
         files = sorted(str(file) for file in Path(path).rglob("*.mlir") if file.is_file())
         if not files:
-            raise SpmdirError(f"found no .mlir file in '{path}'; expected golden files")
+            raise SpmdirError(f"found no .mlir file in '{path}'; expected golden files: correct the path")
         yield from files
 
 

@@ -94,7 +94,10 @@ def check_roundtrip(module: ModuleOp) -> None:
         if reread != expected:
             number, before, after = _first_difference(expected, reread)
             difference = f"line {number} is '{before}' before and '{after}' after"
-            raise SpmdirError(f"the {form} form parses to another module: {difference}; please report this error")
+            raise SpmdirError(
+                f"the {form} form parses to another module: {difference}; expected an equal module: please "
+                "report this bug with the input"
+            )
 
 
 def _first_difference(before: str, after: str) -> tuple[int, str, str]:

@@ -173,7 +173,8 @@ def reduce(
     start = attrs.evolve(candidate, text=ir.print_ir(module))
     if not is_interesting(start):
         raise SpmdirError(
-            f"{filename}: the program does not show the failure after it was parsed and printed; expected one that does"
+            f"{filename}: the program does not show the failure after it was parsed and printed; expected "
+            "one that does: correct --test or the --expect options"
         )
     search = _Search(start, is_interesting, verifies, time.monotonic() + timeout)
     try:

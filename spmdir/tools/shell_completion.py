@@ -26,7 +26,9 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
         SpmdirError: shtab is not installed.
     """
     if find_spec("shtab") is None:
-        raise SpmdirError("completion requires the package shtab; run pip install 'spmdir[completion]'")
+        raise SpmdirError(
+            "the package shtab is missing; expected it for shell completion: run pip install 'spmdir[completion]'"
+        )
     import shtab
 
     prefix = re.sub(r"\W", "_", parser.prog)

@@ -22,7 +22,9 @@ def _main(argv: Sequence[str]) -> int:
     """Serve an editor until it ends the session."""
     options = argument_parser().parse(argv)
     if find_spec("pygls") is None:
-        raise SpmdirError("the language server requires the package pygls; run pip install 'spmdir[lsp]'")
+        raise SpmdirError(
+            "the package pygls is missing; expected it for the language server: run pip install 'spmdir[lsp]'"
+        )
     from spmdir.language_server.server import language_server
     from spmdir.pipeline.pipeline import Pipeline
 

@@ -78,7 +78,10 @@ def _read_order(options: argparse.Namespace) -> StepOrder:
     names = ("kind", "ranks", "micro", "stages", "live")
     conflicting = [f"--{name}" for name in names if getattr(options, name) is not None]
     if conflicting:
-        raise SpmdirError(f"--check reads the order from a file; leave out {', '.join(conflicting)}")
+        raise SpmdirError(
+            f"found --check and {', '.join(conflicting)}; expected --check alone, which reads the order from a "
+            "file: leave out the others"
+        )
     return parse_csv(read_text_file(options.check, "order"), options.check)
 
 
@@ -92,7 +95,10 @@ def _make_order(options: argparse.Namespace) -> tuple[StepOrder, StageTimes]:
 
     kind, ranks = options.kind or "1f1b", options.ranks or 4
     if options.live is not None and kind != "search":
-        raise SpmdirError(f"--live is for --kind search; the kind '{kind}' determines the activations")
+        raise SpmdirError(
+            f"found --live with --kind {kind}, which determines the activations; expected --kind search: leave "
+            "out --live"
+        )
     is_folded = kind in KINDS and KINDS[kind].shape == "folded"
     stages = options.stages or ranks * (2 if is_folded else 1)
     times = _stage_times(options, stages, ranks)

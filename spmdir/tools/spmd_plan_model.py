@@ -82,7 +82,10 @@ def run(options: argparse.Namespace) -> int:
     write_text(options.output, formats[extension](result), options.model)
     if options.save_plan:
         if result.best is None:
-            raise SpmdirError("no setting fits, so no plan was written; use more ranks or more memory")
+            raise SpmdirError(
+                "no setting fits, so no plan was written; expected one that fits into memory: use more ranks "
+                "or more memory"
+            )
         write_text(options.save_plan, plan_file(result, result.best), options.model)
     return 0 if result.best else 1
 

@@ -84,19 +84,36 @@ def _check_options(options: argparse.Namespace, format: str) -> None:
     """Raise SpmdirError for options that contradict each other."""
     if options.view != ("table",) and format != "text":
         views = ",".join(options.view)
-        raise SpmdirError(f"--view {views} cannot be written as {format}; leave out --view, or use --format text")
+        raise SpmdirError(
+            f"found --view {views} with --format {format}; expected --format text: leave out --view, or use "
+            "--format text"
+        )
     if options.refit and not options.measured:
-        raise SpmdirError("--refit requires measured times; add traces of torch.profiler, as in --measured trace.json")
+        raise SpmdirError(
+            "found --refit without --measured; expected measured times: add traces of torch.profiler, as in "
+            "--measured trace.json"
+        )
     if options.input == "-" and (program := next((path for path in options.measured if path.endswith(".mlir")), None)):
-        raise SpmdirError(f"--measured takes all names behind it, also '{program}'; give the program before --measured")
+        raise SpmdirError(
+            f"--measured takes all names after it as traces, also '{program}'; expected a program: give it "
+            "before --measured"
+        )
     if options.measured and (format not in ("text", "json", "csv") or "table" not in options.view):
-        raise SpmdirError("--measured adds columns to the table; use the view table, as text, JSON or CSV")
+        raise SpmdirError(
+            "found --measured without the view table; expected the table, to which it adds columns: use --view "
+            "table, as text, JSON or CSV"
+        )
     if options.sort == "misfit" and not options.measured:
-        raise SpmdirError("--sort misfit requires measured times; add traces, as in --measured trace.json")
+        raise SpmdirError(
+            "found --sort misfit without --measured; expected measured times: add traces, as in --measured trace.json"
+        )
     if "table" not in options.view:
         unused = [name for name, value in (("by", "module"), ("sort", "time")) if getattr(options, name) != value]
         if unused:
-            raise SpmdirError(f"--{unused[0]} requires the view table; add it, as in --view {options.view[0]},table")
+            raise SpmdirError(
+                f"found --{unused[0]} without the view table; expected this view: add it, as in --view "
+                f"{options.view[0]},table"
+            )
 
 
 class _Report:

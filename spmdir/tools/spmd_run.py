@@ -95,9 +95,14 @@ def _check_values(
     from spmdir.simulator.value_check import check_values
 
     if options.interleavings:
-        raise UnsupportedError("--check=all runs ranks in one order; use --interleavings with --check")
+        raise UnsupportedError(
+            "found --interleavings with --check=all, which runs ranks in one order; expected --check: leave out =all"
+        )
     if lossy := lossy_placements(module):
-        raise UnsupportedError(f"the values of {lossy[0]} are not those of one device; use --check without =all")
+        raise UnsupportedError(
+            f"found --check=all with {lossy[0]}, whose values are not those of one device; expected exact "
+            "placements: use --check without =all"
+        )
     count, skipped = check_values(module, inputs, state_dict, options.seed, pipeline, options.tolerance)
     not_compared = f"; {skipped} values whose rows a router places were not compared" if skipped else ""
     print(f"{count} values are those of one device{not_compared}")
@@ -249,7 +254,10 @@ def report(
         print(f"output {index}: max relative error {lossy_text}{error:.1e}, tolerance {limit:.0e}")
         if error > limit:
             differences.append(
-                SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}")
+                SpmdirError(
+                    f"output {index} differs from one device by {error:.1e}; expected at most {limit:.0e}: find "
+                    "the first op that differs with --check=all"
+                )
             )
     if differences:
         raise SpmdirErrors(differences)
@@ -268,7 +276,12 @@ def report_steps(errors: Sequence[MeasuredError], unused: Sequence[Placement]) -
     print("\n".join(lines) + "\n" * bool(lines), end="")
     violations = [error for error in errors if not error.is_within]
     if violations:
-        raise SpmdirErrors([SpmdirError(f"{error}; correct `error` of the placement") for error in violations])
+        raise SpmdirErrors(
+            [
+                SpmdirError(f"{error}; expected at most the declared error: correct `error` of the placement")
+                for error in violations
+            ]
+        )
 
 
 def check_element_types(outputs: Sequence[Any], expected: Sequence[Any], dtype: str | None) -> None:

@@ -47,7 +47,9 @@ def torch_op(name: str) -> OpOverload:
     """
     op = resolve(name)
     if op is None:
-        raise UnsupportedError(f"torch {torch.__version__} has no op '{name}'; import the module that defines it")
+        raise UnsupportedError(
+            f"torch {torch.__version__} has no op '{name}'; expected a registered op: import the module that defines it"
+        )
     require_admitted(op)
     return op
 

@@ -181,9 +181,10 @@ class _OwnValues:
     def _mixed_error(self, op: Operation, batch_axes: Sequence[str]) -> UnsupportedError:
         """Return the error for an op that shards a value along `batch_axes`, though the value differs between ranks."""
         return UnsupportedError(
-            f"'{op.name}' shards a value along mesh axes [{', '.join(batch_axes)}], but the value differs between the "
-            "ranks, because each has a separate batch; mark the first dimension of all inputs in dynamic_shapes, or "
-            "replicate the value along these axes",
+            f"'{op.name}' shards a value along mesh axes [{', '.join(batch_axes)}], but the value differs "
+            "between the ranks, because each has a separate batch; expected an equal value on these ranks: "
+            "mark the first dimension of all inputs in dynamic_shapes, or replicate the value along these "
+            "axes",
             location_of(op),
         )
 
@@ -249,8 +250,8 @@ class _OwnValues:
             reduction = partial_sharding[axis].op or ""
             if reduction not in _FACTORS:
                 raise UnsupportedError(
-                    f"a reduction by {reduction} on mesh axis '{axis}' cannot be computed by each rank for its own "
-                    "batch; give all ranks batches of one size",
+                    f"a reduction by {reduction} on mesh axis '{axis}' cannot be computed by each rank for "
+                    "its own batch; expected a sum or mean: give all ranks batches of one size",
                     location_of(before),
                 )
             factor *= _FACTORS[reduction](self.mesh.sizes[axis])

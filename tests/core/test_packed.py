@@ -33,7 +33,8 @@ def test_methods_are_those_of_the_placement_that_a_text_spells_or_a_name_alone_w
 
 def test_a_part_that_the_state_lacks_is_an_error():
     with pytest.raises(
-        SpmdirError, match=r"Paired\(2\) has no such part; expected 0 to 1, an index of \(count, total\)"
+        SpmdirError,
+        match=r"Paired\(2\) names a part that does not exist; expected 0 to 1, an index of \(count, total\)",
     ):
         spmdir.placement.parse_placement("Paired(2)")
 

@@ -181,7 +181,11 @@ def test_the_program_is_left_as_it_is() -> None:
         ("%hh", None, r"no value matches '%hh'; expected .*; did you mean '%h'\?"),
         ("mpl.py:3", None, r"no value matches 'mpl\.py:3'; expected .*; did you mean 'mlp\.py'\?"),
         ("mlp.py:77", None, "no value matches 'mlp.py:77'.*; the nearest line with a value is mlp.py:5"),
-        ("%h", "insert-reshard", "the pipeline 'insert-reshard' makes no decision; expected a pipeline with propagate"),
+        (
+            "%h",
+            "insert-reshard",
+            "the pipeline 'insert-reshard' has no pass that decides shardings",
+        ),
     ],
 )
 def test_what_cannot_be_explained_is_an_error(at: str, pipeline: str | None, message: str) -> None:

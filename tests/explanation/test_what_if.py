@@ -179,7 +179,10 @@ def test_the_tools_print_what_differs(tmp_path: Path, capsys: pytest.CaptureFixt
     assert spmd.main(["explain", str(given), "--set", "%w1"]) == 1
     assert "invalid change '%w1'; expected 'PLACE = SHARDING', as in" in capsys.readouterr().err
     assert spmd.main(["diff", str(given), str(after)]) == 1
-    assert "the program has values without a sharding; run propagate on it first" in capsys.readouterr().err
+    assert (
+        "the program has values without a sharding; expected a sharding for each value: run propagate on it first"
+        in capsys.readouterr().err
+    )
     assert spmd.main(["diff", "-", "-"]) == 1
     assert "both programs are `-`" in capsys.readouterr().err
 

@@ -361,7 +361,7 @@ def test_effects_are_errors():
         (writes, "writes to its tensor argument 0"),
         (sums, "calls the collective _c10d_functional.all_reduce; expected ops on the shards of one rank"),
         (drops, "draws random numbers with aten"),
-        (returns_number, "returns a int as result 0; expected a tensor"),
+        (returns_number, "returns a int as result 0; expected a tensor: compute other values outside of it"),
     ):
         mapped = local_map(function, ("dp: S(0)",), "dp: S(0)")
         with pytest.raises(UnsupportedError, match=message):

@@ -82,7 +82,7 @@ REJECTED = {
     "literal output": (
         {},
         [None, None, "dp: S(0)"],
-        r"out_shardings\[2\] is for output .*, which is not a tensor; expected None",
+        r"out_shardings\[2\] is for output .*, which is not a tensor; expected None: replace this entry",
     ),
     "rank of output": ({}, [None, "dp: S(0)", None], r"sharding of output 1 \(f32\): S\(0\)"),
     "unknown like": (

@@ -63,8 +63,18 @@ def test_partial_values_of_plugins_are_exchanged_as_sums_are(kind: str, placemen
     [
         ("exchange", "a: P(sum), b: S(0)", "b: Masked, a: S(0)", "create Masked together with P.sum."),
         ("exchange", "b: S(0), c: S(1)", "b: Masked, c: P(sum)", "create Masked together with P"),
-        ("exchange", "a: Linear, b: Linear", "c: S(0)", "reduce Linear over several axes at once"),
-        ("two_round_exchange", "b: S(0), c: Linear", "b: S(1), c: Linear", "reduce Linear over several axes at once"),
+        (
+            "exchange",
+            "a: Linear, b: Linear",
+            "c: S(0)",
+            "reduce Linear over several axes at once",
+        ),
+        (
+            "two_round_exchange",
+            "b: S(0), c: Linear",
+            "b: S(1), c: Linear",
+            "reduce Linear over several axes at once",
+        ),
     ],
 )
 def test_partial_values_that_cannot_be_combined_chunk_by_chunk_are_not_exchanged(

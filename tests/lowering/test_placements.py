@@ -329,7 +329,10 @@ class OnBoth(ShardPlacement):
 def test_pieces_are_not_gathered_where_ranks_hold_shapes_of_their_own() -> None:
     source, target = parse_sharding("b: S(0), a: First"), parse_sharding("a: First")
     program = Program(MESHES[2], "all_gather", "on [b] dim 0", source, target, (4, 2))
-    with pytest.raises(ShardingError, match="where First on 'a' defines the local tensors; reshard 'a' first"):
+    with pytest.raises(
+        ShardingError,
+        match="where First on 'a' defines the local tensors; expected 'a' without this placement: reshard 'a' first",
+    ):
         program.parse()
 
 

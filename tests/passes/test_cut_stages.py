@@ -94,7 +94,7 @@ def test_random_ops_are_errors_at_their_line() -> None:
 @pytest.mark.parametrize(
     ("passes", "message"),
     [
-        ("cut-stages{ranks=2}", "the step has values without a sharding; run propagate first"),
+        ("cut-stages{ranks=2}", "the step has values without a sharding; expected a sharding for each value"),
         ("propagate,cut-stages", "expected a positive number of stages or ranks, as in cut-stages{ranks=2}"),
         ("propagate,cut-stages{ranks=3 stages=4}", "4 stages for 3 ranks along 'pp'; expected a multiple of 3"),
         ("propagate,cut-stages{at=9}", "no op of the forward belongs to the module '9'"),
@@ -103,8 +103,8 @@ def test_random_ops_are_errors_at_their_line() -> None:
         ("propagate,cut-stages{ranks=2},cut-stages{ranks=2}", "the step is cut into stages already"),
         ("propagate,cut-stages{ranks=500}", "expected at least as many as the 500 stages"),
         ("propagate,cut-stages{ranks=2},split-backward,split-backward", "the backward of the step is split already"),
-        ("split-backward", "the module has no pipelined step; run cut-stages first"),
-        ("make-schedule", "the module has no pipelined step; run cut-stages first"),
+        ("split-backward", "the module has no pipelined step; expected a `spmd.pipeline` op: run cut-stages first"),
+        ("make-schedule", "the module has no pipelined step; expected a `spmd.pipeline` op: run cut-stages first"),
         ("propagate,cut-stages{ranks=2},make-schedule{kind=zbv}", "run split-backward first"),
     ],
 )

@@ -39,7 +39,7 @@ def test_comments_and_line_breaks_do_not_matter() -> None:
         ("0U0", "0X0", "invalid entry '0X0'", "0X0"),
         ("stage 1 at", "stage 2 at", "expected `stage 1 at 0: F @forward", "stage 2"),
         ("F @d", "F d", "found 'F d'; expected a kind and a function", "stage 1"),
-        ("sums", "sum", "unknown clause 'sum'; expected batch, state, sums, outputs, stage or order", "sum "),
+        ("sums", "sum", "unknown clause 'sum'; expected one of batch, state, sums, outputs, stage or order", "sum "),
         ("x, y", "x y", "found 'x y'; expected names of tensors", "batch"),
         ("\n}", "\n", "'{' is not closed", "{"),
     ],

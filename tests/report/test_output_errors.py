@@ -90,7 +90,8 @@ def test_a_conversion_to_integers_ends_what_is_known() -> None:
         "%i = aten._to_copy(%z) {dtype = i64} : tensor<4x8xi64>\n%r = aten._to_copy(%i) {dtype = f32} : tensor<4x8xf32>"
     )
     assert error == (
-        "result 0: error unknown: the growth of the error in aten._to_copy at <text>:6:3 from f32 to i64 has no bound"
+        "result 0: error unknown: no limit is known for the growth of the error in aten._to_copy at <text>:6:3 "
+        "from f32 to i64"
     )
 
 
@@ -170,7 +171,7 @@ def test_rounding_moves_two_values_apart_by_no_more_than_is_counted(dtype: DType
 
 def test_what_no_bound_is_declared_for_is_unknown_in_all_that_follows() -> None:
     (error,) = errors("%r = aten.relu(%z) : tensor<4x8xf32>", parts=0)
-    assert error == "result 0: error unknown: the step from Rough(0) to R at <text>:5:3 declares no bound"
+    assert error == "result 0: error unknown: the step from Rough(0) to R at <text>:5:3 declares no error bound"
 
 
 def test_a_result_that_no_inexact_step_has_a_part_in_is_not_listed() -> None:

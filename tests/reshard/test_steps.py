@@ -86,7 +86,12 @@ ILLEGAL = [
     ("permute", "a: S(0)", {"target": "a: S(3)"}, "shards dimension 3"),
     ("exchange", "a: S(0)", {}, "specify the sharding of its result"),
     ("exchange", "a: S(0)", {"target": "a: S(3)"}, "shards dimension 3"),
-    ("exchange", "a: P", {"target": "b: P(max)"}, "cannot turn one kind of partial value into another"),
+    (
+        "exchange",
+        "a: P",
+        {"target": "b: P(max)"},
+        "cannot turn one kind of partial value into another",
+    ),
     ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "cannot create P(avg), which has no identity"),
     ("rearrange", "a: S(0)", {"target": "b: S(0)"}, "ranks lack elements of <b: S(0)> in <a: S(0)>"),
     (

@@ -43,7 +43,7 @@ MATRIX = TensorMeta((4, 6), "f32")
             {},
             "operand 'mat2' has k = 4; expected 6, because all dimensions k have one size",
         ),
-        ("aten.mm", (MATRIX,), {}, "aten.mm requires operand 'mat2', which is missing"),
+        ("aten.mm", (MATRIX,), {}, "aten.mm has no operand 'mat2'; expected a tensor: pass it"),
         ("aten.mm", (MATRIX,) * 3, {}, "has 3 tensor operands; expected at most 2"),
         ("aten.mm", (MATRIX, TensorMeta((2, 6, 3), "f32")), {}, "rank 3; expected the dimensions `k n`"),
         ("aten.relu", (MATRIX,), {"dmi": 1}, "no parameter 'dmi'"),

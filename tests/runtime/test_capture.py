@@ -126,7 +126,7 @@ def test_one_example_tensor_for_two_arguments_keeps_both_in_the_program():
 
 def test_a_call_with_another_number_of_arguments_says_how_many():
     capture = capture_model(torch.nn.ReLU(), (torch.ones(2),))
-    with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_inputs"):
+    with pytest.raises(SpmdirError, match="found 2 arguments; expected 1, as in example_inputs"):
         capture.convention.tensors((torch.ones(2), torch.ones(2)))
 
 

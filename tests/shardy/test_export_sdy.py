@@ -69,7 +69,7 @@ HEAD = "spmd.mesh @mesh <dp = 2, tp = 4>\nfunc.func @f(%x: tensor<16x8xf32>"
         (
             HEAD + ") {\n  %0 = aten.slice.Tensor(%x) {dim = 0, end = 7} : tensor<7x8xf32> <dp: S(0)>\n  return\n}",
             "p.mlir:3:3: error: 'aten.slice.Tensor': dimension 0 of size 7 is sharded over 2 ranks; "
-            "sdy pads uneven shards, spmdir does not; choose a size that the ranks divide",
+            "expected a size that the ranks divide, since sdy pads uneven shards and spmdir does not",
         ),
         (
             HEAD + ") {\n  %0 = aten.relu(%x) : tensor<16x8xf32> <dp: S(0)> needs (<dp: S(0)>)\n  return\n}",
@@ -84,7 +84,7 @@ HEAD = "spmd.mesh @mesh <dp = 2, tp = 4>\nfunc.func @f(%x: tensor<16x8xf32>"
         ),
         (
             "spmd.mesh @mesh <dp = 2>\nspmd.sizes {s0 = 8 in 2..64}\nfunc.func @f() {\n  return\n}",
-            "p.mlir:2:1: error: 'spmd.sizes': Shardy has no symbolic sizes; bind them with --bind-sizes",
+            "p.mlir:2:1: error: 'spmd.sizes': the program has symbolic sizes, which Shardy does not have",
         ),
         (
             "func.func @f(%x: tensor<8xf32>) {\n  return\n}",
@@ -102,5 +102,7 @@ def test_the_program_of_a_rank_is_an_error() -> None:
     module = ir.parse(
         'spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: tensor<8xf32>) attributes {spmd.stage = "local"} {\n  return\n}'
     )
-    with pytest.raises(SpmdirError, match="is the program of one rank; export a program before --lower-reshard"):
+    with pytest.raises(
+        SpmdirError, match="is the program of one rank; expected a program before --localize: export that one"
+    ):
         export_sdy(module, default())

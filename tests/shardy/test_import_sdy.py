@@ -62,7 +62,7 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
     [
         (
             HEAD + ' {sdy.sharding = #sdy.sharding<@mesh, [{"dp"}p1, {}]>}) {\n  return\n}',
-            "p.mlir:2:64: error: dimension 0 has priority 1; spmdir has no priorities, remove 'p1'",
+            "p.mlir:2:64: error: dimension 0 has priority 1; expected none, since spmdir has no priorities",
         ),
         (
             HEAD + " {sdy.sharding = #sdy.sharding<@mesh, [{?}, {}]>}) {\n  return\n}",
@@ -76,15 +76,15 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             "func.func @f() {\n  return\n}",
-            "p.mlir:1:1: error: 'builtin.module': the module declares 0 meshes; spmdir needs one `sdy.mesh`",
+            "p.mlir:1:1: error: 'builtin.module': the module declares 0 meshes; expected one `sdy.mesh`",
         ),
         (
             MESH + 'sdy.mesh @other = <["dp"=2]>\n',
-            "p.mlir:2:1: error: 'sdy.mesh': the module declares 2 meshes; spmdir needs one `sdy.mesh`",
+            "p.mlir:2:1: error: 'sdy.mesh': the module declares 2 meshes; expected one `sdy.mesh`",
         ),
         (
             'sdy.mesh @mesh = <["dp"=2], device_ids=[1, 0]>\n',
-            "p.mlir:1:18: error: the mesh has device_ids; spmdir numbers ranks row-major, remove them",
+            "p.mlir:1:18: error: the mesh has device_ids; expected none, since spmdir numbers ranks row-major",
         ),
         ("sdy.mesh @mesh = <dp=2>\n", "p.mlir:1:18: error: found '<dp=2>'; expected axes, as in <[\"dp\"=2]>"),
         ('sdy.mesh @mesh = <["dp"=0]>\n', "p.mlir:1:1: error: 'sdy.mesh': mesh axis 'dp' has size 0"),

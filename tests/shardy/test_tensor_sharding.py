@@ -77,7 +77,10 @@ def test_an_open_axis_of_a_scalar_is_an_error() -> None:
         ('<mesh<["dp"=2]>, [{"dp"}, {}]>', "expected a sharding on a named mesh"),
         ('<@other, [{"dp"}, {}]>', "the sharding is on @other; expected the mesh of the module, @mesh"),
         ('<@mesh, [{"dp"}]>', "the sharding has 1 dimensions, but the tensor has 2"),
-        ('<@mesh, [{"dp"}p1, {}]>', "dimension 0 has priority 1; spmdir has no priorities, remove 'p1'"),
+        (
+            '<@mesh, [{"dp"}p1, {}]>',
+            "dimension 0 has priority 1; expected none, since spmdir has no priorities: remove 'p1'",
+        ),
         ('<@mesh, [{"ep"}, {}]>', "axis 'ep' is not in mesh @mesh"),
         ('<@mesh, [{"tp":(3)2}, {}]>', "'tp(3)2' is not a sub-axis of 'tp'"),
         ('<@mesh, [{"dp"}, {"dp"}]>', "axis 'dp' has two placements"),

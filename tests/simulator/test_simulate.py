@@ -114,7 +114,7 @@ def test_inputs_may_be_given_by_name():
 @pytest.mark.parametrize(
     ("inputs", "state", "message"),
     [
-        ([], {}, "0 inputs given; the program takes 1: x"),
+        ([], {}, "found 0 inputs; expected 1: x"),
         ({"y": 0}, {}, "no 'x' in input; it has y"),
         ({"x": 0, "y": 0}, {}, "'x' is int; expected a tensor of shape [7, 10]"),
         ([torch.zeros(7, 11)], {}, "'x' has shape [7, 11]; expected the global shape [7, 10]"),
@@ -132,7 +132,7 @@ def test_inputs_that_do_not_fit_are_rejected(inputs, state, message):
 
 def test_an_input_that_the_program_lacks_is_rejected():
     x, state, _ = mlp_tensors()
-    with pytest.raises(SpmdirError, match="the program has no input 'xs'; it takes x; did you mean 'x'"):
+    with pytest.raises(SpmdirError, match="the program has no input 'xs'; expected x; did you mean 'x'"):
         simulate(parse(MLP), {"x": x, "xs": x}, state)
 
 

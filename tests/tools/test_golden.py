@@ -72,7 +72,10 @@ def test_arguments_are_those_of_a_shell_and_name_the_folder_of_the_file() -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("// RUN: not spmd-opt %s\na\n", "spmd-opt succeeded; `// RUN: not spmd-opt …` expects an error"),
+        (
+            "// RUN: not spmd-opt %s\na\n",
+            "spmd-opt succeeded; expected an error, as `// RUN: not spmd-opt …` requires",
+        ),
         ("// RUN: spmd-opt %s\nbad\n", "in.mlir:2:1: error: bad"),
     ],
 )

@@ -38,7 +38,10 @@ def test_an_order_is_written_for_torch_and_checked(tmp_path: Path, capsys: pytes
         (["--times", "1,2"], "invalid times '1,2'; expected three numbers from 0 on, such as 1,1.3,0.7"),
         (["--times", "1,inf,1"], "invalid times '1,inf,1'; expected three numbers from 0 on"),
         (["--message", "nan"], "invalid time of a message nan; expected seconds from 0 on"),
-        (["--live", "4"], "--live is for --kind search; the kind '1f1b' determines the activations"),
+        (
+            ["--live", "4"],
+            "found --live with --kind 1f1b, which determines the activations; expected --kind search: leave out --live",
+        ),
         (["--check", "missing.csv"], "cannot read order: No such file or directory"),
         (["--check", "x.csv", "--kind", "zb"], "--check reads the order from a file; leave out --kind"),
     ],

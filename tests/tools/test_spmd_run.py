@@ -359,7 +359,7 @@ def test_the_first_op_whose_values_differ_is_named(tmp_path: Path, capsys: pytes
     error = capsys.readouterr().err
     assert re.search(
         r"error: %normed = value_check\.norm in layers\.3\.norm differs from one device by [0-9.e+-]+, first on rank 0 "
-        r"of 4 ranks; expected at most 1e-04; its operands are right, so check the rule or the placements of this op",
+        r"of 4 ranks; expected at most 1e-04: its operands are right, so check the rule or the placements of this op",
         error,
     )
 

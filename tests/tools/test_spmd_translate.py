@@ -190,7 +190,10 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
     ("arguments", "message"),
     [
         ([], "error: one of the arguments --import-pt2 --import-rank --emit-fx --export-sdy --import-sdy is required"),
-        (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
+        (
+            ["--import-pt2", "missing.pt2", "--mesh", "dp=2"],
+            "error: cannot read 'missing.pt2': no such file; expected a .pt2 archive: correct the path",
+        ),
         (["--import-pt2", "MODEL"], "error: --import-pt2 requires --mesh"),
         (["--import-rank", "MODEL"], "error: --import-rank requires --mesh"),
         (

@@ -22,7 +22,10 @@ def argument_errors(function: FuncOp) -> Iterator[SpmdirError]:
         sharding = sharding_of(argument)
         if meta_of(argument.type) and (sharding is None or sharding.open_axes):
             actual = "no sharding" if sharding is None else f"<{sharding}>, which leaves an axis open"
-            yield ShardingError(f"argument {index} has {actual}; run propagate first", location_of(function))
+            yield ShardingError(
+                f"argument {index} has {actual}; expected a sharding without open axes: run propagate first",
+                location_of(function),
+            )
 
 
 def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
@@ -40,8 +43,8 @@ def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
             promised = promise.data
             if promised != sharding and not (promised.open_axes and _differs_on_open_axes(sharding, promised, mesh)):
                 yield ShardingError(
-                    f"result {index} has the sharding <{sharding}>; the function declares <{promised}>: run "
-                    "insert-reshard",
+                    f"result {index} has the sharding <{sharding}>; expected <{promised}>, which the "
+                    "function declares: run insert-reshard",
                     location_of(end),
                 )
         elif sharding.partial:

@@ -125,7 +125,9 @@ class _ProblemBuilder:
             self._add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
         elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(
-                f"'{op.name}' is the result of a later pass; run propagate before that pass", location_of(op)
+                f"found '{op.name}', which a later pass creates; expected a program before that pass: run "
+                "propagate first",
+                location_of(op),
             )
         if not self.double_values.isdisjoint(op.operands):
             self.double_values.update(op.results)

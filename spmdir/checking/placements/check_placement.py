@@ -170,7 +170,8 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
     """
     if not attrs.has(kind):
         error = SpmdirError(
-            f"{kind.__name__} is not an attrs class; decorate it with @attrs.frozen", _location(kind, path)
+            f"{kind.__name__} is not an attrs class; expected a frozen one: decorate it with @attrs.frozen",
+            _location(kind, path),
         )
         yield Verdict(kind.__name__, 0, 0, broken=error)
         return

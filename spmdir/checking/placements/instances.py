@@ -35,7 +35,10 @@ def instances(kind: type[Placement]) -> tuple[Placement, ...]:
     if examples is not None:
         return tuple(map(parse_placement, examples))
     if issubclass(kind, ShardPlacement) and "dim" not in {field.name for field in attrs.fields(kind)}:  # type: ignore
-        raise SpmdirError(f"{kind.__name__} has no field `dim: int`, the dimension that a ShardPlacement shards")
+        raise SpmdirError(
+            f"{kind.__name__} has no field `dim`; expected the dimension that a ShardPlacement shards: add the "
+            "field `dim: int`"
+        )
     placements: list[Placement] = []
     # A set requires hashes, which the law "frozen" checks later.
     for placement in _variants(kind):
@@ -43,8 +46,8 @@ def instances(kind: type[Placement]) -> tuple[Placement, ...]:
             placements.append(placement)
     if not placements:
         raise SpmdirError(
-            f"{kind.__name__} rejects all usual values of its fields; "
-            f"declare valid ones: `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
+            f"{kind.__name__} rejects all usual values of its fields; expected values that it accepts: "
+            f"declare some, as in `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
         )
     return tuple(placements)
 

@@ -14,7 +14,7 @@ from spmdir.checking.rules.pool import Death, RunJobs, pool
 from spmdir.checking.rules.report import OpReport, RuleReport
 from spmdir.checking.rules.worker_options import Options, Setup
 from spmdir.core.arguments import CALLABLE, FLAG, INTEGER, PATH, TEXT, Kind, accepts, many
-from spmdir.core.errors import RuleError, SpmdirError, did_you_mean
+from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import parse_placement
 from spmdir.plugins import extended_rules, load_plugins
 from spmdir.rules import RuleSet
@@ -105,13 +105,7 @@ def _select_ops(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
         return list(rules.names)
     for name in ops:
         if name not in rules.names:
-            is_torch_op = name.startswith(("aten.", "prims."))
-            remedy = did_you_mean(name, rules.names) or (
-                ": see docs/first-rule.md"
-                if is_torch_op
-                else ": load the plug-in or .rules file that has it, for example with --load-plugin"
-            )
-            raise RuleError(f"op {name} has no sharding rule; expected an op with a rule{remedy}")
+            raise rules.missing_rule_error(name)
     return list(dict.fromkeys(ops))
 
 

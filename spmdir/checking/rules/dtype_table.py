@@ -54,7 +54,10 @@ def derive_lines(ops: Sequence[str], processes: int = 2) -> dict[str, list[str]]
                 if not isinstance(answer, Death):
                     lines_of_op[op] = answer
                 elif devices != DEVICES:
-                    raise SpmdirError(f"'{op}' cannot be run: {answer}")
+                    raise SpmdirError(
+                        f"'{op}' cannot be run: {answer}; expected samples that torch can run on this machine: "
+                        "leave this op out"
+                    )
     return {op: lines_of_op[op] for op in ops}
 
 

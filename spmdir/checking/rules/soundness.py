@@ -13,7 +13,7 @@ from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.values import difference, is_sum_or_product, local_values, noise, seed
 from spmdir.core.dtype import DType
-from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
+from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
 from spmdir.core.placement.call import Call, Local, shard_of
@@ -407,7 +407,7 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
     call, operands, expected = call_of(sample)
     rule = rules.instantiate(call)
     if rule is None:
-        raise RuleError(f"op {sample.op} has no sharding rule; expected a sample of an op with a rule")
+        raise rules.missing_rule_error(sample.op)
     return Case(rule, operands, expected if sample.compare else [None] * len(expected))
 
 

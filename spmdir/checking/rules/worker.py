@@ -56,15 +56,20 @@ def _samples_of(path: str) -> list[Sample]:
     """Return the samples of a Python file: the result of its function `samples`."""
     spec = spec_from_file_location("spmdir_samples", path)
     if spec is None or spec.loader is None:
-        raise SpmdirError(f"'{path}' is not a Python file")
+        raise SpmdirError(f"'{path}' is not a Python file; expected a file FILE.py with samples: pass such a file")
     module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         return list(module.samples())
     except OSError as error:
-        raise SpmdirError(f"cannot read samples from '{path}': {error.strerror}") from None
+        raise SpmdirError(
+            f"cannot read samples from '{path}': {error.strerror}; expected a readable file: correct the path"
+        ) from None
     except Exception as error:
-        raise SpmdirError(f"samples '{path}' failed: {type(error).__name__}: {error}") from None
+        raise SpmdirError(
+            f"the file of samples '{path}' failed: {type(error).__name__}: {error}; expected a file that Python "
+            "can import: correct it"
+        ) from None
 
 
 def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:

@@ -147,11 +147,15 @@ class Placement:
         Raises:
             UnsupportedError: the placement cannot represent the values.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no `distribute`; define it")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `distribute`; expected a method that returns the local tensors: define it"
+        )
 
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         """Return the tensor of global `shape` with the local tensors `shards`: the inverse of `distribute`."""
-        raise NotImplementedError(f"{type(self).__name__} has no `collect`; define it")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `collect`; expected a method that returns the global tensor: define it"
+        )
 
     def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
         """Return `collect(shards, shape)`, converted to the element type `dtype` of the tensor."""

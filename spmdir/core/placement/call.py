@@ -78,7 +78,8 @@ class Local:
         ranges = self.ranges(mesh, coordinate) or ((0, 0),)  # an empty shard is at position 0
         if len(ranges) != 1 or self.kind == "shard":
             raise UnsupportedError(
-                f"{self} is not defined on a rank whose shard is not one range, but {list(ranges)}; reshard to S first"
+                f"{self} is not defined on a rank whose shard consists of the ranges {list(ranges)}; "
+                "expected a shard of one range: reshard to S first"
             )
         start, end = ranges[0]
         return (end if self.kind == "end" else start) * self.times + self.plus

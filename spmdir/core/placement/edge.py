@@ -111,9 +111,15 @@ class Edge:
     def __attrs_post_init__(self) -> None:
         check_fields(self, _FIELDS)
         if self.bytes is not None and not self.collectives:
-            raise ShardingError("an edge declares `bytes` but no collective; name the collectives in `by`", self.place)
+            raise ShardingError(
+                "an edge declares `bytes` but no collective; expected the collectives that send them: name "
+                "them in `by`",
+                self.place,
+            )
         if self.bytes is not None and self.itemsize is not None:
-            raise ShardingError("an edge declares both `bytes` and `itemsize`; omit one of them", self.place)
+            raise ShardingError(
+                "an edge declares both `bytes` and `itemsize`; expected at most one: omit the other", self.place
+            )
         if not callable(self.state):
             self._check_states(self.state)
 

@@ -79,7 +79,8 @@ class PackedPlacement(Placement):
         if not 0 <= self.part < len(names):
             text = print_placement.__wrapped__(self)  # without its cache: the placement has no hash yet
             raise ShardingError(
-                f"{text} has no such part; expected 0 to {len(names) - 1}, an index of ({', '.join(names)})"
+                f"{text} names a part that does not exist; expected 0 to {len(names) - 1}, an index of "
+                f"({', '.join(names)})"
             )
 
     def supports(self, dtype: DType) -> bool:
@@ -87,11 +88,13 @@ class PackedPlacement(Placement):
 
     def identity(self, *like: Any) -> Parts:
         """Return the neutral state, whose parts have the shapes and element types of `like`."""
-        raise NotImplementedError(f"{type(self).__name__} has no neutral state; define its `identity`")
+        raise NotImplementedError(f"{type(self).__name__} has no neutral state; expected one: define its `identity`")
 
     def combine(self, left: Parts, right: Parts) -> Parts:
         """Return the combination of two states, with the shapes and element types of `left`."""
-        raise NotImplementedError(f"{type(self).__name__} cannot combine states; define its `combine`")
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot combine states; expected a method for it: define its `combine`"
+        )
 
     def finish(self, state: Parts) -> Sequence[Any]:
         """Return the results of the op for the combined state of all ranks; by default its parts."""
@@ -100,7 +103,9 @@ class PackedPlacement(Placement):
     def start(self, value: Any) -> Parts:
         """Return a state whose result `part` is `value`; by default `value` is this part and the others are zeros."""
         if self.results:
-            raise NotImplementedError(f"{type(self).__name__} cannot build a state from a value; define its `start`")
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot build a state from a value; expected a method for it: define its `start`"
+            )
         types = self.types(tuple(value.shape), value.dtype)
         zeros = [(value.new_zeros(shape), dtype) for shape, dtype in types]
         parts = [zero if dtype is value.dtype else convert_tensor(zero, as_dtype(dtype)) for zero, dtype in zeros]
@@ -268,4 +273,7 @@ def find_packed_placement(text: str) -> PackedPlacement:
     try:
         return kind(part=0) if "part" in field_types(kind) else kind()  # type: ignore[call-arg]
     except TypeError as error:
-        raise ShardingError(f"'{name}' requires more fields than `part`: {error}; give these fields defaults") from None
+        raise ShardingError(
+            f"'{name}' has fields without defaults besides `part`: {error}; expected a default for each: add "
+            "the defaults"
+        ) from None

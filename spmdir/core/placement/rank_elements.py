@@ -59,5 +59,8 @@ def _before_padding(positions: Ranges, end: int) -> Ranges:
     inside = tuple((start, min(stop, end)) for start, stop in positions if start < end)
     # All ranges but the last one with elements must be without padding.
     if any(start >= end or stop > end for start, stop in positions[: len(inside) - 1]):
-        raise UnsupportedError("padding precedes elements on a rank; shard the padded dimension in another order")
+        raise UnsupportedError(
+            "padding precedes elements on a rank; expected padding after all elements: shard the padded "
+            "dimension in another order of axes"
+        )
     return inside

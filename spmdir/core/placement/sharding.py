@@ -175,7 +175,8 @@ class Sharding(ShownAsText):
         for axis, placement in self.entries:
             if not placement.splits and len(mesh.parts(axis)) > 1:
                 raise ShardingError(
-                    f"{placement} on axis '{axis}' cannot be split over sub-axes; reshard the whole axis"
+                    f"{placement} on axis '{axis}' cannot be split over sub-axes; expected the whole axis: "
+                    f"reshard all of '{axis}' in one step"
                 )
         entries = [(part, placement) for axis, placement in self.entries for part in mesh.parts(axis)]
         return Sharding(entries, self.mesh)
@@ -274,8 +275,9 @@ class Sharding(ShownAsText):
             # The verifier checks the element type of the tensor. Outer placements may change the element type.
             if local_dtype != dtype and not placement.supports(local_dtype):
                 raise ShardingError(
-                    f"{placement} on axis '{', '.join(axes)}' does not support {local_dtype}, the element type after "
-                    f"the outer axes of <{self}>; use another placement on one of the axes"
+                    f"{placement} on axis '{', '.join(axes)}' does not support {local_dtype}, the element "
+                    f"type after the outer axes of <{self}>; expected a supported element type: use another "
+                    "placement on one of the axes"
                 )
             _check_layout(placement, local_shape, count)
 
@@ -315,7 +317,10 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
     for axis, placement in sharding.entries:
         mesh.require(axis)
         if mesh.root is None and is_part(axis) and sharding.merged(mesh) != sharding:
-            raise ShardingError(f"<{sharding}> has sub-axes that can be merged; write <{sharding.merged(mesh)}>")
+            raise ShardingError(
+                f"<{sharding}> has sub-axes that can be merged; expected the merged form: write "
+                f"<{sharding.merged(mesh)}>"
+            )
         if placement.dim is not None and rank is not None and placement.dim >= rank:
             raise ShardingError(
                 f"{placement} on axis '{axis}' shards dimension {placement.dim} of a tensor of rank {rank}; "
@@ -324,7 +329,7 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
     if len(sharding.kinds) > 1:
         raise ShardingError(
             f"partial values of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
-            "reduce one of them first"
+            "expected partial values of one kind: reduce the others first"
         )
 
 
@@ -438,7 +443,9 @@ def _from_dtensor(placement: Any, rank: int | None) -> Placement:
     """Convert a DTensor placement. A negative dimension counts from the end if `rank` is known."""
     kind = type(placement).__name__
     if kind not in _DTENSOR:
-        raise ParseError(f"DTensor placement {placement!r} has no counterpart; expected one of {', '.join(_DTENSOR)}")
+        raise ParseError(
+            f"DTensor placement {placement!r} has no counterpart in spmdir; expected one of {', '.join(_DTENSOR)}"
+        )
     dim = getattr(placement, "dim", 0)
     if rank is not None and -rank <= dim < 0:
         dim += rank

@@ -245,7 +245,10 @@ def _table(document: Mapping[str, Any], name: str, text: str, file: str) -> Mapp
     """Return the table `name` of a plan; empty if the plan does not have it. Raise ParseError if it is not a table."""
     table = document.get(name, {})
     if not isinstance(table, dict):
-        raise ParseError(f"'{name}' is not a table; write it as [{name}]", place_of(text, file, name))
+        raise ParseError(
+            f"'{name}' is not a table; expected the TOML table [{name}]: write its entries below the line [{name}]",
+            place_of(text, file, name),
+        )
     return table
 
 

@@ -41,11 +41,13 @@ class ShardPlacement(Placement):
         if self.dim < 0:
             # The object has no hash yet, which the memoised function needs.
             text = print_placement.__wrapped__(self)
-            raise ShardingError(f"{text} shards no dimension; expected one counted from 0")
+            raise ShardingError(f"invalid dimension in {text}; expected a dimension counted from 0, as in S(0)")
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         """Return the (start, end) ranges of positions of `size` on rank `index` of `count`, in its local order."""
-        raise NotImplementedError(f"{type(self).__name__} has no `ranges`; define it")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `ranges`; expected a method that returns the ranges of a rank: define it"
+        )
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
         """Return the runs of neighbouring ranks with shards of equal length, in the order of ranks.
@@ -153,8 +155,8 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
             covered_to = end
     if not is_partition or covered_to != size:
         raise ShardingError(
-            f"{placement} over {count} ranks is not a partition of {size} positions; expected each of them in one "
-            "range of one rank"
+            f"{placement} over {count} ranks is not a partition of {size} positions; expected each position "
+            "in one range of one rank: correct its `ranges`"
         )
 
 

@@ -44,14 +44,20 @@ class Sizes:
         names = [symbol.name for symbol in self.symbols]
         for symbol in self.symbols:
             if names.count(symbol.name) > 1:
-                raise SpmdirError(f"size '{symbol.name}' is declared twice; remove one declaration")
+                raise SpmdirError(f"size '{symbol.name}' is declared twice; expected one declaration: remove the other")
             if not symbol.low <= symbol.hint or (symbol.high is not None and symbol.hint > symbol.high):
-                raise SpmdirError(f"size {symbol}: the example is outside the range; expected an example inside it")
+                raise SpmdirError(
+                    f"size {symbol}: the example {symbol.hint} is outside the range; expected an example in it: "
+                    "change the example or the range"
+                )
         for condition in self.conditions:
             for name in (*symbols(condition.left), *symbols(condition.right)):
                 self.require(name)
             if not condition.holds(self.hints):
-                raise SpmdirError(f"the examples of the sizes violate '{condition}'; choose other examples")
+                raise SpmdirError(
+                    f"the examples of the sizes violate '{condition}'; expected examples that satisfy it: "
+                    "change the examples"
+                )
 
     @property
     def hints(self) -> dict[str, int]:

@@ -61,7 +61,9 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
     if positional and arguments:
         filled_parameters = [parameter for parameter in rule.tensors if parameter.name not in arguments]
     if len(slots) > len(filled_parameters):
-        raise RuleError(f"{rule.op} has {len(slots)} tensor operands; expected at most {len(filled_parameters)}")
+        raise RuleError(
+            f"{rule.op} has {len(slots)} tensor operands; expected at most {len(filled_parameters)}: remove the others"
+        )
     tensors: dict[str, Slot] = dict.fromkeys((parameter.name for parameter in rule.tensors), None)
     tensors.update((parameter.name, slot) for parameter, slot in zip(filled_parameters, slots, strict=False))
     for parameter in rule.tensors:
@@ -70,9 +72,11 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
             form = "a list of tensors" if parameter.is_list else "one tensor"
             raise RuleError(f"operand '{parameter.name}' of {rule.op} must be {form}")
         if slot == () and not parameter.optional:
-            raise RuleError(f"operand '{parameter.name}' of {rule.op} is an empty list; expected tensors")
+            raise RuleError(
+                f"operand '{parameter.name}' of {rule.op} is an empty list; expected one or more tensors: pass them"
+            )
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
-            raise RuleError(f"{rule.op} requires operand '{parameter.name}', which is missing")
+            raise RuleError(f"{rule.op} has no operand '{parameter.name}'; expected a tensor: pass it")
     # None stands for the default of an argument.
     present = {name: value for name, value in arguments.items() if value is not None or name not in rule.defaults}
     return Binding(tensors, {**rule.defaults, **present})

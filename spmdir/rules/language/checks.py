@@ -160,7 +160,10 @@ def _parameter_problems(rule: Rule) -> Iterator[Problem]:
     names: set[str] = set()
     for parameter in rule.parameters:
         if parameter.name in names:
-            yield f"parameter '{parameter.name}' is named twice", parameter.location
+            yield (
+                f"parameter '{parameter.name}' is named twice; expected a different name for each: rename one",
+                parameter.location,
+            )
         names.add(parameter.name)
 
 
@@ -187,7 +190,11 @@ def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Prob
                 if rule.parameter(name) is None:
                     yield _unknown_name("parameter", name, parameter_names), term.location
             if not _accepts(maps[term.names[0]].build, len(term.names) - 1):
-                yield f"`{term}` has the wrong number of arguments", term.location
+                yield (
+                    f"wrong number of arguments in `{term}`; expected the arguments of "
+                    f"`{_call_form(term.names[0], maps[term.names[0]].build)}`",
+                    term.location,
+                )
 
 
 def _unknown_name(kind: str, name: str, allowed: object) -> str:
@@ -293,6 +300,11 @@ def _accepts(function: Callable[..., object], count: int) -> bool:
     return True
 
 
+def _call_form(name: str, function: Callable[..., object]) -> str:
+    """Return a call of `function` with the names of its parameters after the first, as in `reshape(operand, sizes)`."""
+    return f"{name}({', '.join([*inspect.signature(function).parameters][1:])})"
+
+
 def expression_problems(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
     """Yield the unknown names, functions and methods in an expression, and calls with wrong numbers of arguments.
 
@@ -306,7 +318,11 @@ def expression_problems(expression: Expression, names: set[str], factors: set[st
         if expression.name not in FUNCTIONS:
             yield _unknown_name("function", expression.name, FUNCTIONS), expression.location
         elif not _accepts(FUNCTIONS[expression.name], len(expression.arguments)):
-            yield f"function '{expression.name}' has the wrong number of arguments", expression.location
+            yield (
+                f"wrong number of arguments of function '{expression.name}'; expected the arguments of "
+                f"`{_call_form(expression.name, FUNCTIONS[expression.name])}`",
+                expression.location,
+            )
         for name in expression.arguments:
             if name.lstrip("^") not in names | factors | {"result"}:
                 yield _unknown_name("name", name, sorted(names | factors)), expression.location
@@ -356,7 +372,11 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
     for name, clause in sorted(reduced_factors.items(), key=lambda item: item[0]):
         # Variadic dimensions may be reduced in part: `*b` of an operand and `*b-dim` of a result have the name `*b`.
         if name in factors_of_all_results and not name.startswith("*"):
-            yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
+            yield (
+                f"factor '{name}' is in every result, so it cannot be reduced; expected a factor that a result "
+                "lacks: remove it from the clause",
+                clause.location,
+            )
     # 3. Dimensions that an argument removes or separates.
     combined_factors |= {name for clause in rule.of_kind("local") for name in clause.names}
     changed_terms = [term for parameter in rule.tensors for term in parameter.pattern or () if term.modifier == "~"]
@@ -376,4 +396,8 @@ def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
             is_variadic = name[0] in "~*"
             if name not in operand_factors and name not in defined_factors and not is_variadic:
                 hint = did_you_mean(name, [*operand_factors, *KEYWORDS])
-                yield f"factor '{name}' of the result is in no operand{hint}", term.location
+                yield (
+                    f"factor '{name}' of the result is in no operand; expected a factor of an operand, or a clause "
+                    f"that defines its size{hint}",
+                    term.location,
+                )

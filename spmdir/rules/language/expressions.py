@@ -86,7 +86,8 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
         return OPERATORS[expression.operator](left, right)
     except TypeError:
         raise RuleError(
-            f"no value for {left!r} {expression.operator} {right!r}; expected operands of other types",
+            f"cannot compute {left!r} {expression.operator} {right!r}; expected operands to which Python "
+            "can apply this operator: correct their types",
             expression.location,
         ) from None
 

@@ -38,7 +38,7 @@ def size(scope: Scope, *references: str) -> int | Local:
         axes = tuple(axis for shard in sharded for axis in shard.axes)
         return rank_integer("size", Local("shard", extent, axes))
     if len(sharded) > 1:
-        raise RuleError(f"size({', '.join(references)}) is of several sharded factors; expected one")
+        raise RuleError(f"size({', '.join(references)}) refers to several sharded factors; expected one: name it")
     # The other factors are whole, so their sizes multiply the length of this shard.
     return attrs.evolve(sharded[0], kind="size", times=extent // sharded[0].extent)
 

@@ -184,7 +184,9 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
             raise ParseError("a statement outside of a local form; expected `local` before it", body[0].location)
         has_return = any(not statement.targets for statement in body)
         if local is not None and not has_return:
-            raise ParseError("`local` returns nothing; end it with a `return …` line", self.location_of(local))
+            raise ParseError(
+                "`local` has no `return`; expected one at its end: add a `return …` line", self.location_of(local)
+            )
         return TextStrategy(str(op), self.text, self.location_of(op), operands, results, conditions, nested(body))
 
     def replicated_clause(self, items: list[Any]) -> RuleClause:

@@ -116,7 +116,10 @@ def _is_state(values: tuple[Expression, ...]) -> bool:
 def _repetition_problems(term: PlacementTerm, is_list: bool, description: str) -> Iterator[Problem]:
     """Yield the error if a placement of one tensor is followed by `…`, or that of a list of tensors is not."""
     if term.repeated and not is_list:
-        yield f"`…` after {term.name}, but {description} is one tensor; remove it", term.location
+        yield (
+            f"`…` after {term.name}, but {description} is one tensor; expected one placement: remove `…`",
+            term.location,
+        )
     elif is_list and not term.repeated:
         yield (
             f"{description} is a list of tensors; expected one placement for all of them, followed by `…`",

@@ -76,7 +76,9 @@ class Emitter:
         """Run the statements of a rewrite and return the values of its `return`; RuleError if none is reached."""
         returned = self.run_all(body)
         if returned is None:
-            raise RuleError(f"the rewrite of {self.owner.rule.op} returns nothing")
+            raise RuleError(
+                f"the rewrite of {self.owner.rule.op} has no `return`; expected one at its end: add a `return …` line"
+            )
         return returned
 
     def run_all(self, body: Iterable[Statement]) -> tuple[Any, ...] | None:
@@ -146,8 +148,9 @@ class Emitter:
         for call in (op.call for op in emitted):
             if draws(call.name, call.argument.get("dropout_p", 0)):
                 raise RuleError(
-                    f"{call.name} draws random numbers `if` {when}, which differs between ranks, so their generators "
-                    "would diverge; draw them in a statement without `if`",
+                    f"{call.name} draws random numbers `if` {when}, which differs between ranks, so their "
+                    "generators would diverge; expected draws on all ranks: draw them in a statement "
+                    "without `if`",
                     statement.location,
                 )
 
@@ -168,7 +171,10 @@ class Emitter:
         if all(values) or not any(values):
             return any(values) != condition.negated
         if condition.negated:
-            raise RuleError(f"`unless` of {value}, which differs between ranks, is not supported; use `if`")
+            raise RuleError(
+                f"found `unless` with {value}, which differs between ranks; expected an equal value on all "
+                "ranks: use `if`"
+            )
         return value
 
     def _choose(self, when: Local, new: Any, old: Any) -> Any:

@@ -20,7 +20,9 @@ def diagonal(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
     dims, shape = layout.dims(operand), layout.shape(operand)
     row_dim, column_dim = (layout.dimension(name, len(dims)) for name in (dim1, dim2))
     if row_dim == column_dim:
-        layout.fail(f"a diagonal of shape {list(shape)} requires two different dimensions")
+        layout.fail(
+            f"found one dimension twice for a diagonal of shape {list(shape)}; expected two different dimensions"
+        )
     layout.keep_unsharded((*dims[row_dim], *dims[column_dim]))
     shift = layout.integer(offset)
     length = max(0, min(shape[row_dim] + min(shift, 0), shape[column_dim] - max(shift, 0)))

@@ -19,7 +19,10 @@ def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
     index_operands = layout.binding.tensors[indices]
     assert isinstance(index_operands, tuple)
     if any(layout.operands[number].dtype.is_bool for number in index_operands if number is not None):
-        layout.fail("the result of a boolean index has a shape that depends on the data; use where or masked_fill")
+        layout.fail(
+            "the result of a boolean index has a shape that depends on the data; expected a fixed shape: use "
+            "where or masked_fill"
+        )
     indexed_dims = [dim for dim, number in enumerate(index_operands) if number is not None]
     dims = layout.dims(operand)
     if len(index_operands) > len(dims):

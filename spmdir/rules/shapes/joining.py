@@ -26,7 +26,7 @@ def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
     shape = layout.operands[reference].shape
     joined_dim = layout.dimension(argument, len(shape))
     if not shape:
-        layout.fail("tensors without dimensions cannot be concatenated; stack them")
+        layout.fail("cannot concatenate tensors without dimensions; expected at least one dimension: stack them")
     other_dims = [
         layout.refer(f"d{dim}") or (layout.letter(f"d{dim}", size, None),)
         for dim, size in enumerate(shape)

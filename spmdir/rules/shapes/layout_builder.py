@@ -50,14 +50,17 @@ class LayoutBuilder(CallReader):
         self.open_groups: list[tuple[tuple[int, ...], int, str]] = []
         self.operand: int | None = None
         if results is not None and not rule.result_list and len(results) > len(rule.results):
-            self.fail(f"found {len(results)} results; expected at most {len(rule.results)}")
+            self.fail(
+                f"found {len(results)} results; expected at most {len(rule.results)}, as the rule lists: remove "
+                "the others"
+            )
 
     def finish(self) -> Layout:
         """Return the layout; RuleError if the size of a factor is unknown."""
         if None in self.sizes:
             self.fail(
-                f"the size of {self.names[self.sizes.index(None)]} is not determined by the operands; "
-                "expected an operand or a `sizes` clause that determines it"
+                f"neither an operand nor a clause gives the size of {self.names[self.sizes.index(None)]}; "
+                "expected one that does: add a `sizes` clause to the rule"
             )
         return Layout(
             self.rule, self.binding, self.operands, tuple(self.names), tuple(size or 0 for size in self.sizes),
@@ -84,7 +87,7 @@ class LayoutBuilder(CallReader):
     def same_rank(self, dims: Dims, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return `shape`; RuleError unless it has as many dimensions as `dims`."""
         if len(dims) != len(shape):
-            self.fail(f"the result has rank {len(shape)}; expected {len(dims)}")
+            self.fail(f"the result has rank {len(shape)}; expected {len(dims)}: correct its type")
         return shape
 
     # Factors.

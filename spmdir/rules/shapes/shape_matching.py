@@ -105,7 +105,10 @@ def _match_patterns(layout: LayoutBuilder, list_parts: Callable[[], Parts] | Non
 def _leave_without_factors(layout: LayoutBuilder, reason: str) -> None:
     """Give the dimensions no factors, so no dimension can be sharded."""
     if layout.results is None:
-        layout.fail(f"the results of a replicated op cannot be inferred: {reason}")
+        layout.fail(
+            f"the rule replicates the op, so it does not give the shapes of the results: {reason}; expected "
+            "result types in the call: write them"
+        )
     layout.operand_dims = [((),) * meta.rank for meta in layout.operands]
     layout.result_dims = [None if meta is None else ((),) * meta.rank for meta in layout.results]
 
@@ -172,7 +175,10 @@ def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], desc
             dims += match_variadic(layout, term, sizes, description, operand)
         elif term.kind == "one":
             if sizes[0] != 1:
-                layout.fail(f"{description} has a dimension of size {sizes[0]}; expected 1")
+                layout.fail(
+                    f"{description} has a dimension of size {sizes[0]} where the rule has 1; expected size 1: "
+                    "correct its type"
+                )
             dims.append(())
         elif term.kind == "factor":
             (name,) = term.names
@@ -219,9 +225,15 @@ def _predict_variadic(layout: LayoutBuilder, term: Term, part: int | None) -> li
     """
     factors = layout.variadic.get(term.names[0])
     if factors is None:
-        layout.fail(f"the sizes of `{term}` do not follow from the operands: use `*{term.names[0]}` in an operand")
+        layout.fail(
+            f"the sizes of `{term}` in the result do not follow from the operands; expected `*{term.names[0]}` in an "
+            "operand: add it to a pattern"
+        )
     if term.modifier == "~" and part is None:
-        layout.fail(f"the size of `{term}` does not follow from the operands: use `{term}` in an operand")
+        layout.fail(
+            f"the size of `{term}` in the result does not follow from the operands; expected `{term}` in an operand: "
+            "add it to a pattern"
+        )
     modified_positions = layout.positions(term.argument, len(factors)) if term.modifier else ()
     if term.modifier == "~" and part is not None:
         separate_factors = {
@@ -256,7 +268,10 @@ def _solve_groups(layout: LayoutBuilder) -> None:
             is_solvable = product == size
         if not is_solvable:
             names = " ".join(layout.names[factor] for factor in group)
-            layout.fail(f"{description} has a dimension of size {size} that does not factor into ({names})")
+            layout.fail(
+                f"{description} has a dimension of size {size}; expected a product of the sizes of the "
+                f"factors ({names}): correct its type"
+            )
         for factor in unknown_factors:
             layout.sizes[factor] = size // product
     layout.open_groups = []

@@ -86,7 +86,7 @@ def keep_equal(layout: LayoutBuilder, operand: str) -> Dims:
     dims, shape = layout.dims(operand), layout.shape(operand)
     result = layout.result_shape()
     if result is None:
-        layout.fail("the shape of the result cannot be inferred")
+        layout.fail("the operands do not give the shape of the result; expected a result type in the call: write it")
     layout.same_rank(dims, result)
     result_dims = []
     for position, size in enumerate(result):

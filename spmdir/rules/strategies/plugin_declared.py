@@ -42,7 +42,7 @@ def declared_strategies(
             _check_strategy(rule, placement, strategy)
             reason = _range_required(rule, strategy)
             if reason:
-                text = f"placement {placement} adds '{strategy}' to {rule.name}; the strategy is omitted: {reason}"
+                text = f"placement {placement} adds '{strategy}' to {rule.name}, which is omitted: {reason}"
                 warn(text, place(type(placement).lift))
             reason = reason or _unsupported(rule, strategy) or _rejected(rule, strategy, count)
             for factor in strategy.factors:

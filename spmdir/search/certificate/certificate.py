@@ -115,7 +115,8 @@ def certify(
     """
     if problem.topology.costs is not None:
         raise UnsupportedError(
-            "certify bounds times by the constants of a topology and cannot use measured costs; omit the table of costs"
+            "certify found a table of measured costs; expected the constants of a topology, by which it "
+            "bounds times: omit the table"
         )
     topology = problem.topology
     balanced = attrs.evolve(problem, topology=attrs.evolve(topology, imbalance=1.0))
@@ -128,8 +129,8 @@ def certify(
     floor = dual.floor()
     if not bound <= objective * (1 + _ROUNDING):  # also if the bound is NaN
         raise UnsupportedError(
-            f"no decision should cost less than {milliseconds(bound)} ms, but one costs {milliseconds(objective)} ms; "
-            "the bound is wrong, please report the program"
+            f"the decision costs {milliseconds(objective)} ms; expected at least the bound, "
+            f"{milliseconds(bound)} ms: the bound is wrong, please report the program"
         )
     mesh = str(problem.mesh) if problem.mesh.root is not None else ""
     has_rows = any(placement.varies for placement in problem.plugin_placements)

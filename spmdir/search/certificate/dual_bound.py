@@ -431,5 +431,5 @@ def _reject_many_strategies(problem: Problem) -> None:
     if most > LIMIT:
         raise UnsupportedError(
             f"certify enumerates the strategies on all mesh axes together, and a node has {most} on "
-            f"{problem.mesh}; expected at most {LIMIT}; use fewer axes, or annotate more values"
+            f"{problem.mesh}; expected at most {LIMIT}: use fewer axes, or annotate more values"
         )

@@ -74,7 +74,10 @@ def callees_first(functions: Mapping[str, FuncOp]) -> list[FuncOp]:
     calls = {name: calls_in(function) for name, function in functions.items()}
     for call in itertools.chain(*calls.values()):
         if call.callee.string_value() not in functions:
-            raise UnsupportedError(f"{call.callee} has no body; define the function in this module", location_of(call))
+            raise UnsupportedError(
+                f"{call.callee} has no body; expected a function with a body: define it in this module",
+                location_of(call),
+            )
     order = TopologicalSorter(
         {name: {call.callee.string_value() for call in function_calls} for name, function_calls in calls.items()}
     )
@@ -108,7 +111,8 @@ def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
         return
     if is_local(callee) or is_local(caller):
         raise UnsupportedError(
-            "cannot inline a call of a localized function; run inline before localize", location_of(call)
+            "cannot inline a call of a localized function; expected global types: run inline before localize",
+            location_of(call),
         )
     if call.attributes:
         raise UnsupportedError(

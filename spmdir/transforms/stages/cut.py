@@ -45,7 +45,8 @@ def cut_step(
         parts = find_parts(function)
     if forward.count % ranks:
         raise UnsupportedError(
-            f"the step has {forward.count} stages for {ranks} ranks along '{axis}'; expected a multiple of {ranks}",
+            f"the step has {forward.count} stages for {ranks} ranks along '{axis}'; expected a multiple of "
+            f"{ranks}: change the number of stages",
             location_of(function),
         )
     stage_of = {**forward.stage_of, **backward_stages(parts, forward, _fixed_sums(parts, forward))}

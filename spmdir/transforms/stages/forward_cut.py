@@ -98,7 +98,8 @@ def balanced_cuts(
     count = len(parts.forward)
     if count < stages:
         raise UnsupportedError(
-            f"the forward has {count} ops that depend on parameters; expected at least as many as the {stages} stages",
+            f"the forward has {count} ops that depend on parameters; expected at least as many as the "
+            f"{stages} stages: use fewer stages",
             location_of(parts.function),
         )
     crossing = crossing_bytes(parts)

@@ -195,8 +195,8 @@ def _reject_unsummed(update: Iterable[Operation], micro: set[Operation], summed:
     """Raise an error if the update uses a value of a micro-batch that is not a sum."""
     errors: list[SpmdirError] = [
         UnsupportedError(
-            f"the update uses a result of '{op.name}', which each micro-batch computes; expected only sums over "
-            "micro-batches",
+            f"the update uses a result of '{op.name}', which each micro-batch computes; expected only sums "
+            "over micro-batches: return this value as a loss or gradient, or compute it in the update",
             location_of(op),
         )
         for op in update

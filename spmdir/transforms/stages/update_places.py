@@ -140,8 +140,10 @@ class UpdatePlaces:
             if source != stage:
                 if not isinstance(value, OpResult):
                     raise UnsupportedError(
-                        f"the update of stage {stage} reads '{names.get(value)}', which stage {source} keeps; expected "
-                        "an update that reads the parameters of its own stage",
+                        f"the update of stage {stage} reads '{names.get(value)}', which stage {source} "
+                        "keeps; expected an update that reads the parameters of its own stage: use an "
+                        "optimizer that updates each parameter separately, without clipping by a global "
+                        "norm",
                         location_of(self.parts.function),
                     )
                 stack.append((value, source))

@@ -2,7 +2,7 @@
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<64x4096xf32> {
-  // expected-error@+1 {{'aten.flip': no strategy of its rule gives <tp: S(1)> on axis 'tp'; no S(d1): the rule does not allow sharding it (view.rules:64:72); give the sharding to a spmd.constraint on its result instead}}
+  // expected-error@+1 {{'aten.flip': no strategy of its rule gives <tp: S(1)> on axis 'tp'; no S(d1): the rule does not allow sharding it (view.rules:64:72); expected placements that a strategy gives: give the sharding to a spmd.constraint on its result instead}}
   %0 = aten.flip(%x) {dims = [1]} : tensor<64x4096xf32> <tp: S(1)>
   return %0 : tensor<64x4096xf32>
 }
@@ -10,7 +10,7 @@ func.func @f(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16xf32> {
-  // expected-error@+1 {{'spmd.all_gather' is the result of a later pass; run propagate before that pass}}
+  // expected-error@+1 {{found 'spmd.all_gather', which a later pass creates; expected a program before that pass: run propagate first}}
   %0 = spmd.all_gather %x on [tp] dim 0 : tensor<16xf32> <>
   return %0 : tensor<16xf32>
 }

@@ -7,4 +7,4 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
   return %0 : tensor<8x4xf32>
 }
 
-// ! %s:5:1: error: the program has global types, but split-async requires local types; run split-async after localize
+// ! %s:5:1: error: the program has global types, but split-async requires local types; expected a program after localize: run split-async after localize

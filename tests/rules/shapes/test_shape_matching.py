@@ -42,7 +42,7 @@ def test_patterns_give_the_factors_of_a_call(line: str, operands: str, arguments
         ("(x: (h g)) -> h g", "8", {}, r"a dimension of size 8 that does not factor into \(h g\)"),
         ("(x: *, size) -> reshape(x, size)", "4x6", {"size": (5, 5)}, "24 elements cannot be viewed as shape"),
         ("(x: *, size) -> reshape(x, size)", "4x6", {}, "argument 'size' is missing; expected integers"),
-        ("(x: m) -> m *b    local *b\n    return x", "4", {}, "the sizes of `\\*b` do not follow from the operands"),
+        ("(x: m) -> m *b    local *b\n    return x", "4", {}, "the sizes of `\\*b` in the result do not follow"),
     ],
 )
 def test_what_does_not_fit_is_an_error(line: str, operands: str, arguments: dict, message: str):

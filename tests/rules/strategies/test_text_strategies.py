@@ -151,7 +151,8 @@ def test_a_wrong_strategy_is_found_by_running_it(tmp_path: Path, text: str, one:
         ("aten.relu: (Strided(2, 2)) -> (R)", "a tensor of rank 2 has no dimension 2 (own.rules:1:13)"),
         (
             "aten.relu: (S(0)) -> (S(0))    when none + 1 == 4",
-            "no value for None + 1; expected operands of other types (own.rules:1:42)",
+            "cannot compute None + 1; expected operands to which Python can apply this operator: correct their types "
+            "(own.rules:1:42)",
         ),
         ("aten.relu: (Strided(0, 0)) -> (R)", "'split' must be >= 1: 0"),
     ],

@@ -29,7 +29,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one}}
+  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one: add the wait, or remove the others}}
   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
   return
 }
@@ -40,7 +40,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{has 2 `spmd.wait` ops; expected exactly one}}
+  // expected-error@+1 {{has 2 `spmd.wait` ops; expected exactly one: add the wait, or remove the others}}
   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
   %1 = spmd.wait %0 : tensor<16x8xf32> <>
   %2 = spmd.wait %0 : tensor<16x8xf32> <>
@@ -76,7 +76,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
-  // expected-error@+1 {{has the result type !spmd.pending<tensor<16x8xf32>>; expected the type without `!spmd.pending`}}
+  // expected-error@+1 {{has the result type !spmd.pending<tensor<16x8xf32>>; expected the type of the operand without `!spmd.pending`}}
   %1 = spmd.wait %0 : !spmd.pending<tensor<16x8xf32>> <>
   return
 }

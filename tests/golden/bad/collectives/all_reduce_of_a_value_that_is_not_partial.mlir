@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{all_reduce requires 'tp' to be partial, found R in <dp: S(0)>}}
+  // expected-error@+1 {{all_reduce requires 'tp' to be partial; found R in <dp: S(0)>: reshard the axis first, or use another collective}}
   %0 = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <dp: S(0)>
   return
 }

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<8x4xf32>) -> tensor<10x4xf32> {
-  // expected-error@+1 {{exchanges halos of local tensors in a function of global tensors; expected a function after localize}}
+  // expected-error@+1 {{exchanges halos of local tensors in a function of global tensors; expected a function after localize: run localize, or remove the op}}
   %0 = spmd.halo %x on [tp] dim 0 before 1 after 1 : tensor<10x4xf32>
   return %0 : tensor<10x4xf32>
 }

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{partition requires 'dp' to be replicated, found S(0)}}
+  // expected-error@+1 {{partition requires 'dp' to be replicated; found S(0) in <dp: S(0)>: reshard the axis first, or use another collective}}
   %0 = spmd.partition %x on [dp] op sum : tensor<16x8xf32> <dp: P(sum)>
   return
 }

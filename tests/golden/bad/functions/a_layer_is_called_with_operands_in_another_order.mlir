@@ -9,7 +9,7 @@ func.func private @h_forward(%a: tensor<8x8xf32> {spmd.sharding = #spmd.sharding
 
 func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
                 %h.0.w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{'func.call': operand %h.0.w is <tp: S(1)>, but argument %a of @h_forward is <>; pass operands in the order of the arguments, with their shardings}}
+  // expected-error@+1 {{'func.call': operand %h.0.w is <tp: S(1)>; expected <>, as argument %a of @h_forward: pass operands in the order of the arguments, with their shardings}}
   %mm = func.call @h_forward(%h.0.w, %x) {spmd.layer = "h.0"} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %mm : tensor<8x8xf32>
 }

@@ -17,5 +17,5 @@ func.func @f() {
 
 // -----
 
-// expected-error@+1 {{'func.func': has 0 blocks; expected one: a body without branches}}
+// expected-error@+1 {{'func.func': has 0 blocks; expected one: write the body without branches}}
 func.func private @f(tensor<8xf32>) -> tensor<8xf32>

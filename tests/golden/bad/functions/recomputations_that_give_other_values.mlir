@@ -8,28 +8,28 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %a = aten.relu(%x) : tensor<8xf32>
-  // expected-error@+1 {{'aten.neg' does not recompute %a: the original is 'aten.relu'; remove spmd.recomputes, or repeat 'aten.relu' with equal operands, arguments and types}}
+  // expected-error@+1 {{'aten.neg' does not recompute %a: the original is 'aten.relu'; expected 'aten.relu' with equal operands, arguments and types: repeat it so, or remove spmd.recomputes}}
   %again = aten.neg(%x) : tensor<8xf32> attributes {spmd.recomputes = "a"}
   return %again : tensor<8xf32>
 }
 // -----
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %a = aten.gelu(%x) {approximate = "none"} : tensor<8xf32>
-  // expected-error@+1 {{'aten.gelu' does not recompute %a: its arguments, shardings or types differ; remove spmd.recomputes, or repeat 'aten.gelu' with equal operands, arguments and types}}
+  // expected-error@+1 {{'aten.gelu' does not recompute %a: its arguments, shardings or types differ; expected 'aten.gelu' with equal operands, arguments and types: repeat it so, or remove spmd.recomputes}}
   %again = aten.gelu(%x) {approximate = "tanh"} : tensor<8xf32> attributes {spmd.recomputes = "a"}
   return %again : tensor<8xf32>
 }
 // -----
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
   %a = aten.relu(%x) : tensor<8xf32>
-  // expected-error@+1 {{'aten.relu' does not recompute %a: its operands differ from the original operands, and do not recompute them; remove spmd.recomputes, or repeat 'aten.relu' with equal operands, arguments and types}}
+  // expected-error@+1 {{'aten.relu' does not recompute %a: its operands differ from the original operands, and do not recompute them; expected 'aten.relu' with equal operands, arguments and types: repeat it so, or remove spmd.recomputes}}
   %again = aten.relu(%y) : tensor<8xf32> attributes {spmd.recomputes = "a"}
   return %again : tensor<8xf32>
 }
 // -----
 func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   %a = aten.bernoulli(%x) : tensor<8xf32>
-  // expected-error@+1 {{'aten.bernoulli' does not recompute %a: it draws new random numbers; remove spmd.recomputes, or repeat 'aten.bernoulli' with equal operands, arguments and types}}
+  // expected-error@+1 {{'aten.bernoulli' does not recompute %a: it draws new random numbers; expected 'aten.bernoulli' with equal operands, arguments and types: repeat it so, or remove spmd.recomputes}}
   %again = aten.bernoulli(%x) : tensor<8xf32> attributes {spmd.recomputes = "a"}
   return %again : tensor<8xf32>
 }
@@ -65,7 +65,7 @@ func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(
   %a = spmd.all_gather %x on [fsdp] dim 0 : tensor<8x4xf32> <>
   %b = spmd.all_gather %y on [fsdp] dim 0 : tensor<8x4xf32> <>
   %t = aten.t(%a) : tensor<4x8xf32> <>
-  // expected-error@+1 {{'aten.t' does not recompute %t: its operands differ from the original operands, and do not recompute them; remove spmd.recomputes, or repeat 'aten.t' with equal operands, arguments and types}}
+  // expected-error@+1 {{'aten.t' does not recompute %t: its operands differ from the original operands, and do not recompute them; expected 'aten.t' with equal operands, arguments and types: repeat it so, or remove spmd.recomputes}}
   %t.again = aten.t(%b) : tensor<4x8xf32> <> attributes {spmd.recomputes = "t"}
   return %t.again : tensor<4x8xf32>
 }
@@ -76,7 +76,7 @@ spmd.mesh @mesh <fsdp = 2>
 func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: P(sum)>},
              %y: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: P(sum)>}) -> tensor<8x4xf32> {
   %a, %b = spmd.all_reduce %x, %y on [fsdp] op sum : tensor<8x4xf32> <>, tensor<4xf32> <>
-  // expected-error@+1 {{'spmd.all_reduce' does not recompute %a: its arguments, shardings or types differ; remove spmd.recomputes, or repeat 'spmd.all_reduce' with equal operands, arguments and types}}
+  // expected-error@+1 {{'spmd.all_reduce' does not recompute %a: its arguments, shardings or types differ; expected 'spmd.all_reduce' with equal operands, arguments and types: repeat it so, or remove spmd.recomputes}}
   %a.again = spmd.all_reduce %x on [fsdp] op sum : tensor<8x4xf32> <> attributes {spmd.recomputes = "a"}
   return %a.again : tensor<8x4xf32>
 }

@@ -64,7 +64,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one}}
+  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one: add the wait, or remove the others}}
   %0 = spmd.offload_start %x : !spmd.pending<!spmd.host<tensor<16x8xf32>>> <dp: S(0)>
   return
 }
@@ -98,7 +98,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{the operand is <dp: S(0)> and its copy is <dp: S(1)>; give both the same sharding}}
+  // expected-error@+1 {{the operand is <dp: S(0)> and its copy is <dp: S(1)>; expected one sharding: give the copy that of the operand}}
   %0 = spmd.offload %x : !spmd.host<tensor<16x8xf32>> <dp: S(1)>
   return
 }

@@ -93,7 +93,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{operand 'tensors' of aten.cat is an empty list; expected tensors}}
+  // expected-error@+1 {{operand 'tensors' of aten.cat is an empty list; expected one or more tensors: pass them}}
   %0 = aten.cat([]) {dim = 0} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }

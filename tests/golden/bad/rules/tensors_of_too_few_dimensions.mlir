@@ -17,7 +17,7 @@ func.func @f(%x: tensor<8xf32>, %i: tensor<8xi64>) -> tensor<4x4xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %i: tensor<8xi64>) -> tensor<8xf32> {
-  // expected-error@+1 {{a diagonal of shape [8] requires two different dimensions}}
+  // expected-error@+1 {{found one dimension twice for a diagonal of shape [8]; expected two different dimensions}}
   %0 = aten.diagonal(%x) {dim1 = 0, dim2 = 0} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

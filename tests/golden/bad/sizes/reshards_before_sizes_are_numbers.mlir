@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2>
 
-// expected-error@+1 {{insert-reshard requires numbers for symbolic sizes; run bind-sizes first: --bind-sizes="s0=8"}}
+// expected-error@+1 {{insert-reshard found symbolic sizes; expected numbers: run bind-sizes first: --bind-sizes="s0=8"}}
 spmd.sizes {s0 = 8 in 2..64}
 
 func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {

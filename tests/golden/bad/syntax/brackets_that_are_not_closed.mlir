@@ -52,7 +52,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 
 func.func @f(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error@+1 {{found '%y', expected ',' before it}}
+  // expected-error@+1 {{found '%y', expected ',' before it: separate operands by commas}}
   %1 = aten.add.Tensor(%x %y) : tensor<4xf32>
   return %1 : tensor<4xf32>
 }

@@ -43,7 +43,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{tensor<?x8xf32> has a global shape but no sharding; write the sharding before `of`, as in `<dp: S(0)> of [7, 4]`}}
+  // expected-error@+1 {{tensor<?x8xf32> has a global shape but no sharding; expected both: write the sharding before `of`, as in `<dp: S(0)> of [7, 4]`}}
   %0 = my.op(%x) : tensor<?x8xf32> of [7, 8]
   return %x : tensor<8x8xf32>
 }
@@ -51,7 +51,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 // -----
 
 func.func @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`}}
+  // expected-error@+1 {{has a sharding, but the module declares no mesh; expected one: add `spmd.mesh @mesh <dp = 2>` with the axes}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [7, 8]
   return %x : tensor<8x8xf32>
 }
@@ -89,7 +89,7 @@ func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
-  // expected-error@+1 {{size(8, dp) depends on the rank; expected it only in functions after localize}}
+  // expected-error@+1 {{size(8, dp) depends on the rank, but the function has global tensors; expected it only after localize: write a number that is equal on all ranks}}
   %0 = aten.triu(%x) {diagonal = size(8, dp)} : tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }

@@ -113,7 +113,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one}}
+  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one: add the wait, or remove the others}}
   %0 = spmd.rotate_start %a on [tp] : !spmd.pending<tensor<4x6xf32>>
   return %a : tensor<4x6xf32>
 }
