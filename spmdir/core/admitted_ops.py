@@ -29,21 +29,31 @@ FUNCTIONAL = (*LISTED, "experts")
 
 SENTENCES = {
     "writes": "writes its operand '{}'",
-    "takes": "takes a {} as '{}'; the IR has only tensors and plain values",
-    "gives": "returns a {}; the IR has only tensors",
-    "gives-nothing": "returns no tensor; every op of the IR returns tensors",
-    "file": "opens the file in its argument '{}'; a program must not access files",
-    "collective": "communicates between ranks; the passes insert collectives, as ops of the dialect spmd",
-    "effect": "is called for its side effect; ops of the IR have no side effects",
-    "internal": "is an internal op of torch",
-    "layout": "depends on strides or storage; tensors of the IR have neither",
-    "uninitialised": "returns uninitialised memory, whose values would differ between ranks",
-    "placement": "chooses the device or memory of a tensor; each rank chooses its own",
-    "random": "draws random numbers without torch's tag for random ops, so ranks could draw different numbers",
-    "packed": "works on quantised or packed tensors; the IR has only plain tensors",
-    "sparse": "works on sparse tensors; the IR has only dense tensors",
-    "nested": "works on nested tensors; the IR has only dense tensors",
-    "autograd": "is an internal op of autograd or vmap; trace the program so that it is resolved",
+    "takes": "takes a {} as '{}'; expected tensors and plain values: use another op",
+    "gives": "returns a {}; expected tensors: use another op",
+    "gives-nothing": "returns no tensor; expected one or more tensors: use another op",
+    "file": "opens the file in its argument '{}'; expected a program without access to files: pass the tensor as an "
+    "input",
+    "collective": "communicates between ranks; expected a program without collectives: remove it, since the passes "
+    "insert "
+    "collectives of the dialect spmd",
+    "effect": "is called for its side effect; expected ops without side effects: remove it",
+    "internal": "is an internal op of torch; expected a public op: trace the program again, or use another op",
+    "layout": "depends on strides or storage, which tensors of the IR do not have; expected an op on values: use "
+    "another op",
+    "uninitialised": "returns uninitialised memory, whose values would differ between ranks; expected defined "
+    "values: use "
+    "zeros or full",
+    "placement": "chooses the device or memory of a tensor; expected no such op, since each rank chooses its own: "
+    "remove it",
+    "random": "draws random numbers without torch's tag for random ops, so ranks could draw different numbers; "
+    "expected a "
+    "tagged op: use another one, such as aten.rand or aten.bernoulli",
+    "packed": "works on quantised or packed tensors; expected plain tensors: dequantise them first",
+    "sparse": "works on sparse tensors; expected dense tensors: convert them first",
+    "nested": "works on nested tensors; expected dense tensors: pad them first",
+    "autograd": "is an internal op of autograd or vmap; expected a traced program: trace it so that this op is "
+    "resolved",
 }
 """Kind of reason → message about the op, with a `{}` for each word that follows the kind in `ops.txt`."""
 
@@ -206,7 +216,8 @@ def why_not(name: str) -> str | None:
         return "is not the name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
     reason = next(_reasons(name), None)
     if reason is None:
-        return f"is not an op of torch {VERSIONS[0]} to {VERSIONS[-1]}{_nearest(name)}"
+        hint = _nearest(name) or "; expected the name of one: correct it"
+        return f"is not an op of torch {VERSIONS[0]} to {VERSIONS[-1]}{hint}"
     return sentence(name, reason)
 
 

@@ -115,7 +115,9 @@ def test_reductions_do_before_and_after_what_placements_declare(source: str, mes
             target, dim = placed([(axis, shard) for axis in axes]), parse_placement(shard).dim
             scatter = Program(mesh, "reduce_scatter", f"{on} dim {dim} op {op}", pending, target, (7, 3))
             if source == "Thirds":
-                with pytest.raises(ShardingError, match="which declare their own step; use convert"):
+                with pytest.raises(
+                    ShardingError, match="which declare their own step; expected that step: use convert"
+                ):
                     scatter.parse()
             else:
                 check(scatter, x)

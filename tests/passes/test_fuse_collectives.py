@@ -294,7 +294,7 @@ def test_equal_parts_of_a_program_are_rewritten_as_each_is_by_itself(text: str) 
         ("ab: permute x => x when f is cheap", "1:1: error: 'f is cheap' is a condition on f, but f does not occur"),
         ("ab slice x on A dim d => x", "1:4: error: found 'slice', expected ':'"),
         ("a: slice x on A dim d => x", "1:1: error: found 'a', expected a name of two letters or more"),
-        ("ab: all_reduce x on A op sum => x", "1:5: error: 'op sum' names no variable; expected a small letter"),
+        ("ab: all_reduce x on A op sum => x", "1:5: error: 'op sum' has no variable; expected a small letter"),
         (
             "ab: all_reduce x on A op r => x\n" * 2,
             "2:1: error: duplicate rewrite 'ab', first declared at my.rewrites:1:1;",

@@ -106,11 +106,13 @@ def test_a_search_is_never_slower_than_another_kind(data: st.DataObject):
 def test_a_kind_that_does_not_fit_says_what_it_needs():
     with pytest.raises(SpmdirError, match=r"unknown kind '1f1'; expected one of gpipe, .*did you mean '1f1b'"):
         make_order("1f1", 2, 2, equal_stages(2, 1, 1, 1))
-    with pytest.raises(SpmdirError, match="'zbv' has two stages a rank; expected 4 stages, found 2"):
+    with pytest.raises(SpmdirError, match="found 2 stages for 'zbv' on 2 ranks; expected 4, two for each rank"):
         make_order("zbv", 2, 2, equal_stages(2, 1, 1, 1))
     with pytest.raises(SpmdirError, match="found 3 stages for 2 ranks; expected a multiple of 2"):
         make_order("1f1b", 2, 2, equal_stages(3, 1, 1, 1))
-    with pytest.raises(SpmdirError, match="in groups of 2; expected a multiple of 2, found 3"):
+    with pytest.raises(
+        SpmdirError, match="found 3 micro-batches for interleaved 1f1b on 2 ranks; expected a multiple of 2"
+    ):
         make_order("1f1b", 2, 3, equal_stages(4, 1, 1, 1))
     with pytest.raises(
         SpmdirError,

@@ -75,7 +75,7 @@ def test_norms_of_any_order_are_spread_and_put_together() -> None:
     ("text", "message"),
     [
         ("Cyclic(0, 0)", "'block' must be >= 1"),
-        ("Cyclic(-1, 2)", r"Cyclic\(-1, 2\) shards no dimension"),
+        ("Cyclic(-1, 2)", r"invalid dimension in Cyclic\(-1, 2\)"),
         ("Cyclic(0)", r"is not a Cyclic; expected Cyclic\(dim, block\)"),
         ("Strided(0, 0)", "'split' must be >= 1"),
         ("Ragged(0, [])", "invalid sizes"),

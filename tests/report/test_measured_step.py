@@ -232,10 +232,10 @@ def test_the_command_prints_measured_columns_and_writes_costs(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--refit", "f.costs"], "--refit requires measured times"),
-        (["--sort", "misfit"], "--sort misfit requires measured times"),
-        (["--measured", "t.json", "--view", "memory"], "--measured adds columns to the table"),
-        (["--measured", "t.json", "-o", "page.html"], "--measured adds columns to the table"),
+        (["--refit", "f.costs"], "found --refit without --measured"),
+        (["--sort", "misfit"], "found --sort misfit without --measured"),
+        (["--measured", "t.json", "--view", "memory"], "found --measured without the view table"),
+        (["--measured", "t.json", "-o", "page.html"], "found --measured without the view table"),
     ],
 )
 def test_options_of_measured_times_that_do_not_fit_are_errors(

@@ -228,7 +228,7 @@ def test_a_directory_without_a_checkpoint_says_which_there_are(run, tmp_path):
         spmdir.checkpoint.load(run, parts(), step=7)
     with pytest.raises(spmdir.SpmdirError, match="no complete checkpoint; save one first"):
         spmdir.checkpoint.load(tmp_path, parts())
-    with pytest.raises(spmdir.SpmdirError, match="there is a checkpoint"):
+    with pytest.raises(spmdir.SpmdirError, match=r"the checkpoint .* exists; expected a step without a checkpoint"):
         spmdir.checkpoint.save(run, parts(), step=2)
 
 

@@ -85,7 +85,7 @@ def test_a_rank_keeps_the_state_of_its_stage_only(results: list[Any]) -> None:
             "pp(schedule=zbv, stages=3)",
             4,
             {},
-            r"'zbv' has two stages a rank; expected 2 stages, found 3",
+            r"found 3 stages for 'zbv' on 1 ranks; expected 2, two for each rank",
         ),
     ],
 )

@@ -275,8 +275,8 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
             {"up": SequenceParallel()},
             "the style of 'up' sets the layout of an input or output of the module, but an exported",
         ),
-        ({"norm": "colwise"}, "'norm' is not a linear layer; only linear layers and embeddings"),
-        ({"spread": "colwise"}, "'spread' is not a linear layer; only linear layers and embeddings"),
+        ({"norm": "colwise"}, "'norm' is not a linear layer; expected styles of linear layers and embeddings only"),
+        ({"spread": "colwise"}, "'spread' is not a linear layer; expected styles of linear layers and embeddings only"),
     ],
 )
 def test_styles_that_fit_no_linear_layer_are_refused(styles, message):
@@ -313,7 +313,7 @@ def test_an_embedding_is_sharded_by_its_rows_or_its_features(style, shape):
         (MESH, 4, None, "rank 4 is not in a mesh of 4"),
         (MESH, -1, None, "rank -1"),
         (MESH, 0, "dp", "axis 'dp' is not in mesh"),
-        (Mesh({"a": 2, "b": 2}), 0, None, "give the axis of the weights as axis="),
+        (Mesh({"a": 2, "b": 2}), 0, None, "expected the axis of the weights: pass it as axis="),
     ],
 )
 def test_a_rank_or_axis_that_the_mesh_lacks_is_refused(mesh, rank, axis, message):

@@ -69,22 +69,24 @@ HEAD = "spmd.mesh @mesh <dp = 2, tp = 4>\nfunc.func @f(%x: tensor<16x8xf32>"
         (
             HEAD + ") {\n  %0 = aten.slice.Tensor(%x) {dim = 0, end = 7} : tensor<7x8xf32> <dp: S(0)>\n  return\n}",
             "p.mlir:3:3: error: 'aten.slice.Tensor': dimension 0 of size 7 is sharded over 2 ranks; "
-            "expected a size that the ranks divide, since sdy pads uneven shards and spmdir does not",
+            "expected a size that the ranks divide, since sdy pads uneven shards and spmdir does not: "
+            "choose such a size",
         ),
         (
             HEAD + ") {\n  %0 = aten.relu(%x) : tensor<16x8xf32> <dp: S(0)> needs (<dp: S(0)>)\n  return\n}",
             "p.mlir:3:3: error: 'aten.relu': requires other shardings of its operands, which sdy cannot represent; "
-            "run --insert-reshard first",
+            "expected reshards of these operands: run --insert-reshard first",
         ),
         (
             HEAD + " {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {\n"
             "  %0 = spmd.all_gather %x on [dp] dim 0 : tensor<16x8xf32> <>\n  return\n}",
-            "p.mlir:3:3: error: 'spmd.all_gather': has no counterpart in sdy; export a program without collectives, "
-            "calls and symbolic sizes",
+            "p.mlir:3:3: error: 'spmd.all_gather': has no counterpart in sdy; expected no collectives, "
+            "calls and symbolic sizes: export the program before --lower-reshard",
         ),
         (
             "spmd.mesh @mesh <dp = 2>\nspmd.sizes {s0 = 8 in 2..64}\nfunc.func @f() {\n  return\n}",
-            "p.mlir:2:1: error: 'spmd.sizes': the program has symbolic sizes, which Shardy does not have",
+            "p.mlir:2:1: error: 'spmd.sizes': the program has symbolic sizes, which Shardy does not have; expected "
+            "numbers: bind the sizes with --bind-sizes",
         ),
         (
             "func.func @f(%x: tensor<8xf32>) {\n  return\n}",

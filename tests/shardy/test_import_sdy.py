@@ -66,13 +66,14 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             HEAD + " {sdy.sharding = #sdy.sharding<@mesh, [{?}, {}]>}) {\n  return\n}",
-            "p.mlir:2:1: error: 'func.func': argument %x: dimension 0 is open and dimension 1 is closed; spmdir leaves "
-            "axes open for all dimensions: open or close all, or list dp in replicated",
+            "p.mlir:2:1: error: 'func.func': argument %x: dimension 0 is open and dimension 1 is closed; "
+            "expected all open or all closed, since spmdir leaves axes open for all dimensions: open or close all, "
+            "or list dp in replicated",
         ),
         (
             HEAD + " {tf.aliasing_output = 0 : i32}) {\n  return\n}",
             "p.mlir:2:1: error: 'func.func': argument %x: has the attribute tf.aliasing_output, which spmdir does not "
-            "read; remove it",
+            "support; expected no such attribute: remove it",
         ),
         (
             "func.func @f() {\n  return\n}",
@@ -107,7 +108,7 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             CALL + '@aten.relu(%x) {backend_config = "", has_side_effect = true} : ' + ONE,
-            "p.mlir:3:3: error: 'stablehlo.custom_call': has the attribute has_side_effect, which spmdir does not read",
+            "p.mlir:3:3: error: 'stablehlo.custom_call': has the attribute has_side_effect, which spmdir does not support",
         ),
         (
             CALL + '@aten.rellu(%x) {backend_config = ""} : ' + ONE,

@@ -99,7 +99,7 @@ def test_a_broadcast_from_a_rank_that_its_group_lacks_diverges():
 
 def test_scatter_of_a_size_that_does_not_divide_diverges():
     scatter = program((functional.reduce_scatter_tensor.default, "sum", 2, "mesh:tp"))
-    with pytest.raises(DivergenceError, match="must divide evenly"):
+    with pytest.raises(DivergenceError, match="expected a dimension 0 that the ranks divide"):
         run([scatter] * 4, [[torch.zeros(3)]] * 4)
 
 

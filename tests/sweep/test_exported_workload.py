@@ -79,7 +79,7 @@ def test_program_of_one_batch_size_has_no_micro_batches(tmp_path: Path) -> None:
     assert request.samples == 8
     result = sweep(request, ("fsdp",))
     assert [setting.fits for setting in result.settings] == [False]
-    assert "model.pt2 was exported for a batch of 8 samples, not for 4; export it with" in sweep_text(result)
+    assert "model.pt2 was exported for a batch of 8 samples; expected 4: export it with" in sweep_text(result)
 
 
 def test_forward_without_a_loss_is_an_error(tmp_path: Path) -> None:

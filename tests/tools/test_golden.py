@@ -101,7 +101,7 @@ def test_the_tool_checks_and_updates_folders(tmp_path: Path, capsys: pytest.Capt
     ("arguments", "message"),
     [
         ("--version", "exited before it read the program"),
-        ("--golden .", "cannot run golden files"),
+        ("--golden .", "the RUN line has --golden; expected one run of a tool"),
         ('"abc', "cannot be split into arguments"),
     ],
 )

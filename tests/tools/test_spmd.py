@@ -51,11 +51,11 @@ def test_each_subcommand_has_a_help(name: str, capsys: pytest.CaptureFixture[str
         (["report", MLP, "--view", "costs"], "did you mean 'cost'?"),
         (
             ["report", MLP, "--view", "memory", "-o", "a.csv"],
-            "--view memory cannot be written as csv; leave out --view",
+            "found --view memory with --format csv; expected --format text: leave out --view",
         ),
         (
             ["report", MLP, "--view", "memory", "--by", "op"],
-            "--by requires the view table; add it, as in --view memory,",
+            "found --by without the view table; expected this view: add it, as in --view memory,",
         ),
         (["report", MLP, "--rows", "0"], "invalid number of rows '0'; expected a number from 1 to"),
         (["report", MLP, "--by", "modul"], "unknown key 'modul' of a cost table; expected one of op, line, module,"),

@@ -43,7 +43,7 @@ def test_an_order_is_written_for_torch_and_checked(tmp_path: Path, capsys: pytes
             "found --live with --kind 1f1b, which determines the activations; expected --kind search: leave out --live",
         ),
         (["--check", "missing.csv"], "cannot read order: No such file or directory"),
-        (["--check", "x.csv", "--kind", "zb"], "--check reads the order from a file; leave out --kind"),
+        (["--check", "x.csv", "--kind", "zb"], "found --check and --kind; expected --check alone"),
     ],
 )
 def test_wrong_options_are_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):

@@ -240,7 +240,7 @@ def _clause_problems(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Pro
     has_return = any(not statement.targets for statement in clause.body)
     if clause.kind in ("expand", "local") and not has_return:
         yield (
-            f"`{clause.kind} {' '.join(clause.names)}` returns nothing; end it with a `return …` line",
+            f"`{clause.kind} {' '.join(clause.names)}` has no `return`; expected one at its end: add a `return …` line",
             clause.location,
         )
     names = {parameter.name for parameter in rule.parameters}

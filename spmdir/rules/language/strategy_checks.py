@@ -163,4 +163,7 @@ def _placement_problems(
         number = field.value if name == "dim" and isinstance(field, Constant) else None
         is_fixed, rank = all(dim_term.kind in ("factor", "one", "group") for dim_term in pattern), len(pattern)
         if is_fixed and isinstance(number, int) and not -rank <= number < rank:
-            yield f"dimension {number} of a tensor of rank {rank}", term.location
+            yield (
+                f"found dimension {number} of a tensor of rank {rank}; expected a dimension that it has",
+                term.location,
+            )

@@ -165,7 +165,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
             "@attrs.frozen\nclass NAME(ShardPlacement):\n    text: ClassVar[str] = 'NAME({axis})'\n    axis: int\n",
             "@attrs",
             "NAME: law 'examples' (its `examples` are its texts, or its fields accept usual values) is broken: NAME "
-            "has no field `dim: int`, the dimension that a ShardPlacement shards",
+            "has no field `dim`; expected the dimension that a ShardPlacement shards: add the field `dim: int`",
         ),
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'S({n})'\n    n: int\n",

@@ -44,7 +44,7 @@ def localized(folder: Path, body: str) -> ModuleOp:
     (
         "out = aten.rand_like(out) if size(s)",
         r"form.rules:8.*aten.rand_like draws random numbers `if` size\(.*\), which differs between ranks, so their "
-        r"generators would diverge; draw them in a statement without `if`",
+        r"generators would diverge; expected draws on all ranks: draw them in a statement without `if`",
     ),
     ("state = (out, lse)\none, two, three = state", "'one, two, three' has 3 names for 2 values"),
     ("state = (out, lse, lse)\nout, lse = state", "form.rules:9.*'out, lse' has 2 names for 3 values;"),

@@ -66,7 +66,7 @@ def reasons(op: str, operands: str, *placements: str, count: int = 2, **argument
 def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
     metas = (tensor("2x2x6"),)
     with pytest.warns(
-        SpmdirWarning, match=r"adds '\(InTurn\(2\)\) -> \(S\(2\)\) local' to aten.avg_pool1d; the strategy is omitted"
+        SpmdirWarning, match=r"adds '\(InTurn\(2\)\) -> \(S\(2\)\) local' to aten.avg_pool1d, which is omitted"
     ) as told:
         spmdir.rules.op_strategies("aten.avg_pool1d", metas, {"kernel_size": (3,)}, 2, ("InTurn(0)",))
     line = InTurn.lift.__code__.co_firstlineno
