@@ -108,7 +108,8 @@ ONE = "(tensor<16x8xf32>) -> tensor<16x8xf32>\n  return\n}"
         ),
         (
             CALL + '@aten.relu(%x) {backend_config = "", has_side_effect = true} : ' + ONE,
-            "p.mlir:3:3: error: 'stablehlo.custom_call': has the attribute has_side_effect, which spmdir does not support",
+            "p.mlir:3:3: error: 'stablehlo.custom_call': has the attribute has_side_effect, which spmdir does not "
+            "support",
         ),
         (
             CALL + '@aten.rellu(%x) {backend_config = ""} : ' + ONE,
