@@ -173,7 +173,11 @@ def evaluated(
         # A plug-in may raise any exception. The user sees one error: this declaration is wrong.
         reason = f"{type(error).__name__}: {error}"
         error_place = _line_in(function, error) or place(function)
-        raise PluginError(f"{subject} fails for ({_shorten(arguments)}): {reason}", error_place) from error
+        raise PluginError(
+            f"{subject} fails for ({_shorten(arguments)}): {reason}; expected a result for these arguments: "
+            "correct the function",
+            error_place,
+        ) from error
     if returns is not ANYTHING and not returns.holds(result):
         raise PluginError(
             f"{subject} returns {shown(result)} of type {type(result).__name__} for ({_shorten(arguments)}); expected "

@@ -97,7 +97,8 @@ class Mesh:
         names = [axis for axis, _ in self.axes]
         if len(set(names)) != len(names):
             raise ShardingError(
-                f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis a different name"
+                f"mesh @{self.name} names an axis twice: {', '.join(names)}; expected a different name for "
+                "each axis: rename one"
             )
         for axis, size in self.axes:
             _check_name(f"mesh axis '{axis}'", axis)
@@ -107,7 +108,7 @@ class Mesh:
         RANKS.check(self.world_size)
         for axis in self.intra_node or ():
             if axis not in names:
-                raise ShardingError(f"mesh @{self.name} has no axis '{axis}'; its axes are {', '.join(names)}")
+                raise ShardingError(f"mesh @{self.name} has no axis '{axis}'; expected one of {', '.join(names)}")
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -310,7 +311,10 @@ def as_mesh(value: object) -> Mesh:
     MESH.check("mesh", value)
     names, ranks = getattr(value, "mesh_dim_names", None), value.mesh  # type: ignore
     if not names:
-        raise ShardingError("the dimensions of the DeviceMesh have no names; pass mesh_dim_names= to init_device_mesh")
+        raise ShardingError(
+            "the dimensions of the DeviceMesh have no names; expected a name for each: pass mesh_dim_names= to "
+            "init_device_mesh"
+        )
     return Mesh(zip(names, map(int, ranks.shape), strict=True))
 
 
@@ -340,8 +344,9 @@ def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
         for outer, end in itertools.pairwise(bounds):
             if end % outer:
                 raise ShardingError(
-                    f"sub-axes split axis '{name}' of {size} ranks into {outer} and into {end} blocks, but {outer} "
-                    f"does not divide {end}; use sub-axes of one factorisation of the axis"
+                    f"sub-axes split axis '{name}' of {size} ranks into {outer} and into {end} blocks, but "
+                    f"{outer} does not divide {end}; expected block counts that divide each other: use "
+                    "sub-axes of one factorisation of the axis"
                 )
         parts_and_sizes = [
             (f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(bounds)

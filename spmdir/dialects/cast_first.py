@@ -55,8 +55,8 @@ def check_first_cast(op: Operation) -> None:
     attribute = op.attributes.get(CAST_FIRST)
     if attribute is not None and not (isinstance(attribute, UnitAttr) and is_widening(op)):
         raise VerifyException(
-            f"has {CAST_FIRST}, which requires a cast to a wider floating type and takes no value; remove the "
-            "attribute, or use aten._to_copy from a narrower type"
+            f"has {CAST_FIRST}; expected it without a value, on a cast to a wider floating-point type: "
+            "remove the attribute, or use aten._to_copy from a narrower type"
         )
 
 

@@ -309,7 +309,9 @@ class Collective(SpmdOp):
         for verb, values in (("takes", self.operands[1:]), ("returns", self.results[1:])):
             if len(values) != len(expected):
                 names = ", ".join(name for name, _, _ in expected) or "none"
-                raise VerifyException(f"{verb} {len(values)} states; its edge declares: {names}; list exactly these")
+                raise VerifyException(
+                    f"{verb} {len(values)} states; expected {names}, which its edge declares: list exactly these"
+                )
             for value, (name, meta, sharding) in zip(values, expected, strict=True):
                 state_type = global_type(value, mesh)
                 if (state_type, sharding_of(value)) != (meta, sharding):
@@ -346,7 +348,11 @@ class Collective(SpmdOp):
         if mesh is None or self.source is None or self.target is None:
             raise VerifyException(
                 "a collective requires the shardings of its operand and of its result; "
-                + ("found no mesh, declare one: `spmd.mesh @mesh <…>`" if mesh is None else self._missing_sharding())
+                + (
+                    "found no mesh: declare one, as in `spmd.mesh @mesh <dp = 2>`"
+                    if mesh is None
+                    else self._missing_sharding()
+                )
             )
         argument = self.argument
         for clause in self.spec.clauses:

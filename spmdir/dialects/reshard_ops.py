@@ -38,7 +38,10 @@ class LayoutOp(SpmdOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if self.target is None:
-            raise VerifyException(f"requires a sharding, as in `{self.name} %x : tensor<8x4xf32> <dp: S(0)>`")
+            raise VerifyException(
+                f"has no sharding; expected that of its result: write it, as in `{self.name} %x : "
+                "tensor<8x4xf32> <dp: S(0)>`"
+            )
 
 
 class ReshardPatterns(HasCanonicalizationPatternsTrait):

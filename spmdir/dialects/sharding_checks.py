@@ -27,8 +27,8 @@ def check_decided(sharding: Sharding) -> None:
     """Raise ShardingError if `sharding` leaves an axis to the compiler."""
     if sharding.open_axes:
         raise ShardingError(
-            f"<{sharding}> leaves axis '{sharding.open_axes[0]}' open; only arguments and constraints may have "
-            "open axes: write a placement in place of `?`, or use a spmd.constraint"
+            f"<{sharding}> leaves axis '{sharding.open_axes[0]}' open; expected open axes only on arguments "
+            "and constraints: write a placement in place of `?`, or use a spmd.constraint"
         )
 
 

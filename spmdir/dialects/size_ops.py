@@ -145,8 +145,7 @@ class SizeOp(ValueOp):
         declared_examples = tuple(declaration_op.sizes.data.hints.items()) if declaration_op else ()
         if hint_of(measure.size, declared_examples) != measure.hint:
             raise VerifyException(
-                f"has the example {measure.hint} for {measure.size}, which differs from `spmd.sizes`; use the declared "
-                "example"
+                f"has the example {measure.hint} for {measure.size}; expected the example in `spmd.sizes`: use it"
             )
         inferred_size = self.inferred_size()
         if inferred_size is not None and inferred_size != measure.size:
@@ -317,7 +316,7 @@ def check_sizes(op: Operation, sizes: Sizes) -> None:
             continue
         expected = tuple(hint_of(size, hints) for size in sizes_of(value_type))
         if meta_of(value_type).shape != expected or min(expected, default=0) < 0:  # type: ignore[union-attr]
-            raise VerifyException(f"{value_type} has examples that differ from `spmd.sizes`; use the declared examples")
+            raise VerifyException(f"{value_type} has other examples than `spmd.sizes`; expected those: use them")
 
 
 class SizeValues:

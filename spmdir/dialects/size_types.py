@@ -125,7 +125,9 @@ def hint_of(size: Number, hints: Hints) -> int | float:
     hint = evaluate(size, hint_by_name)
     if not isinstance(hint, (int, float)):
         names = ", ".join(hint_by_name) or "none"
-        raise SpmdirError(f"'{size}' contains an undeclared size; `spmd.sizes` declares {names}")
+        raise SpmdirError(
+            f"'{size}' contains an undeclared size; expected sizes of {names}: declare it in `spmd.sizes`"
+        )
     return hint
 
 

@@ -301,7 +301,8 @@ class DecidedProgram:
         except Unsolvable as error:
             name_of_value = self.names.get(self.problem.nodes[error.node].results[0], "a result")
             raise ShardingError(
-                f"all placements of {name_of_value} on axis '{error.axis}' are forbidden; forbid fewer placements"
+                f"all placements of {name_of_value} on axis '{error.axis}' are forbidden; expected at least "
+                "one that is allowed: forbid fewer placements"
             ) from None
         search.write(solution)
 

@@ -428,8 +428,8 @@ def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
 def _region_error(node: fx.Node) -> UnsupportedError:
     """Return the error of a call in an inner graph, which cannot be edited."""
     return UnsupportedError(
-        f"'{node.name}' calls {node.target} in an inner graph, on memory shared with other values; "
-        "move the write, or the op that shares the memory, out of the inner graph",
+        f"'{node.name}' calls {node.target} in an inner graph, on memory shared with other values; expected "
+        "memory of its own: move the write, or the op that shares the memory, out of the inner graph",
         node_location(node),
     )
 

@@ -265,7 +265,8 @@ REWRITES: dict[str, Callable[[BoundCall, fx.Node], BoundCall | None]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu": _with_kernel_statistics,
     # torch does not trace the creation of the tensor of target lengths, so the graph would read uninitialised memory.
     "aten._ctc_loss": _reject(
-        "with lengths as lists, whose mean torch traces wrongly; pass input_lengths and target_lengths as tensors"
+        "with lengths as lists, whose mean torch traces wrongly; expected tensors: pass input_lengths and "
+        "target_lengths as tensors"
     ),
 }
 """Op name → (call, its node) → the call to import; None if the result is the first operand."""

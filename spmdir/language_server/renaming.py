@@ -184,7 +184,8 @@ def rename(
         renamed = read(apply_edits(document.text, edits), document.file, document.pipeline)
         if renamed.mistakes:
             raise SpmdirError(
-                f"the text would have errors with the name '{name}': {renamed.mistakes[0].message}; choose another name"
+                f"the text would have errors with the name '{name}': {renamed.mistakes[0].message}; "
+                "expected a name without errors: choose another one"
             )
     return edits
 

@@ -261,7 +261,9 @@ def _trace(code: Code, kinds: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[K
     except (Exception, SystemExit) as error:
         # Plug-in code may raise anything. For the user, all of it means that this declaration is wrong.
         raise SpmdirError(
-            f"{code} fails on {_kinds_text(kinds)}: {type(error).__name__}: {first_line(error)}", _place(code, error)
+            f"{code} fails on {_kinds_text(kinds)}: {type(error).__name__}: {first_line(error)}; expected a "
+            "result for these tensors: correct this line",
+            _place(code, error),
         ) from error
     _drop_updates(program.graph)
     (output,) = (node for node in program.graph.nodes if node.op == "output")

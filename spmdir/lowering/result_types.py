@@ -68,13 +68,15 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
             return
     if len(torch_results[0]) != len(declared):
         raise UnsupportedError(
-            f"has {len(declared)} results; torch returns {len(torch_results[0])}: declare one result for each"
+            f"has {len(declared)} results; expected {len(torch_results[0])}, as torch returns: declare one "
+            "result for each"
         )
     index = _find_difference(torch_results, declared)
     assert index is not None
     raise UnsupportedError(
-        f"result {index} has type tensor<{declared[index]}>; torch returns tensor<{torch_results[0][index]}> on this "
-        "rank: correct the type of the result, or the types of the operands"
+        f"result {index} has type tensor<{declared[index]}>; torch returns "
+        f"tensor<{torch_results[0][index]}> on this rank; expected equal types: correct the type of the "
+        "result, or the types of the operands"
     )
 
 

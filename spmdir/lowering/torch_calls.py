@@ -90,8 +90,8 @@ class TorchCalls:
         if is_local_map(op.name) and resolve(op.name) is None:
             module = op.argument.get(MODULE)
             raise UnsupportedError(
-                f"the function of this local map is not loaded; load '{module}', which defines it, with --load-plugin, "
-                "or import it"
+                f"the function of this local map is not loaded; expected its module: load '{module}', which "
+                "defines it, with --load-plugin, or import it"
             )
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
         args, kwargs = self._arguments(op, target)

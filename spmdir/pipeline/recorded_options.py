@@ -106,9 +106,9 @@ def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[s
         value = getattr(decided_by, option)
         if _is_file(option, value) and value not in _files(pipeline):
             raise ParseError(
-                f"{NOTE} names the file '{value}'; files named in a program are not opened: give it to "
-                f'spmd-opt as `--{option} {value}`, to other tools as `-p "lower-reshard{{{option}={value}}}"`, or in '
-                f"Python as `Pipeline(…, {option}=…)`",
+                f"{NOTE} names the file '{value}'; expected it as an option, since files named in a program "
+                f"are not opened: give it to spmd-opt as `--{option} {value}`, to other tools as `-p "
+                f'"lower-reshard{{{option}={value}}}"`, or in Python as `Pipeline(…, {option}=…)`',
                 location_of(function),
             )
 

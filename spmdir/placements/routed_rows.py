@@ -139,7 +139,7 @@ class Arrivals(Placement):
     def check(self, shape: tuple[int, ...], count: int) -> None:
         if len(shape) != 1 or shape[0] % count:
             raise ShardingError(
-                f"{self} requires a vector of counts that {count} ranks divide evenly; found the shape {list(shape)}"
+                f"{self} has the shape {list(shape)}; expected a vector of counts that {count} ranks divide evenly"
             )
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:

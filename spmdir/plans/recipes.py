@@ -230,7 +230,7 @@ def _axis(word: str, mesh: Mesh, named_axis: str | None) -> str:
     if not candidates and len(mesh.axes) > 1:
         raise ShardingError(
             f"{word} uses the axis {' or '.join(RECIPES[word].axes)}, which mesh {mesh} does not have; "
-            f"name one, as in {word}({mesh.axis_names[0]})"
+            f"expected an axis of the mesh: name one, as in {word}({mesh.axis_names[0]})"
         )
     return (candidates or mesh.axis_names)[0]
 
@@ -259,8 +259,9 @@ def _check_expert_counts(names: Sequence[str], axes: Sequence[str], model: nn.Mo
     for name in names:
         if parameters[name].shape[0] % ranks:
             raise ShardingError(
-                f"'{name}' has {parameters[name].shape[0]} experts, which the {ranks} ranks of axis '{axes[0]}' do not "
-                "divide; choose a size of the axis that divides the number of experts"
+                f"'{name}' has {parameters[name].shape[0]} experts, which the {ranks} ranks of axis "
+                f"'{axes[0]}' do not divide; expected equally many on each rank: choose a size of the axis "
+                "that divides the number of experts"
             )
 
 
@@ -369,9 +370,10 @@ def _tokenwise_modules(model: nn.Module, axis: str) -> list[str]:
             layers |= {f"{name}.{index}".lstrip(".") for index, _ in modules[name].named_children()}
     if not layers:
         raise ShardingError(
-            "the model has no nn.ModuleList, nn.Sequential or numbered nn.ModuleDict of layers, as sp and cp need; "
-            "print placement.sharding_plan of the recipe without sp or cp, add the modules with one row for each "
-            f'token, as in [activations] "NAME" = {{ outputs = "{axis}: S(1)" }}, and use that text as the plan'
+            "the model has no nn.ModuleList, nn.Sequential or numbered nn.ModuleDict of layers; expected "
+            "one for sp and cp: print placement.sharding_plan of the recipe without sp or cp, add the "
+            f'modules with one row for each token, as in [activations] "NAME" = {{ outputs = "{axis}: S(1)" '
+            "}, and use that text as the plan"
         )
     embedding = [name for name, module in modules.items() if isinstance(module, nn.Embedding)][:1]
     tokenwise = {*layers, *embedding}

@@ -209,8 +209,9 @@ def placed_parameters(name: str, module: nn.Module | nn.Parameter, style: Style)
     weight = parts.get("weight", 0)
     if style.features != "none" and (weight < 2 or set(parts) - {"weight", "bias"}):
         raise ShardingError(
-            f"'{name}' is a {type(module).__name__}; only linear layers and embeddings, with a weight and at most "
-            "a bias, can be colwise or rowwise: remove its style, or give shardings of its parameters"
+            f"'{name}' is a {type(module).__name__}; expected a linear layer or an embedding with a weight "
+            "and at most a bias, since only these can be colwise or rowwise: remove its style, or give "
+            "shardings of its parameters"
         )
     # An embedding is a linear layer of one-hot rows, with a weight (in, out). So has Conv1D of transformers.
     out_first = not isinstance(module, nn.Embedding) and type(module).__name__ != "Conv1D"

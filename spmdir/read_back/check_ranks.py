@@ -151,8 +151,8 @@ def _check_types(noun: str, values: Sequence[SSAValue], expected: Sequence[SSAVa
         if meta is None or required is None or meta.shape != required.shape:
             source = f", the result of '{value.owner.name}'," if isinstance(value.owner, Operation) else ""
             raise ShardingError(
-                f"{noun} {index} of the ranks{source} is tensor<{meta}>; in the reference it is tensor<{required}>: "
-                "correct the shardings of the inputs, or the collectives before this output",
+                f"{noun} {index} of the ranks{source} is tensor<{meta}>; expected tensor<{required}>, as in "
+                "the reference: correct the shardings of the inputs, or the collectives before this output",
                 location_of(value.owner if isinstance(value.owner, Operation) else function),
             )
 

@@ -162,7 +162,9 @@ class CollectiveSpec:
             for axis in axes:
                 mesh.require(axis)
         except ShardingError as error:
-            raise PluginError(f"`axes` of {self!r} gives {list(axes)}: {error.message}", self.place) from None
+            raise PluginError(
+                f"`axes` of {self!r} gives {list(axes)}: {error.message}: correct the function", self.place
+            ) from None
         return axes
 
     @property

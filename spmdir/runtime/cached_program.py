@@ -132,7 +132,8 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
             if result_attributes.get("spmd.sharding") != argument_attributes.get("spmd.sharding"):
                 name = signature_name(function, "arg_attrs", argument_index)
                 raise ShardingError(
-                    f"{subject} and '{name}' have different shardings; give both the same one", location
+                    f"{subject} and '{name}' have different shardings; expected the same one: correct one of them",
+                    location,
                 )
 
 

@@ -70,8 +70,8 @@ class Convention:
         for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if value_key(_constant_or_mark(leaf)) != value_key(example):
                 raise SpmdirError(
-                    f"argument {index} is {_constant_or_mark(leaf)}; the program was traced with {example}: "
-                    "trace it again for another value, or pass a tensor both times"
+                    f"argument {index} is {_constant_or_mark(leaf)}; expected {example}, with which the "
+                    "program was traced: trace it again for another value, or pass a tensor both times"
                 )
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
@@ -126,8 +126,8 @@ class Capture:
         entries = [None] * len(self.outputs) if out_shardings is None else out_shardings
         if len(entries) != len(self.outputs):
             raise ShardingError(
-                f"out_shardings has {len(entries)} entries; the program returns {len(self.outputs)} values: "
-                "give one for each value, None for a replicated one"
+                f"out_shardings has {len(entries)} entries; expected {len(self.outputs)}, as the program "
+                "returns this many values: give one for each value, None for a replicated one"
             )
         output_entries = [
             "" if entry is None and _is_tensor(leaf) else entry

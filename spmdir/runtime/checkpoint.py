@@ -270,8 +270,9 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
         if isinstance(module, nn.Module) and parameter_ids <= {id(parameter) for parameter in module.parameters()}:
             return module
     raise UnsupportedError(
-        f"'{name}' is an optimizer whose parameters belong to no module of the state; give the module too, as in "
-        '{"model": model, "optimizer": optimizer}, since parameters are saved by their names'
+        f"'{name}' is an optimizer whose parameters belong to no module of the state; expected this module: "
+        'give it too, as in {"model": model, "optimizer": optimizer}, since parameters are saved by '
+        "their names"
     )
 
 

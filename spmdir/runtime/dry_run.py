@@ -270,7 +270,7 @@ def _state_change_error(change: str) -> UnsupportedError:
     else:
         advice = "keep it in a buffer of the model, or change it outside the forward"
     problem = f"the forward changes {path}, which was {values}" if values else f"the forward changes state: {change}"
-    return UnsupportedError(f"{problem}; a program does not run Python again: {advice}")
+    return UnsupportedError(f"{problem}; expected unchanged state, since a program does not run Python again: {advice}")
 
 
 def _buffers_and_parameters(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

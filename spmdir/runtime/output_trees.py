@@ -43,8 +43,9 @@ def without_unknown_outputs(model: nn.Module, output: Any) -> Iterator[None]:
         return
     for key, kind in unknown.items():
         warn(
-            f"output {key!r} of {type(model).__name__} is a {kind}, and a partitioned program returns None instead; "
-            "return its tensors, or disable the output, such as by config.use_cache = False"
+            f"output {key!r} of {type(model).__name__} is a {kind}, so a partitioned program returns None "
+            "instead; expected tensors and plain values: return its tensors, or disable the output, such "
+            "as by config.use_cache = False"
         )
     keys = frozenset(unknown)
     remove_unknown = _remover(output)  # before the trace, which cannot inspect classes

@@ -42,8 +42,9 @@ def check_world(mesh: Mesh, device_mesh: Any) -> None:
     elif dist.get_world_size() != mesh.world_size:
         count = dist.get_world_size()
         raise SpmdirError(
-            f"the process group has {count} rank{'s' * (count > 1)}, mesh {mesh} has {mesh.world_size}; "
-            f"start {mesh.world_size} process{'es' * (mesh.world_size > 1)}, or give the device_mesh of a part of them"
+            f"the process group has {count} rank{'s' * (count > 1)}; expected {mesh.world_size}, as in mesh "
+            f"{mesh}: start {mesh.world_size} process{'es' * (mesh.world_size > 1)}, or give the "
+            "device_mesh of a part of them"
         )
 
 

@@ -169,7 +169,7 @@ class RankPrograms(Generic[Lowered]):
         """Return the error message for a size of 0 or 1."""
         subject = self._size_texts.get(name, f"size '{name}'")
         if not self._ranks.local_inputs:
-            return f"{subject} is {size}; the program was traced for at least 2"
+            return f"{subject} is {size}; expected at least 2, for which the program was traced"
         return (
             f"{subject} is {size} in the global input; expected at least 2 with local_inputs, since torch traces sizes "
             "of 0 and 1 separately: give this rank more, or pass global inputs"

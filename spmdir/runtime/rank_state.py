@@ -50,8 +50,8 @@ class RankState:
         """Raise SpmdirError if a tensor has no values yet."""
         if self.unset:
             raise SpmdirError(
-                f"'{min(self.unset)}' has no values, because it was on the meta device; initialise it with "
-                "materialize, load_safetensors or checkpoint.load"
+                f"'{min(self.unset)}' has no values, because it was on the meta device; expected a tensor "
+                "with values: initialise it with materialize, load_safetensors or checkpoint.load"
             )
 
     def share_rates(self, step: TrainingStep) -> None:

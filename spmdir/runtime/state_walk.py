@@ -493,8 +493,9 @@ class StateWalk:
         if not isinstance(value, _WITH_PARTS) and _is_opaque(value):
             if hasattr(kind, "__next__"):
                 raise UnsupportedError(
-                    f"the forward reads {path} ({class_name(kind)}); spmdir cannot detect whether it advances "
-                    "between calls; use a list instead of an iterator, or keep the index in a buffer"
+                    f"the forward reads {path} ({class_name(kind)}); spmdir cannot detect whether it "
+                    "advances between calls; expected state that can be compared: use a list instead of an "
+                    "iterator, or keep the index in a buffer"
                 )
             self.library_values[id(value)] = value
             differs = f"x is not {self._constant_name(value)}"

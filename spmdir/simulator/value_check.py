@@ -71,8 +71,9 @@ def check_values(
         terms = [reference_of[operand] for operand in terms_of(value) if operand in reference_of]
         if output.dtype != reference.dtype:
             raise UnsupportedError(
-                f"{text_name(value)} has type {output.dtype} on ranks and {reference.dtype} on one device: the program "
-                "of a rank has explicit element types; omit --dtype, or write the program for this type",
+                f"{text_name(value)} has type {output.dtype} on ranks and {reference.dtype} on one device, "
+                "since the program of a rank has explicit element types; expected equal types: omit "
+                "--dtype, or write the program for this type",
                 location_of(value.owner) if isinstance(value.owner, Operation) else None,
             )
         difference = find_difference(output, reference, terms, tolerance)

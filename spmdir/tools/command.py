@@ -178,7 +178,10 @@ def write_text(path: str | None, text: str, about: str = "-") -> None:
     """
     if path is None or path == "-":
         if sys.stdout is None:
-            raise SpmdirError("cannot write the output: standard output is closed; open it, or write to a file with -o")
+            raise SpmdirError(
+                "cannot write the output: standard output is closed; expected an open one: open it, or write "
+                "to a file with -o"
+            )
         sys.stdout.write(text)
         return
     if about != "-" and os.path.exists(path) and os.path.samefile(path, about):

@@ -65,7 +65,8 @@ def read_golden(text: str, file: str) -> Golden:
         commands = [shlex.split(part.replace("%S", os.path.dirname(file) or ".")) for part in run[2].split("|")]
     except ValueError as error:
         raise ParseError(
-            f"the RUN line cannot be split into arguments: {error}; quote arguments as in a shell", start
+            f"the RUN line cannot be split into arguments: {error}; expected the syntax of a shell: quote arguments",
+            start,
         ) from None
     if any(word.startswith("--g") for word in commands[0]):
         raise ParseError("the RUN line has --golden; expected one run of a tool: leave out --golden", start)

@@ -100,7 +100,9 @@ def _run_arguments(command: str) -> tuple[str, ...]:
     try:
         arguments = tuple(shlex.split(command))
     except ValueError as error:
-        raise SpmdirError(f"--run cannot be split into arguments: {error}; quote arguments as in a shell") from None
+        raise SpmdirError(
+            f"--run cannot be split into arguments: {error}; expected the syntax of a shell: quote arguments"
+        ) from None
     if not arguments:
         raise SpmdirError("--run is empty; expected a command such as 'spmd-opt --propagate'")
     tool = arguments[0]

@@ -293,8 +293,9 @@ def check_element_types(outputs: Sequence[Any], expected: Sequence[Any], dtype: 
         types = [getattr(value, "dtype", None) for value in (output, reference)]
         if dtype and types[0] != types[1]:
             raise UnsupportedError(
-                f"output {number} has type {types[0]} on ranks and {types[1]} on one device with --dtype {dtype}: the "
-                "program of a rank has explicit element types; omit --dtype, or write the program for this type"
+                f"output {number} has type {types[0]} on ranks and {types[1]} on one device with --dtype "
+                f"{dtype}, since the program of a rank has explicit element types; expected equal types: "
+                "omit --dtype, or write the program for this type"
             )
 
 

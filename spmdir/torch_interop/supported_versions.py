@@ -11,6 +11,6 @@ def require_supported(version: str) -> None:
     if ".".join(version.split(".")[:2]) not in VERSIONS:
         major, minor = VERSIONS[-1].split(".")
         raise UnsupportedError(
-            f"torch {version} is installed; spmdir supports torch {VERSIONS[0]} to {VERSIONS[-1]}: install one of "
+            f"torch {version} is installed; expected torch {VERSIONS[0]} to {VERSIONS[-1]}: install one of "
             f"them, as by pip install 'torch>={VERSIONS[0]},<{major}.{int(minor) + 1}'"
         )

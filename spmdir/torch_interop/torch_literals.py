@@ -37,7 +37,9 @@ def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:
     if isinstance(value, str) and any(kind in type_ for kind in _NAMED_BY_STRINGS):
         constant = getattr(torch, value.removeprefix("torch."), None)
         if not isinstance(constant, (torch.memory_format, torch.layout)):
-            raise UnsupportedError(f"'{value}' is not a {type_} of torch, such as contiguous_format or strided")
+            raise UnsupportedError(
+                f"'{value}' is not a {type_} of torch; expected one, such as contiguous_format or strided"
+            )
         return constant
     return value
 

@@ -72,7 +72,9 @@ def open_decided(function: FuncOp) -> None:
     if remaining:
         name = shown(next(iter(remaining)))
         raise ShardingError(
-            f"{GIVEN} has an entry {name}, but the function has no such value; remove the entry", location_of(function)
+            f"{GIVEN} has an entry {name}, but the function has no such value; expected names of its "
+            "values: remove the entry",
+            location_of(function),
         )
     function.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, argument_attributes))
     function.properties["res_attrs"] = ArrayAttr(map(DictionaryAttr, result_attributes))

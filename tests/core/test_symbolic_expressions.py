@@ -127,9 +127,9 @@ def test_ranges_and_conditions_say_for_what_sizes_a_program_is():
     declared.check({"s0": 6, "s1": 0})
     for given_sizes, message in [
         ({"s0": 6}, "size 's1' has no value; expected one, as in s1=5"),
-        ({"s0": 6, "s1": 2, "x": 1}, "there is no size 'x'; the symbolic sizes are s0, s1"),
-        ({"s0": 65, "s1": 2}, "size 's0' is 65; the program was traced for 2 to 64"),
-        ({"s0": 3, "s1": -1}, "size 's1' is -1; the program was traced for at least 0"),
+        ({"s0": 6, "s1": 2, "x": 1}, "there is no size 'x'; expected one of s0, s1"),
+        ({"s0": 65, "s1": 2}, "size 's0' is 65; expected 2 to 64, for which the program was traced"),
+        ({"s0": 3, "s1": -1}, "size 's1' is -1; expected at least 0, for which"),
         ({"s0": 3, "s1": 3}, "sizes s0 = 3, s1 = 3 violate 's0 > s1'"),
     ]:
         with pytest.raises(SpmdirError, match=message):

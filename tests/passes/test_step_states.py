@@ -200,7 +200,7 @@ def test_a_step_without_the_states_of_its_edge_is_rejected() -> None:
       %y = spmd.convert %x : tensor<4x8xf64> <>
       return %y : tensor<4x8xf64>
     }"""
-    with pytest.raises((SpmdirError, VerifyException), match="takes 0 states; its edge declares: error"):
+    with pytest.raises((SpmdirError, VerifyException), match="takes 0 states; expected error, which its edge declares"):
         ir.parse(text)
 
 

@@ -89,7 +89,8 @@ def test_a_file_that_a_text_names_is_read_only_if_the_pipeline_names_it_too(tmp_
     decided = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{costs={path}}}")
     text = spmdir.print_ir(decided)
     with pytest.raises(
-        ParseError, match=r"spmd.decided_by names the file '.*own.costs'; files named .* are not opened: give it"
+        ParseError,
+        match=r"spmd.decided_by names the file '.*own.costs'; expected it as an option, since files named .* are not opened: give it",
     ):
         spmdir.run_passes(spmdir.parse(text), LOWERED)
     given = spmdir.Pipeline(LOWERED, costs=path)
@@ -186,5 +187,8 @@ def test_fuse_collectives_needs_no_file_of_a_machine_where_nothing_is_priced(tmp
     back_and_forth = """%g = spmd.all_gather %x.reshard on [tp] dim 1 : tensor<64x64xf32> <>
   %s = spmd.slice %g on [tp] dim 1 : tensor<64x64xf32> <tp: S(1)>
   return %s"""
-    with pytest.raises(ParseError, match=r"names the file '.*own.costs'; files named in a program are not opened"):
+    with pytest.raises(
+        ParseError,
+        match=r"names the file '.*own.costs'; expected it as an option, since files named in a program are not opened",
+    ):
         spmdir.run_passes(spmdir.parse(lowered.replace("return %x.reshard", back_and_forth)), "fuse-collectives")

@@ -153,7 +153,7 @@ WRONG = {
     "fdsp": "'fdsp' is not a recipe; expected one of ddp, .*did you mean 'fsdp'",
     "fsdp*": "'' is not a recipe",
     "fsdp(pp)": "axis 'pp' is not in mesh",
-    "cp": "cp uses the axis cp, which mesh .* does not have; name one, as in cp.dp.",
+    "cp": "cp uses the axis cp, which mesh .* does not have; expected an axis of the mesh: name one, as in cp.dp.",
     "pp": "pp uses the axis pp, which mesh .* does not have",
     "pp(dp, schedule=1g1b)": "schedule='1g1b'; expected one of gpipe, 1f1b, zb, zbv, search",
     "pp(dp, micro=4)": r"unknown option 'micro' .*training_step\(…, accumulate=N\) sets the micro-batches",

@@ -147,8 +147,8 @@ def test_styles_and_shardings_may_be_mixed_and_other_axes_are_open() -> None:
 WRONG = {
     "unknown": ({"up": "colwize"}, "'up' has the style 'colwize'; expected one of colwise, .*did you mean 'colwise'"),
     "experts": ({"up": "ep_router"}, "'up' has the style 'ep_router' for experts"),
-    "no weight": ({"": "colwise"}, "'' is a Model; only linear layers and embeddings"),
-    "a norm": ({"norm": "colwise"}, "'norm' is a LayerNorm; only linear layers and embeddings"),
+    "no weight": ({"": "colwise"}, "'' is a Model; expected a linear layer or an embedding"),
+    "a norm": ({"norm": "colwise"}, "'norm' is a LayerNorm; expected a linear layer or an embedding"),
     "no module": (
         {"upp": "colwise"},
         "'upp', which is not a module of the model; expected a name or glob of .*; did you mean",

@@ -76,7 +76,7 @@ def test_outputs_come_back_whole_unless_told_otherwise():
     found = capture(lambda state, x: ((x, 3, x + 1), [state[0]]), [X], X)
     assert found.result_shardings(None) == ["", None, "", "like:input:0"]
     assert found.result_shardings(["a: S(0)", None, None]) == ["a: S(0)", None, "", "like:input:0"]
-    with pytest.raises(SpmdirError, match="has 1 entries; the program returns 3 values"):
+    with pytest.raises(SpmdirError, match="has 1 entries; expected 3, as the program returns"):
         found.result_shardings([None])
 
 

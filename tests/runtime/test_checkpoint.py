@@ -194,7 +194,7 @@ MISFITS = {
     "no names": (lambda state: [state["model"]], "state is .* expected a dict from names to values"),
     "one name twice": (lambda state: {"a.b": torch.ones(2), "a": {"b": torch.ones(2)}}, "two values .* have one name"),
     "a reserved name": (lambda state: {"generators": torch.ones(2)}, "choose another"),
-    "an optimizer alone": (lambda state: {"optimizer": state["optimizer"]}, "give the module too"),
+    "an optimizer alone": (lambda state: {"optimizer": state["optimizer"]}, "expected this module: give it too"),
 }
 
 

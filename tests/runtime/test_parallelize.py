@@ -146,7 +146,7 @@ def test_mutations_and_random_numbers_are_those_of_one_device(ranks):
 @on(FOUR)
 def test_arguments_that_do_not_fit_are_rejected(ranks):
     found = ranks[1][0]["effects"]
-    assert "2.0; the program was traced with 0.5" in found["number"]
+    assert "2.0; expected 0.5, with which the program was traced" in found["number"]
     assert "are (_, _); expected ({'value': _, 'seen': _}, _), as in the example arguments" in found["structure"]
     assert "shape [5, 8]; expected the global shape [4, 8]" in found["shape"]
     assert "which the program writes to, shares memory with" in found["memory"]

@@ -193,7 +193,10 @@ def test_the_reader_of_a_pipe_prints_to_a_terminal_without_progress() -> None:
 def test_a_stream_that_is_closed_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert run_tool(lambda argv: write_text(None, "result") or 0, []) == 1
-    expected = "error: cannot write the output: standard output is closed; open it, or write to a file with -o\n"
+    expected = (
+        "error: cannot write the output: standard output is closed; expected an open one: open it, or write to a file "
+        "with -o\n"
+    )
     assert capsys.readouterr().err == expected
     assert run_tool(lambda argv: 0, []) == 0
     assert not in_colour("auto", sys.stdout)

@@ -25,9 +25,7 @@ def test_supported_versions_are_accepted(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2.10.1", "2.14.0.dev20260901+cpu", "3.0"])
 def test_another_version_is_an_error_that_names_the_range(version: str) -> None:
-    with pytest.raises(
-        UnsupportedError, match=re.escape(f"torch {version} is installed; spmdir supports torch 2.11 to 2.13")
-    ):
+    with pytest.raises(UnsupportedError, match=re.escape(f"torch {version} is installed; expected torch 2.11 to 2.13")):
         require_supported(version)
 
 

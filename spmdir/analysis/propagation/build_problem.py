@@ -228,7 +228,7 @@ def _op_strategies(
     """
     rule = rule_of(op, rules)
     if rule is None:
-        warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
+        warn(f"'{op.name}' has no rule, so it runs replicated; give it a rule with --load-plugin", location_of(op))
     results = op.required_shardings[1]
     has_narrow_result = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     return OpStrategies(

@@ -57,7 +57,10 @@ class Effort:
         names = [law.name for law in LAWS]
         for name in self.laws:
             if name not in names:
-                raise SpmdirError(f"unknown law '{name}'{did_you_mean(name, names)}; --list-laws prints all laws")
+                raise SpmdirError(
+                    f"unknown law '{name}'; expected the name of a law{did_you_mean(name, names)}; --list-laws "
+                    "prints all laws"
+                )
 
     @property
     def selected_laws(self) -> Sequence[Law]:

@@ -236,8 +236,8 @@ def _check_class_variables(kind: type[Placement]) -> None:
     for name, annotation in inspect.get_annotations(kind).items():
         if name in annotations and "ClassVar" in str(annotations[name]) and "ClassVar" not in str(annotation):
             raise ShardingError(
-                f"{kind.__name__} declares `{name}` as a field; all placements of a class have one `{name}`: write "
-                f"`{name}: ClassVar[…] = …`"
+                f"{kind.__name__} declares `{name}` as a field; expected a class attribute, since all "
+                f"placements of a class have one `{name}`: write `{name}: ClassVar[…] = …`"
             )
 
 
@@ -496,13 +496,14 @@ def _register(kind: type[Placement]) -> None:
     if shipped not in (None, kind.__module__):
         raise ShardingError(
             f"placement '{head}' is declared by {shipped}, which comes with spmdir, and by "
-            f"{kind.__module__}.{kind.__qualname__}; give the second class another name"
+            f"{kind.__module__}.{kind.__qualname__}; expected a different name for each: rename the second "
+            "class"
         )
     # attrs creates a class twice if it has slots, and a file may be executed again.
     if existing is not None and (existing.__module__, existing.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ShardingError(
             f"placement '{head}' is declared by {existing.__module__}.{existing.__qualname__} and by "
-            f"{kind.__module__}.{kind.__qualname__}; give one of them another name"
+            f"{kind.__module__}.{kind.__qualname__}; expected a different name for each: rename one of them"
         )
     _TYPES[head] = kind
     if existing is not None:

@@ -63,8 +63,8 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
         raise ShardingError(f"axis '{repeated}' has two placements; expected one: remove the other")
     if any(map(is_part, axes)) and (pair := overlapping(axes)):
         raise ShardingError(
-            f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common: "
-            "use different sub-axes, or only the whole axis"
+            f"'{pair[0]}' and '{pair[1]}' overlap; expected sub-axes without common ranks: use different "
+            "sub-axes, or only the whole axis"
         )
     sharded = [(axis, placement) for axis, placement in entries if placement.trait == "shard"]
     others = [(axis, placement) for axis, placement in entries if placement.trait != "shard"]

@@ -30,8 +30,9 @@ class ShardPlacement(Placement):
         super().__init_subclass__(**arguments)
         if "local_type" in vars(cls):
             raise ShardingError(
-                f"{cls.__name__} is a ShardPlacement and declares `local_type`, but its `ranges` determine the local "
-                "tensors; for padding or another element type, derive the class from Placement and declare `edges`, as "
+                f"{cls.__name__} is a ShardPlacement and declares `local_type`, but its `ranges` determine "
+                "the local tensors; expected no `local_type`: remove it, or, for padding or another "
+                "element type, derive the class from Placement and declare `edges`, as "
                 "spmdir.placements.padded does"
             )
 

@@ -190,7 +190,10 @@ def apply(name: str, *arguments: Number) -> Number:
             return Real(name, arguments)
         return _INTEGER[name](*arguments)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise SpmdirError(f"{name}({', '.join(map(str, arguments))}) is not a number: {error}") from None
+        raise SpmdirError(
+            f"{name}({', '.join(map(str, arguments))}) is not a number: {error}; expected arguments for which "
+            "it is one: correct them"
+        ) from None
 
 
 def _bounded(value: int | float) -> int | float:

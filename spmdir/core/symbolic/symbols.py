@@ -69,7 +69,7 @@ class Sizes:
         names = [symbol.name for symbol in self.symbols]
         if name not in names:
             listed = ", ".join(names) or "none"
-            raise SpmdirError(f"there is no size '{name}'; the symbolic sizes are {listed}{did_you_mean(name, names)}")
+            raise SpmdirError(f"there is no size '{name}'; expected one of {listed}{did_you_mean(name, names)}")
 
     def check(self, sizes: Mapping[str, int], places: Mapping[str, str] = NO_PLACES) -> None:
         """Raise ShardingError unless the program may run with these `sizes`.
@@ -89,16 +89,16 @@ class Sizes:
                 limits = f"{symbol.low} to {symbol.high}" if symbol.high is not None else f"at least {symbol.low}"
                 subject = places.get(symbol.name, f"size '{symbol.name}'")
                 raise ShardingError(
-                    f"{subject} is {number}; the program was traced for {limits}: use a size in this range, or trace "
-                    "the program for a larger range"
+                    f"{subject} is {number}; expected {limits}, for which the program was traced: use a "
+                    "size in this range, or trace the program for a larger range"
                 )
         for condition in self.conditions:
             if not condition.holds(sizes):
                 shown = ", ".join(f"{name} = {sizes[name]}" for name in _names(condition))
                 dimensions = ", ".join(f"{name} is {places[name]}" for name in _names(condition) if name in places)
                 raise ShardingError(
-                    f"sizes {shown} violate '{condition}', which the program was traced for: use sizes that meet it"
-                    + (f"; {dimensions}" if dimensions else "")
+                    f"sizes {shown} violate '{condition}'; expected sizes that meet it, as in the trace: "
+                    "change the sizes" + (f"; {dimensions}" if dimensions else "")
                 )
 
     def __str__(self) -> str:

@@ -53,8 +53,8 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         if rule.parameter(name) is None:
             names = [parameter.name for parameter in rule.parameters]
             raise RuleError(
-                f"the rule of {rule.op} ({rule.location.file}:{rule.location.line}) has no parameter '{name}'; "
-                f"it has {', '.join(names)}{did_you_mean(name, names)}"
+                f"the rule of {rule.op} ({rule.location.file}:{rule.location.line}) has no parameter "
+                f"'{name}'; expected one of {', '.join(names)}{did_you_mean(name, names)}"
             )
         check_kind(rule.op, name, value)
     filled_parameters = rule.tensors
@@ -70,7 +70,7 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         slot = tensors[parameter.name]
         if isinstance(slot, tuple) != parameter.is_list and slot is not None:
             form = "a list of tensors" if parameter.is_list else "one tensor"
-            raise RuleError(f"operand '{parameter.name}' of {rule.op} must be {form}")
+            raise RuleError(f"operand '{parameter.name}' of {rule.op} has another form; expected {form}")
         if slot == () and not parameter.optional:
             raise RuleError(
                 f"operand '{parameter.name}' of {rule.op} is an empty list; expected one or more tensors: pass them"

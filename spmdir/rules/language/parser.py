@@ -376,7 +376,9 @@ def _parse(text: str, file: str, first_line: int, indent: int = 0, start: str = 
         location = Location(file, error.line + first_line - 1, error.column + indent)
         raise ParseError(f"found '{error.char}', expected {_friendly(set(error.allowed or ()))}", location) from None
     except UnexpectedInput as error:
-        raise ParseError(f"malformed rule: {error}", Location(file, first_line, 1)) from None
+        raise ParseError(
+            f"malformed rule: {error}; expected a rule as in docs/rules.md", Location(file, first_line, 1)
+        ) from None
     from lark.exceptions import VisitError
 
     try:

@@ -159,7 +159,8 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: str = 'NAME({n})'\n    n: int\n",
             "class",
-            "NAME declares `text` as a field; all placements of a class have one `text`: write `text: ClassVar[…]",
+            "NAME declares `text` as a field; expected a class attribute, since all placements of a class have one "
+            "`text`: write `text: ClassVar[…]",
         ),
         (
             "@attrs.frozen\nclass NAME(ShardPlacement):\n    text: ClassVar[str] = 'NAME({axis})'\n    axis: int\n",

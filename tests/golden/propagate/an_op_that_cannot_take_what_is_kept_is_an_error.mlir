@@ -19,7 +19,7 @@ spmd.mesh @mesh <tp = 4>
 
 func.func @f(%w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.keep = "tp"}) -> tensor<8x8xf32> {
   // expected-error@+2 {{'mylib.mystery' has no rule and requires replicated operands, but an operand has the kept sharding <tp: S(0)>; give it a rule with --load-plugin, or leave the axis out of `keep`}}
-  // expected-warning@+1 {{'mylib.mystery' has no rule, so it runs replicated; give it one with --load-plugin}}
+  // expected-warning@+1 {{'mylib.mystery' has no rule, so it runs replicated; give it a rule with --load-plugin}}
   %0 = mylib.mystery(%w) : tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }

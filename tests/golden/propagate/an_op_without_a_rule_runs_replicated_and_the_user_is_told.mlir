@@ -18,4 +18,4 @@ func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 // |   %2 = aten.cos(%_1.reshard) : tensor<64x32xf32> <dp: S(0)>
 // |   return %2 : tensor<64x32xf32>
 // | }
-// ! %s:6:3: warning: 'mylib.mystery' has no rule, so it runs replicated; give it one with --load-plugin
+// ! %s:6:3: warning: 'mylib.mystery' has no rule, so it runs replicated; give it a rule with --load-plugin

@@ -1,3 +1,3 @@
 // RUN: spmd-opt %s --verify-diagnostics
-// expected-error@+1 {{mesh @mesh has no axis 'xx'; its axes are dp}}
+// expected-error@+1 {{mesh @mesh has no axis 'xx'; expected one of dp}}
 spmd.mesh @mesh <dp = 2> intra [xx]

@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2>
 
-// expected-error@+1 {{there is no size 's00'; the symbolic sizes are s0; did you mean 's0'?}}
+// expected-error@+1 {{there is no size 's00'; expected one of s0; did you mean 's0'?}}
 spmd.sizes {s0 = 8 in 2..}
 
 func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {
