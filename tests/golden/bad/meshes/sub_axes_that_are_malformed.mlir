@@ -47,7 +47,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(0)2:
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// expected-error@+1 {{'tp(1)2' and 'tp' overlap; sub-axes of one axis have no ranks in common}}
+// expected-error@+1 {{'tp(1)2' and 'tp' overlap; expected sub-axes without common ranks: use different sub-axes, or only the whole axis}}
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0), tp: S(1)>}) {
   return
 }

@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{<dp: ?> leaves axis 'dp' open; only arguments and constraints may have open axes}}
+  // expected-error@+1 {{<dp: ?> leaves axis 'dp' open; expected open axes only on arguments and constraints: write a placement in place of `?`, or use a spmd.constraint}}
   %0 = aten.relu(%x) : tensor<8x8xf32> <> needs (<dp: ?>)
   return %x : tensor<8x8xf32>
 }

@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2>
 
-// expected-error@+1 {{sizes s0 = 6 violate 's0 % 4 == 0', which the program was traced for}}
+// expected-error@+1 {{sizes s0 = 6 violate 's0 % 4 == 0'; expected sizes that meet it, as in the trace: change the sizes}}
 spmd.sizes {s0 = 8 in 2..64, s0 % 4 == 0}
 
 func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {
