@@ -58,7 +58,7 @@ MATRIX = TensorMeta((4, 6), "f32")
             {},
             r"op aten.reluu has no sharding rule; .*; did you mean 'aten.relu'\?",
         ),
-        ("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, "must be a list of tensors"),
+        ("aten.index.Tensor", (MATRIX, TensorMeta((4, 6), "i1")), {}, "has another form; expected a list of tensors"),
     ],
 )
 def test_a_call_that_does_not_fit_is_rejected(op: str, operands: tuple, arguments: dict, message: str):
