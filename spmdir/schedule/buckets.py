@@ -335,6 +335,7 @@ def _live_bytes(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np
     for the end of the program.
     """
     first_use, last_use = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
+    # By position: the transient bytes, the growth, and the change of live bytes from the item before.
     transient, growth, changes = ([0.0] * (len(items) + 2) for _ in range(3))
     for position, item in enumerate(items):
         for number in item:
@@ -348,7 +349,7 @@ def _live_bytes(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np
     for buffer, position in first_use.items():
         size = program.buffers[buffer].bytes
         changes[position] += size
-        changes[last_use[buffer] + 1] -= size
+        changes[last_use[buffer] + 1] -= size  # live until its last user has run
         growth[position] += size
         growth[last_use[buffer]] -= size
     return (np.array(transient) + np.cumsum(changes))[:-1], np.array(growth[:-1])

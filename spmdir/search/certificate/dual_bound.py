@@ -82,6 +82,7 @@ class DualBound:
 
     def __init__(self, problem: Problem, depth: int, counted_fractions: Sequence[float] = ()):
         _reject_many_strategies(problem)
+        # Merge nodes of equal neighbourhoods into classes.
         _, classes = colours(problem, depth)
         merged = quotient(attrs.evolve(problem, apart=()), classes)
         self._count = merged.weight  # [class], its number of nodes
