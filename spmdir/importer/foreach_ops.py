@@ -151,6 +151,7 @@ def _adam_update(decoupled: bool) -> Callable[..., Any]:
     def update(p: Tensor, g: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None,
                step: Tensor, *, lr: Any, beta1: float, beta2: float, weight_decay: float, eps: float,
                amsgrad: bool) -> Any:  # fmt: skip
+        """Return the new parameter and its new states for the gradient `g`, in the order of the arguments."""
         if weight_decay:
             p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + p * weight_decay)
         exp_avg = exp_avg + (g - exp_avg) * (1 - beta1)

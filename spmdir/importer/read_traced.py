@@ -146,6 +146,7 @@ class _ValueRecorder(fx.Interpreter):
         self.mode = mode
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run the node, store its value, and return it."""
         with self.mode:
             value = super().run_node(n)
         if n.op not in ("output", "get_attr"):

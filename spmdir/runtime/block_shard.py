@@ -71,6 +71,7 @@ class BlockShard(Tensor):
         args, kwargs = pytree.tree_map_only(BlockShard, lambda leaf: leaf.shard, (args, kwargs or {}))
 
         def wrap_result(result: Tensor, operands: Sequence[Tensor]) -> Tensor:
+            """Return the result as a BlockShard with the blocks of the first operand of its shape, if there is one."""
             if id(result) in wrapper_of_shard:
                 return wrapper_of_shard[id(result)]
             for operand in operands:

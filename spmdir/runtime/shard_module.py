@@ -133,7 +133,7 @@ def shard_module(
         size_specs = sizes_by_argument(dynamic_shapes, arguments)
         dims = find_dynamic_dims(size_specs, arguments)
         fixed = () if local_inputs else fixed_dims(dims)
-        first_sizes = drop_fixed_dims(size_specs, arguments, fixed) if fixed else dynamic_shapes
+        example_sizes = drop_fixed_dims(size_specs, arguments, fixed) if fixed else dynamic_shapes
 
     issued_warnings: set[str] = set()
 
@@ -195,16 +195,16 @@ def shard_module(
             text = setup.group.broadcast_text(operation, decide_on_first, check_forward)
         return on_first_rank[0] if on_first_rank else _DecidedModule.read(json.loads(text), dry_run, call, setup)
 
-    first = decide_module(model, "the capture of the module", call, first_sizes)
+    decided_example = decide_module(model, "the capture of the module", call, example_sizes)
     with setup.group.check_agreement("lowering") as status:
-        program = first.lower_examples()
+        program = decided_example.lower_examples()
         status |= program.placements
         tensors = dict((*model.named_parameters(), *model.named_buffers()))
         originals = {argument.name: tensors[argument.name] for argument in program.state_arguments}
         initial = initial_state(program.state_arguments, originals, setup, status)
     with setup.group.report_errors():
         ranks = setup.connect_ranks()
-        programs = first.make_rank_programs(program, ranks, dims)
+        programs = decided_example.make_rank_programs(program, ranks, dims)
         initial.copy_from_first_rank(ranks)
         state_arguments = {argument.name: argument for argument in program.state_arguments}
         tensors = {
@@ -212,7 +212,7 @@ def shard_module(
         }
     layouts = {name: argument.sharding for name, argument in state_arguments.items()}
     reduction = Reduction(state_arguments, program.input_axes, setup.pipeline, ranks)
-    output_shardings = dict(zip(first.call.output_names, user_plan.out_shardings or (), strict=False))
+    output_shardings = dict(zip(decided_example.call.output_names, user_plan.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
     meta_call = shapes_of(call, None, names)
@@ -226,7 +226,15 @@ def shard_module(
     def compile_variant(
         sharded: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places, call: tuple[Any, Any]
     ) -> Variant:
-        """Return the variant for a call that no earlier variant serves; all ranks must call this."""
+        """Return the compiled program of a call that no earlier variant serves; all ranks must call this.
+
+        Args:
+            sharded: the module that `shard_module` returned, with its present state.
+            structure: the structure of `call`.
+            is_unreduced: whether gradients stay partial sums along the axes that shard the inputs, to be reduced later.
+            differentiated: the indices of the inputs with a gradient.
+            call: the bound arguments of the call; parts of them with `local_inputs`.
+        """
         unreduced = {name: reduction.unreduced_sharding(name) for name in layouts} if is_unreduced else NO_SHARDINGS
         plain = unsharded_copy(sharded)
         with setup.group.report_errors():
@@ -247,7 +255,7 @@ def shard_module(
     placements = {name: tensor.placements for name, tensor in tensors.items()}
     runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else size_specs, compile_variant)
     sharded = sharded_copy(model, tensors, runner)
-    guards = guards_of(sharded, first.dry_run, setup.device)
+    guards = guards_of(sharded, decided_example.dry_run, setup.device)
     structure = Structure.of(leaves, spec, fixed)
     runner.variants.add(Variant(structure, False, places_requiring_grad(leaves), guards, programs, meta_call))
     return sharded

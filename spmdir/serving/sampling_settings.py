@@ -37,6 +37,7 @@ class Sampling:
     seed: int = 0
 
     def __attrs_post_init__(self) -> None:
+        """Check that each number is in its range."""
         if not is_amount(self.temperature):
             raise wrong_argument("temperature", self.temperature, "a finite number of at least 0")
         if not is_amount(self.top_p) or not 0 < self.top_p <= 1:

@@ -88,6 +88,7 @@ class ElementwiseDTensor(DTensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Run an op as DTensor does, but detach without the cost of its dispatch."""
         if func is torch.ops.aten.detach.default:  # which autograd calls for each gradient
             tensor = args[0]
             return on_shard(tensor._local_tensor.detach(), tensor._spec)

@@ -146,6 +146,7 @@ def _fake_draw(
     positions: Tensor,
     candidates: int,
 ) -> tuple[Tensor, Tensor]:
+    """Return tensors with the shapes and element types of the results of `draw`, for fake tensors."""
     shape = (logits.shape[0], 2 + candidates)
     return logits.new_empty(shape), tokens.new_empty(shape)
 
@@ -159,6 +160,7 @@ def _fake_choose(
     seeds: Tensor,
     positions: Tensor,
 ) -> Tensor:
+    """Return a tensor with the shape and element type of the result of `choose`, for fake tensors."""
     return tokens.new_empty(len(tokens))
 
 
