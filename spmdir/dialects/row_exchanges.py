@@ -164,9 +164,9 @@ EXCHANGE_STARTS: dict[type[ExpertExchangeOp], type[ExpertExchangeOp]] = {
 
 @irdl_op_definition
 class CheckCapacityOp(LocalFormOp):
-    """`check_capacity %counts capacity 12`: the counts. If one exceeds the capacity, the program fails at its end.
+    """`check_capacity %counts capacity 12`: the counts. If one exceeds the capacity, the program fails.
 
-    All ranks then raise an error, if only one of them has more rows than that for an expert.
+    The last such op of a program raises the error on all ranks, if any rank has more rows than that for an expert.
     """
 
     name = "spmd.check_capacity"

@@ -11,6 +11,7 @@ from torch import fx
 from spmdir.core.arguments import accepts, instance, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.lowering.process_groups import group_names, is_runnable
+from spmdir.torch_interop.graphs import generate_code
 
 
 @accepts(
@@ -38,8 +39,10 @@ def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None =
             f"the program has groups named by mesh axes, {', '.join(group_names(program))}; expected groups "
             "of a device mesh: lower it with lower_to_fx(module, device_mesh=…)"
         )
+    generate_code(program)
     try:
-        return torch.compile(program, fullgraph=True, options={**KEPT, **(options or {})})
+        # `program` itself handles errors in Python code that torch.compile cannot trace; their message would be lost.
+        return torch.compile(program.forward, fullgraph=True, options={**KEPT, **(options or {})})
     except RuntimeError as error:
         reason = str(error).partition(", known options")[0]
         raise SpmdirError(

@@ -170,6 +170,7 @@ class _Emitter:
         random_nodes: nodes that draw random numbers. All ranks draw them, so they are never erased.
         calls_of_state: key of a call for a sent state → its node, see `call_once`.
         exceeding: counts of rows → the number of rows beyond the capacity of their expert, and the capacity.
+        last_check: the last op that compares counts with a capacity.
         meta: the metadata for the nodes of the current op.
         calls: the torch calls of `aten` ops.
         recordings: key of a collective → its nodes, for equal collectives.
@@ -200,6 +201,8 @@ class _Emitter:
         self.random_nodes: set[fx.Node] = set()
         self.calls_of_state: dict[object, fx.Node] = {}
         self.exceeding: dict[fx.Node, tuple[fx.Node, int]] = {}
+        checks = [op for op in function.body.block.ops if isinstance(op, CheckCapacityOp)]
+        self.last_check = checks[-1] if checks else None
         self.meta: dict[str, Any] = {}
         self.calls = TorchCalls(self.evaluate, self.device)
         self.recordings: dict[object, Recording] = {}
@@ -226,8 +229,6 @@ class _Emitter:
             if isinstance(op, ValueOp):
                 with errors_at(op):
                     self.emit_op(op)
-        group = self.group_name(self.mesh.axis_names) if self.exceeding and self.mesh.world_size > 1 else None
-        exchange_rows.require_capacity(self.call, self.exceeding.values(), group)
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
         if self.rejected_nodes:
             results = (node for node in self.graph.nodes if node.target is operator.getitem)
@@ -468,10 +469,13 @@ class _Emitter:
         return [lambda: [wait()]] if op.IS_START else [wait()]
 
     def emit_check_capacity(self, op: Any) -> Sequence[Any]:
-        """Return the counts, and record the number of rows beyond the capacity, for an error at the end."""
+        """Return the counts, and record the number of rows beyond the capacity. The last op emits the error."""
         counts = self.node(op.operands[0])
         if counts not in self.exceeding:
             self.exceeding[counts] = exchange_rows.count_exceeding(self.call, counts, op.capacity), op.capacity
+        if op is self.last_check:
+            group = self.group_name(self.mesh.axis_names) if self.mesh.world_size > 1 else None
+            exchange_rows.require_capacity(self.call, [*self.exceeding.values()], group)
         return [counts]
 
     def emit_host_copy(self, op: Any) -> Sequence[Any]:

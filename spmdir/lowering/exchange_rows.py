@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
+import spmdir.torch_interop.expert_ops  # noqa: F401  # registers torch.ops.experts
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.row_exchanges import ExpertExchangeOp
 from spmdir.lowering.process_groups import GroupName
@@ -15,6 +16,9 @@ from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.ring import Arrive
 from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.wire_types import view_as_sendable
+
+REQUIRE_CAPACITY = torch.ops.experts.require_within_capacity.default
+"""Raises an error if rows were dropped. No op before it may write to the state."""
 
 
 def host_copy(counts: Tensor) -> Tensor:
@@ -81,17 +85,19 @@ def count_exceeding(emit: Emit, counts: Node, capacity: int) -> Node:
     return emit(aten.sum.dim_IntList, exceeding, [0], True)
 
 
-def require_capacity(emit: Emit, exceeding: Iterable[tuple[Node, int]], group: str | None) -> None:
+def require_capacity(emit: Emit, exceeding: Sequence[tuple[Node, int]], group: str | None) -> None:
     """Emit an error on all ranks if rows exceed the capacity of an expert on any rank.
+
+    All checks share one message of the ranks, and one read of the host.
 
     Args:
         exceeding: for each check, the number of rows beyond the capacity, and the capacity.
         group: the name of the group of all ranks; None if there is one rank.
     """
-    for number, capacity in exceeding:
-        if group is not None:
-            number = emit(WAIT, emit(functional.all_reduce.default, number, "sum", group))
-        emit(torch.ops.experts.require_capacity.default, number, capacity)
+    numbers = emit(aten.cat.default, [number for number, _ in exceeding])
+    if group is not None:
+        numbers = emit(WAIT, emit(functional.all_reduce.default, numbers, "sum", group))
+    emit(REQUIRE_CAPACITY, numbers, [capacity for _, capacity in exceeding])
 
 
 def exchange_group(mesh: Mesh, op: ExpertExchangeOp, group_name: GroupName) -> tuple[str, int]:

@@ -28,6 +28,7 @@ from torch import fx
 
 import spmdir.torch_interop.cache_ops  # noqa: F401  # registers torch.ops.cache
 from spmdir.core.undeclared_aliases import may_return_operand
+from spmdir.lowering.exchange_rows import REQUIRE_CAPACITY
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import WAIT, functional
 from spmdir.torch_interop.schemas import declares_aliases
@@ -44,7 +45,8 @@ _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addm
 def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None:
     """Copy new values into the arguments that they replace, where no later op reads the old value.
 
-    The graph changes in place. The caller generates the code. The result of a copied value is the argument itself.
+    A copy follows its value, and the last check of capacities. The graph changes in place. The caller generates the
+    code. The result of a copied value is the argument itself.
 
     Args:
         arguments: index of a result → index of the argument that the caller overwrites with it.
@@ -59,16 +61,22 @@ def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None
         last_use.update(dict.fromkeys(used, index))
         viewed[node] = frozenset([node]) if node.op == "placeholder" else used if _may_view(node) else frozenset()
     results = list(output.args[0])  # type: ignore[arg-type]  # emit returns a tuple
+    checks = program.graph.find_nodes(op="call_function", target=REQUIRE_CAPACITY)
     for index, argument in arguments.items():
         value, old_value = results[index], placeholders[argument]
         if not isinstance(value, fx.Node) or viewed[value] or results.count(value) > 1:
             continue
-        if value.op != "call_function" or last_use.get(old_value, -1) > position[value]:
+        if value.op != "call_function":
             continue
-        with program.graph.inserting_after(value):
+        previous = max(value, *checks, key=position.__getitem__) if checks else value
+        if last_use.get(old_value, -1) > position[previous]:
+            continue
+        with program.graph.inserting_after(previous):
             copy = program.graph.call_function(COPY, (old_value, value))
         copy.meta.update(value.meta)
-        value.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+        position[copy] = position[previous]
+        later = {user for user in value.users if user is not copy and position[user] >= position[copy]}
+        value.replace_all_uses_with(copy, later.__contains__)
 
 
 def _may_view(node: fx.Node) -> bool:

@@ -36,7 +36,7 @@ class PadRowsPass(FunctionPass):
 
     Options:
         capacity: the number of rows that a rank may send to each expert. If more rows are sent, the program raises an
-            error at its end, on all ranks.
+            error on all ranks, before it writes to the state.
     """
 
     name = "pad-rows"

@@ -30,9 +30,17 @@ def route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sort rows by expert, stably: [T, k] expert of each row → order [T·k] and number of rows of each expert [E].
 
     The number of rows is returned twice. On ranks, the second is the number of rows that arrive from each rank.
+
+    Raises:
+        UnsupportedError: a row has no expert in 0 … E - 1. On an accelerator, the device raises an error later.
     """
-    flat = ids.reshape(-1)
-    counts = torch.bincount(flat, minlength=experts)
+    flat = ids.reshape(-1).long()
+    if flat.device.type == "cpu" and len(flat) and not (flat.min() >= 0 and flat.max() < experts):
+        raise UnsupportedError(
+            f"the router chooses the experts {int(flat.min())} to {int(flat.max())}; expected 0 to {experts - 1}: "
+            "correct the router, or mask its choices before the experts"
+        )
+    counts = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
     return torch.argsort(flat, stable=True), counts, counts.clone()
 
 
@@ -190,15 +198,20 @@ def slots_outer(left: Tensor, right: Tensor, experts: int) -> Tensor:
     return torch.bmm(left.transpose(1, 2), right)
 
 
-def require_capacity(exceeding: Tensor, capacity: int) -> None:
-    """Raise SpmdirError if rows exceed the capacity of their expert, and set their number to zero."""
-    number = int(exceeding)
-    exceeding.zero_()
-    if number:
-        raise UnsupportedError(
-            f"{number} rows exceed the capacity of {capacity} rows for each expert and rank; expected none, since they "
-            "were dropped: load a checkpoint, and increase `capacity` of pad-rows or remove the pass"
-        )
+@torch.compiler.disable  # torch.compile would trace the construction of the error
+def require_within_capacity(exceeding: Tensor, capacities: Sequence[int]) -> None:
+    """Raise SpmdirError if rows exceed the capacity of their expert.
+
+    Args:
+        exceeding: for each check, the number of rows beyond the capacity.
+        capacities: the capacity of each check.
+    """
+    for number, capacity in zip(exceeding.tolist(), capacities, strict=True):
+        if number:
+            raise UnsupportedError(
+                f"{number} rows exceed the capacity of {capacity} rows for each expert and rank; expected none, since "
+                "they are dropped: increase `capacity` of pad-rows, or remove the pass"
+            )
 
 
 def _blocks(rows: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -258,7 +271,7 @@ def _fake_slots_outer(left: Tensor, right: Tensor, experts: int) -> Tensor:
     return left.new_empty([experts, left.shape[1], right.shape[1]])
 
 
-def _fake_require_capacity(exceeding: Tensor, capacity: int) -> None:
+def _fake_require_within_capacity(exceeding: Tensor, capacities: Sequence[int]) -> None:
     return None
 
 
@@ -283,7 +296,7 @@ _OPS = (
     (clear_slots, "(Tensor slots, Tensor arrivals) -> Tensor", _fake_rows),
     (slots_mm, "(Tensor slots, Tensor weights) -> Tensor", _fake_slots_mm),
     (slots_outer, "(Tensor left, Tensor right, int experts) -> Tensor", _fake_slots_outer),
-    (require_capacity, "(Tensor(a!) exceeding, int capacity) -> ()", _fake_require_capacity),
+    (require_within_capacity, "(Tensor exceeding, int[] capacities) -> ()", _fake_require_within_capacity),
 )
 """Function, schema without the name, and the function on fake tensors."""
 
@@ -291,3 +304,7 @@ for _function, _schema, _fake in _OPS:
     LIBRARY.define(_function.__name__ + _schema)
     LIBRARY.impl(_function.__name__, _function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"experts::{_function.__name__}", _fake, lib=LIBRARY)
+
+# An op without results would be removed from compiled programs and from parts of programs.
+torch.library._register_effectful_op("experts::require_within_capacity", torch.library.EffectType.ORDERED, lib=LIBRARY)
+torch.fx.node.has_side_effect(torch.ops.experts.require_within_capacity.default)

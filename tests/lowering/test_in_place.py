@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import fx
 
-from spmdir.lowering.in_place import COPY, REDUCE, reduce_in_place, write_updates
+from spmdir.core.errors import SpmdirError
+from spmdir.lowering.in_place import COPY, REDUCE, REQUIRE_CAPACITY, reduce_in_place, write_updates
 from spmdir.lowering.site import WAIT, functional
 from spmdir.runtime.program_parts import extract_results
 
@@ -89,3 +90,24 @@ def test_a_new_value_overwrites_its_argument_if_nothing_reads_the_old_one_afterw
     assert (results[1] is arguments[0]) == (in_place or kind == "the argument")
     part = extract_results(program, {0}) if in_place else program
     assert bool(part.graph.find_nodes(op="call_function", target=COPY)) == in_place  # result 0 reads the new value
+
+
+@pytest.mark.parametrize("exceeding", [0, 1])
+def test_no_argument_is_written_before_the_capacity_is_checked(exceeding: int) -> None:
+    graph = fx.Graph()
+    x, exceeds = graph.placeholder("x"), graph.placeholder("exceeds")
+    new = graph.call_function(aten.mul.Tensor, (x, 2))
+    read = graph.call_function(aten.add.Tensor, (x, new))  # between the new value and the check
+    graph.call_function(REQUIRE_CAPACITY, (exceeds, [3]))
+    graph.output((new, graph.call_function(aten.add.Tensor, (new, read))))
+    program, value = fx.GraphModule(torch.nn.Module(), graph), torch.ones(2)
+    write_updates(program, {0: 0})
+    program.recompile()
+    if exceeding:
+        with pytest.raises(SpmdirError, match="1 rows exceed the capacity of 3"):
+            program(value, torch.tensor([1]))
+        assert torch.equal(value, torch.ones(2))
+    else:
+        updated, total = program(value, torch.tensor([0]))
+        assert updated is value
+        assert torch.equal(total, torch.full([2], 5.0))

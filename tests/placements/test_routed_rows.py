@@ -114,7 +114,7 @@ def test_the_search_does_not_choose_slots():
 def test_the_host_reads_no_counts_of_rows_in_slots():
     graph = lower_to_fx(in_slots(2), 0).graph
     called = {getattr(node.target, "__name__", "") for node in graph.nodes}
-    assert "require_capacity.default" in called
+    assert "require_within_capacity.default" in called
     assert called.isdisjoint(("host_copy", "host_list"))
 
 
