@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._library.effects import EffectType
+from torch.fx.node import has_side_effect
 
 from spmdir.core.errors import UnsupportedError
 
@@ -198,7 +200,6 @@ def slots_outer(left: Tensor, right: Tensor, experts: int) -> Tensor:
     return torch.bmm(left.transpose(1, 2), right)
 
 
-@torch.compiler.disable  # torch.compile would trace the construction of the error
 def require_within_capacity(exceeding: Tensor, capacities: Sequence[int]) -> None:
     """Raise SpmdirError if rows exceed the capacity of their expert.
 
@@ -306,5 +307,5 @@ for _function, _schema, _fake in _OPS:
     torch.library.register_fake(f"experts::{_function.__name__}", _fake, lib=LIBRARY)
 
 # An op without results would be removed from compiled programs and from parts of programs.
-torch.library._register_effectful_op("experts::require_within_capacity", torch.library.EffectType.ORDERED, lib=LIBRARY)
-torch.fx.node.has_side_effect(torch.ops.experts.require_within_capacity.default)
+torch.library._register_effectful_op("experts::require_within_capacity", EffectType.ORDERED, lib=LIBRARY)
+has_side_effect(torch.ops.experts.require_within_capacity.default)

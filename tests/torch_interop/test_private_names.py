@@ -56,7 +56,7 @@ LISTED = {
     "elementwise_dtensor.py": """
         ._local_tensor ._spec
     """,
-    "expert_ops.py": "torch.library._register_effectful_op",
+    "expert_ops.py": "torch._library.effects.EffectType torch.library._register_effectful_op",
     "fake_tensors.py": """
         torch._subclasses.fake_tensor.DataDependentOutputException
         torch._subclasses.fake_tensor.DynamicOutputShapeException torch._subclasses.fake_tensor.FakeTensor
