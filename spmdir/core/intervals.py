@@ -131,6 +131,8 @@ def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, in
 def joined(ranges: Iterable[Range]) -> Ranges:
     """Drop empty ranges, and merge a range with the previous one if it starts at its end. The order is kept.
 
+    ((0, 2), (2, 4), (5, 5), (6, 8)) become ((0, 4), (6, 8)).
+
     Raises:
         LimitError: the result has more than RANGES ranges.
     """

@@ -96,6 +96,7 @@ class SizeOp(ValueOp):
         sizes: list[SSAValue] = []
 
         def to_literal(value: Any) -> Literal:
+            """Return a literal itself, and for a size the `SizeOperand` that refers to it; add it to `sizes`."""
             if not isinstance(value, SSAValue):
                 return value
             if value not in sizes:

@@ -220,8 +220,8 @@ class ValueOp(IRDLOperation):
             if need is not None:
                 check_sharding(need, mesh, meta_of(operand.type), local)
                 check_decided(need)
-        of = self.of.data if self.of else (None,) * len(self.results)
-        for result, sharding, shape in zip(self.results, self.shardings, of, strict=True):
+        global_shapes = self.of.data if self.of else (None,) * len(self.results)
+        for result, sharding, shape in zip(self.results, self.shardings, global_shapes, strict=True):
             meta = meta_of(result.type)
             if meta is None and result.type != type_of(None):
                 raise VerifyException(

@@ -45,7 +45,8 @@ def find_sent_tensors(
 ) -> tuple[SentTensor, ...]:
     """Return the tensors that a rank sends in the local form of `strategy` on `count` ranks.
 
-    The local form of rank 0 is emitted on a mesh with one axis, and its ops that send are listed.
+    The local form of rank 0 is emitted on a mesh with one axis, and the operands of its ops that send are listed. For
+    example, an attention that is sharded along the keys sends k and v once in each step of its ring.
 
     Args:
         local_form: the method `OpRule.local_form` of the rule.
@@ -59,6 +60,7 @@ def find_sent_tensors(
         TensorMeta(*placement.local_type(meta.shape, meta.dtype, count, 0))
         for meta, placement in zip(rule.call.operands, strategy.operands, strict=True)
     )
+    # The factors of which a rank has several ranges.
     scattered = frozenset(factor for factor, shard in shard_of_factor.items() if not shard.is_contiguous(mesh))
     form = local_form(shard_of_factor, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,), ("ring",))
     sent_tensors = []

@@ -45,7 +45,16 @@ def copy_shared_shardings(module: ModuleOp, function: FuncOp) -> None:
 
 
 def _annotate(function: FuncOp, which: str, index: int, name: str, sharding: ShardingAttr, other: FuncOp) -> None:
-    """Write the sharding that an argument has in the function `other`, unless the present one decides more axes."""
+    """Write the sharding that an argument has in the function `other`, unless the present one decides all axes.
+
+    Args:
+        which: `arg_attrs` for the argument, `res_attrs` for its new value; `index` is its position there.
+        name: the name of the argument, for errors.
+        sharding: the sharding in `other`.
+
+    Raises:
+        ShardingError: the present sharding differs from it; located.
+    """
     present = function_attrs(function, which, index).get(_SHARDING)
     if isinstance(present, ShardingAttr):
         if not _agree(present.data, sharding.data):

@@ -38,9 +38,9 @@ class SplitProgram:
 def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram:
     """Split a localized program. Both parts keep the order of ops, so all ranks run collectives in the same order.
 
-    The forward part has the ops that outputs depend on, and the random ops that do not depend on a tangent. All other
-    ops, such as recomputations, are in the backward part. No transfer is in flight between the parts, and local forms
-    are not divided.
+    A tangent is the gradient of an output, which the caller passes to the backward. The forward part has the ops that
+    outputs depend on, and the random ops that do not depend on a tangent. All other ops, such as recomputations, are in
+    the backward part. No transfer is in flight between the parts, and local forms are not divided.
 
     Args:
         module: arguments of the kinds `tangent` and `late_buffer` become arguments of the backward part.

@@ -36,14 +36,14 @@ def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
     """
     end = ir.terminator(function)
     for index, value in enumerate(end.operands):
-        sharding, promise = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        sharding, attribute = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
         if sharding is None:
             continue
-        if isinstance(promise, ShardingAttr):
-            promised = promise.data
-            if promised != sharding and not (promised.open_axes and _differs_on_open_axes(sharding, promised, mesh)):
+        if isinstance(attribute, ShardingAttr):
+            declared = attribute.data
+            if declared != sharding and not (declared.open_axes and _differs_on_open_axes(sharding, declared, mesh)):
                 yield ShardingError(
-                    f"result {index} has the sharding <{sharding}>; expected <{promised}>, which the "
+                    f"result {index} has the sharding <{sharding}>; expected <{declared}>, which the "
                     "function declares: run insert-reshard",
                     location_of(end),
                 )
@@ -55,12 +55,12 @@ def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
             )
 
 
-def _differs_on_open_axes(sharding: Sharding, promised: Sharding, mesh: Mesh) -> bool:
-    """Return whether `sharding` differs from `promised`, and only on axes that `promised` leaves open."""
+def _differs_on_open_axes(sharding: Sharding, declared: Sharding, mesh: Mesh) -> bool:
+    """Return whether `sharding` differs from `declared`, and only on axes that `declared` leaves open."""
     try:
-        fine = refinement(mesh, sharding, promised)
+        fine = refinement(mesh, sharding, declared)
     except ShardingError:
         return False
-    actual, expected = sharding.refined(fine), promised.refined(fine)
+    actual, expected = sharding.refined(fine), declared.refined(fine)
     differing = [axis for axis in dict((*actual.entries, *expected.entries)) if actual[axis] != expected[axis]]
     return bool(differing) and all(axis in expected.open_axes for axis in differing)

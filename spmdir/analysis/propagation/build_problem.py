@@ -51,8 +51,9 @@ def build_problem(
 ) -> tuple[list[Maker], Problem]:
     """Return the maker of each node, and the search problem of a function.
 
-    Nodes are the arguments, then the ops, constants and constraints in program order, then the results. Ops on sizes
-    have no node. An op without a rule causes a warning.
+    The maker of a node is its argument or its op, or the index of its result. Nodes are the arguments, then the ops,
+    constants and constraints in program order, then the results. Ops on sizes have no node. An op without a rule causes
+    a warning.
 
     Args:
         apart: axes along which values with symbolic sizes are sent only if it cannot be avoided.

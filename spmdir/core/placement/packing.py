@@ -50,7 +50,8 @@ def packed_type(types: Types, leading: int) -> tuple[tuple[int, ...], DType]:
 def pack(parts: Sequence[Any], leading: int) -> Any:
     """Return `parts` as one tensor. Its dimensions are the first `leading` dimensions of each part, and one more.
 
-    If the element types of parts differ, its elements are the bytes of their elements.
+    If the element types of parts differ, its elements are the bytes of their elements. For example, with 1 leading
+    dimension, parts of the shapes (4, 6) and (4,) are packed as (4, 7): each row has 6 elements and then 1.
     """
     flat = [part.reshape((*part.shape[:leading], math.prod(part.shape[leading:]))) for part in parts]
     if len({part.dtype for part in parts}) > 1:

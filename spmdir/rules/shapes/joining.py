@@ -117,7 +117,8 @@ def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple
 def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str) -> Dims:
     """Return the dimensions after each element of the dimension `argument` was repeated in place.
 
-    Without `argument`, all dimensions are flattened first.
+    For example, [a, b] with 3 repeats of the dimension 1 becomes [a, (b w)], where w has 3 elements and is unsharded.
+    Without `argument`, all dimensions are flattened first: [(a b w)].
     """
     dims = layout.dims(operand)
     count = layout.integer(repeats)

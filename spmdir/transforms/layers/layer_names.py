@@ -49,8 +49,12 @@ def function_name(prefix: str | None, layer_number: int | None, purpose: str, us
         purpose: the phase of the layers, such as "forward".
         used_names: the names of other functions.
     """
-    words = re.findall(r"[A-Za-z_]+", prefix or "")
-    parts = [words[-1] if words else "layer" if prefix is None else "layers", layer_number, purpose]
+    words = re.findall(r"[A-Za-z_]+", prefix or "")  # "model.layers." has the words model and layers
+    if words:
+        noun = words[-1]
+    else:
+        noun = "layer" if prefix is None else "layers"
+    parts = [noun, layer_number, purpose]
     name = base = "_".join(str(part).strip("_") for part in parts if part is not None)
     number = 0
     while name in used_names:
