@@ -95,7 +95,8 @@ SCENARIOS = """
     runtime/test_pipelined_stages runtime/test_python_state runtime/test_rank_group
     runtime/test_returned_values runtime/test_wrong_calls search/test_exhaustive simulator/test_symbolic_sizes
     test_determinism
-    read_back/test_parallel_styles read_back/test_round_trip read_back/test_training_steps serving/test_cache_layouts
+    read_back/test_parallel_styles read_back/test_round_trip read_back/test_training_steps
+    serving/test_cache_layouts serving/test_server
     shardy/test_round_trip
     test_hypothesis_profile test_prompt test_public_names test_source_tree tools/test_limits tools/test_malformed_text
     tools/test_import_rank tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
