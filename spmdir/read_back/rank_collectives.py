@@ -57,7 +57,9 @@ class CollectiveTyper:
     def calls(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
-        """Yield (collective, element ids of its result) for each collective of the message's kind that is legal.
+        """Yield (collective, element ids of its result) for each collective that the message may stand for.
+
+        Nothing is yielded if no collective of the kind of the message is possible for the sharding.
 
         Args:
             meta, sharding: the global type and the sharding of a tensor in the message.

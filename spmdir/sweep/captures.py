@@ -77,14 +77,17 @@ class Captured:
 
 
 def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions) -> tuple[ModuleOp, Captured]:
-    """Return (program of a micro-batch with the shardings of the recipe, before `propagate`; its capture)."""
+    """Return (program of a micro-batch, its capture).
+
+    The program has the shardings that the recipe of `candidate` states; `propagate` has not run yet.
+    """
     model = _training_step(workload, options)[0].model
     plan = sharding_plan(model, candidate.mesh, candidate.recipe)
     captured = _capture_marked(workload, options)
     capture = captured.capture
-    program = _with_activations(captured, plan, model)
+    trace = _with_activations(captured, plan, model)
     plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
-    module = import_fx(program, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
+    module = import_fx(trace, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
     annotate_updates(module, capture)
     return module, captured
 

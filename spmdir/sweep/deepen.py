@@ -193,7 +193,10 @@ class _Deepener:
         return origins
 
     def _copy_arguments(self) -> list[DictionaryAttr]:
-        """Insert the arguments of the copies, and return the attributes of all arguments."""
+        """Insert the arguments of the copies after those that they copy, and rename them all by their new layers.
+
+        Return the attributes of all arguments, in order.
+        """
         arguments: list[SSAValue] = list(self.function.args)
         arg_attrs: list[DictionaryAttr] = []
         for argument, number in list(self._with_copies(arguments)):
@@ -276,7 +279,11 @@ class _Deepener:
         return DictionaryAttr({**attributes, **renamed})
 
     def _renumbered(self, text: str, number: int) -> str:
-        """Return a name or path as that of copy `number`. The layers of the last period follow those of all copies."""
+        """Return a name or path as that of copy `number`. The layers of the last period follow those of all copies.
+
+        Example: layers 1, 2 and 3 are the periods, and the middle one gets 2 copies. Then `layers.2.weight` becomes
+        `layers.3.weight` in copy 1 and `layers.4.weight` in copy 2, and `layers.3.weight` becomes `layers.5.weight`.
+        """
 
         def renumber(match: re.Match[str]) -> str:
             layer = int(match[1])

@@ -120,20 +120,20 @@ def captured_calls(ask: RunJobs, selected: Sequence[str] | None) -> tuple[Mappin
     (opinfos,) = ask([("opinfos",)], CAPTURE_SECONDS)
     if isinstance(opinfos, Death):
         return {}, [f"torch's OpInfo samples cannot be loaded: {opinfos}; checked the packaged samples alone"]
-    names, problem = opinfos
+    opinfo_names, problem = opinfos
     notes = [problem] if problem else []
-    kinds: dict[str, dict[str, list[bytes]]] = {}
+    calls_by_kind: dict[str, dict[str, list[bytes]]] = {}  # op → kind of its calls → pickled samples
     ops = None if selected is None else frozenset(selected)
     words = None if ops is None or len(ops) > FILTER_LIMIT else frozenset().union(*map(_words, ops))
-    indices = [index for index, name in enumerate(names) if words is None or _words(name) & words]
+    indices = [index for index, name in enumerate(opinfo_names) if words is None or _words(name) & words]
     answers = ask([("capture", index, ops) for index in indices], CAPTURE_SECONDS)
-    for name, answer in zip((names[index] for index in indices), answers, strict=True):
+    for name, answer in zip((opinfo_names[index] for index in indices), answers, strict=True):
         if isinstance(answer, Death):
             notes.append(f"OpInfo {name}: {answer}")
             continue
-        for op, kind, data in answer:
-            kinds.setdefault(op, {}).setdefault(kind, []).append(data)
-    return {op: tuple(_select_varied_calls(list(by_kind.values()))) for op, by_kind in kinds.items()}, notes
+        for op, kind, pickled in answer:
+            calls_by_kind.setdefault(op, {}).setdefault(kind, []).append(pickled)
+    return {op: tuple(_select_varied_calls(list(by_kind.values()))) for op, by_kind in calls_by_kind.items()}, notes
 
 
 def _words(name: str) -> frozenset[str]:
