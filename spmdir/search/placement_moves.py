@@ -1,4 +1,4 @@
-"""What changes between joint placements, for all pairs at once: the axes that move, and the elements that ranks keep.
+"""Changes between joint placements, for all pairs at once: the axes that move, and the elements that ranks keep.
 
 For example, on the mesh (a = 2, b = 4), a reshard from <a: S(0), b: S(0)> to <b: S(0)> moves the axis `a`: its
 placement changes. It *touches* both axes. `b` cuts the chunks of `a` before, and the whole dimension after, so ranks

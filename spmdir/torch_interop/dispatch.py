@@ -1,4 +1,4 @@
-"""Which code runs an op: modes, transforms of torch.func and functionalization, in torch 2.11 to 2.13."""
+"""The code that runs an op: modes, transforms of torch.func and functionalization, in torch 2.11 to 2.13."""
 
 from __future__ import annotations
 

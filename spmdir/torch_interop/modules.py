@@ -1,4 +1,4 @@
-"""Where modules and optimizers keep tensors and hooks, which have no public name in torch 2.11 to 2.13."""
+"""Attributes in which modules and optimizers keep tensors and hooks, without a public name in torch 2.11 to 2.13."""
 
 from __future__ import annotations
 

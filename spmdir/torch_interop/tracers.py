@@ -1,4 +1,4 @@
-"""What traces a call, in torch 2.11 to 2.13."""
+"""Tracers that are active during a call, in torch 2.11 to 2.13."""
 
 from __future__ import annotations
 
