@@ -1,4 +1,4 @@
-"""Registration of spmdir with the tools of xDSL, which find it by the entry point `spmdir` of the group `xdsl.universe`.
+"""Registration of spmdir with the tools of xDSL, by the entry point `spmdir` of the group `xdsl.universe`.
 
 Stock `xdsl-opt` reads, verifies and prints the IR with it, and runs the passes under names that begin with `spmd-`:
 `xdsl-opt in.mlir -p 'spmd-propagate{effort=2},cse'`. Every xDSL tool loads this module at its start, so that nothing
