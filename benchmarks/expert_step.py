@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +184,12 @@ def measure(rank: int, sizes: Sizes, rounds: int) -> dict[str, Measured]:
     return measured_in_turns(sides, rounds)
 
 
-def rows(ranks: Sequence[dict[str, Measured]]) -> list[Row]:
-    """Return the figures of a run, of what each rank measured."""
+def rows(ranks: Sequence[dict[str, Measured]], targets: Mapping[str, float]) -> list[Row]:
+    """Return the figures of a run, of what each rank measured of "spmdir" and of its peers.
+
+    Args:
+        targets: peer → the most that the time of a step should be of the peer's.
+    """
     slowest = {
         name: [max(turn) for turn in zip(*(found[name].seconds for found in ranks), strict=True)] for name in ranks[0]
     }
@@ -193,8 +197,8 @@ def rows(ranks: Sequence[dict[str, Measured]]) -> list[Row]:
     shown = []
     for name in list(slowest)[1:]:
         median, least = (of(slowest["spmdir"]) / of(slowest[name]) for of in (statistics.median, min))
-        shown.append(Row(f"spmdir over {name}, medians", median, TARGETS.get(name)))
-        shown.append(Row(f"spmdir over {name}, minima", least, TARGETS.get(name)))
+        shown.append(Row(f"spmdir over {name}, medians", median, targets.get(name)))
+        shown.append(Row(f"spmdir over {name}, minima", least, targets.get(name)))
         shown.append(Row(f"spmdir over {name}, processor time", cpu["spmdir"] / cpu[name]))
     for name, seconds in slowest.items():
         detail = f"{ranks[0][name].messages} messages, {1e3 * cpu[name]:.0f} ms of processor"
@@ -211,7 +215,7 @@ def main() -> None:
     sizes = Sizes(given.layers, given.experts, given.dim, given.hidden, given.tokens)
     with tempfile.TemporaryDirectory() as folder:
         ranks = on_ranks(RANKS, measure, Path(folder), sizes, given.rounds)
-    print_table(f"a step of {sizes} on {RANKS} ranks", rows(ranks))
+    print_table(f"a step of {sizes} on {RANKS} ranks", rows(ranks, TARGETS))
 
 
 if __name__ == "__main__":

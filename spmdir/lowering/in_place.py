@@ -6,6 +6,10 @@ soon as it is computed, and its own memory is freed. So a step never holds the o
     new_exp_avg = lerp(exp_avg, g)        →   exp_avg_1 = copy_(exp_avg, lerp(exp_avg, g))
     new_w = addcdiv(w, new_exp_avg, …)        w_1 = copy_(w, addcdiv(w, exp_avg_1, …))
 
+**Sums.** In a pipelined step, a stage adds the gradients of each micro-batch to its sums. The addition is in place:
+
+    new_sum = add(sum, g)   →   new_sum = add_(sum, g)
+
 **All-reduces**, for programs that run without a compiler. The functional `all_reduce` copies its operand first. If the
 operand is new memory without other users, such as the packed buffer of a bucket, the copy is not needed:
 
@@ -21,8 +25,10 @@ The simulator needs the functional program, and Inductor the functional all-redu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import attrs
 import torch
 from torch import fx
 
@@ -35,7 +41,8 @@ from spmdir.torch_interop.schemas import declares_aliases
 
 REDUCE = functional.all_reduce_.default
 COPY = aten.copy_.default
-IN_PLACE = frozenset({REDUCE, COPY})
+ADD = aten.add_.Tensor
+IN_PLACE = frozenset({REDUCE, COPY, ADD})
 """The ops that write to an operand, which only users of their result read afterwards."""
 
 _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addmm.default, aten.sum.dim_IntList})
@@ -51,25 +58,12 @@ def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None
     Args:
         arguments: index of a result → index of the argument that the caller overwrites with it.
     """
-    nodes = list(program.graph.nodes)
-    placeholders, output = program.graph.find_nodes(op="placeholder"), nodes[-1]
-    position = {node: index for index, node in enumerate(nodes)}
-    viewed: dict[fx.Node, frozenset[fx.Node]] = {}  # node → the placeholders whose memory it may be in
-    last_use: dict[fx.Node, int] = {}
-    for index, node in enumerate(nodes):
-        used = frozenset().union(*(viewed[operand] for operand in node.all_input_nodes))
-        last_use.update(dict.fromkeys(used, index))
-        viewed[node] = frozenset([node]) if node.op == "placeholder" else used if _may_view(node) else frozenset()
-    results = list(output.args[0])  # type: ignore[arg-type]  # emit returns a tuple
+    uses = _MemoryUses.of(program)
+    position = uses.position
     checks = program.graph.find_nodes(op="call_function", target=REQUIRE_CAPACITY)
-    for index, argument in arguments.items():
-        value, old_value = results[index], placeholders[argument]
-        if not isinstance(value, fx.Node) or viewed[value] or results.count(value) > 1:
-            continue
-        if value.op != "call_function":
-            continue
+    for value, old_value in uses.new_values(program, arguments):
         previous = max(value, *checks, key=position.__getitem__) if checks else value
-        if last_use.get(old_value, -1) > position[previous]:
+        if uses.last_use.get(old_value, -1) > position[previous]:
             continue
         with program.graph.inserting_after(previous):
             copy = program.graph.call_function(COPY, (old_value, value))
@@ -77,6 +71,63 @@ def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None
         position[copy] = position[previous]
         later = {user for user in value.users if user is not copy and position[user] >= position[copy]}
         value.replace_all_uses_with(copy, later.__contains__)
+
+
+def add_in_place(program: fx.GraphModule, arguments: Mapping[int, int]) -> None:
+    """Let additions to arguments write into them, where no later op reads the old value.
+
+    The graph changes in place. The caller generates the code. The result of such an addition is the argument itself.
+
+    Args:
+        arguments: index of a result → index of the argument that the result replaces, of the same type.
+    """
+    uses = _MemoryUses.of(program)
+    for value, old_value in uses.new_values(program, arguments):
+        is_addition = value.target is aten.add.Tensor and value.args[0] is old_value
+        is_last_use = uses.last_use.get(old_value) == uses.position[value]
+        if is_addition and is_last_use and old_value not in uses.viewed.get(value.args[1], ()):
+            value.target = ADD
+
+
+@attrs.frozen
+class _MemoryUses:
+    """The uses of the memory of a program's arguments.
+
+    Attributes:
+        position: node → its index in the graph.
+        viewed: node → the arguments whose memory it may be in.
+        last_use: argument → the index of the last node that uses its memory.
+    """
+
+    position: dict[fx.Node, int]
+    viewed: dict[Any, frozenset[fx.Node]]
+    last_use: dict[fx.Node, int]
+
+    @staticmethod
+    def of(program: fx.GraphModule) -> _MemoryUses:
+        """Return the uses in `program`."""
+        uses = _MemoryUses({}, {}, {})
+        for index, node in enumerate(program.graph.nodes):
+            used = frozenset().union(*(uses.viewed[operand] for operand in node.all_input_nodes))
+            uses.position[node] = index
+            uses.last_use.update(dict.fromkeys(used, index))
+            is_view = _may_view(node)
+            uses.viewed[node] = frozenset([node]) if node.op == "placeholder" else used if is_view else frozenset()
+        return uses
+
+    def new_values(self, program: fx.GraphModule, arguments: Mapping[int, int]) -> Iterator[tuple[fx.Node, fx.Node]]:
+        """Yield (new value, argument that it replaces) if the value is new memory and is returned once.
+
+        Args:
+            arguments: as in `write_updates`.
+        """
+        placeholders, output = program.graph.find_nodes(op="placeholder"), program.graph.output_node()
+        results = list(output.args[0])  # type: ignore[arg-type]  # emit returns a tuple
+        for index, argument in arguments.items():
+            value = results[index]
+            is_new = isinstance(value, fx.Node) and value.op == "call_function" and not self.viewed[value]
+            if is_new and results.count(value) == 1:
+                yield value, placeholders[argument]
 
 
 def _may_view(node: fx.Node) -> bool:

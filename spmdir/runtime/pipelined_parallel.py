@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.pipeline_flow import StepFlow, part_of
+from spmdir.lowering.in_place import add_in_place
 from spmdir.pipelined.actions import Action
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.rank_calls import copy_overwritten, input_shard, run_rank
@@ -55,6 +56,11 @@ class StagePrograms:
     def connect(self, ranks: Ranks) -> None:
         """Prepare the graphs to run, in place; all ranks must call this, because it creates process groups."""
         assert self.ranks is not None
+        for part, graph in self.graphs.items():
+            arguments = {name: index for index, name in enumerate(self.flow.arguments(part))}
+            results = {name: index for index, name in enumerate(self.flow.results(part))}
+            sums = [name for name in results if name in arguments and self.flow.step.is_sum(name)]
+            add_in_place(graph, {results[name]: arguments[name] for name in sums})
         self.ranks.connect(self.graphs.values())
 
 

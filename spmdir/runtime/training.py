@@ -46,18 +46,24 @@ class _Objective(nn.Module):
 
     The backward runs inside this module, because checkpointed functions run again in it with the same parameters.
     The module returns the new buffers, because `functional_call` restores the old ones.
+
+    Attributes:
+        model: the model.
+        loss: computes the loss of the model and a batch.
+        micro_batches: the divisor of the loss before the backward, so that gradients add up to a mean.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]):
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], micro_batches: int):
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model, self.loss, self.micro_batches = model, loss, micro_batches
 
     def forward(
         self, parameters: list[Tensor], buffers: Mapping[str, Tensor], args: tuple[Any, ...]
     ) -> tuple[Tensor, Sequence[Tensor | None], dict[str, Tensor]]:
-        """Return (loss, gradient of each of `parameters`, name → new value of each buffer).
+        """Return (loss, gradients, name → new value of each buffer).
 
-        A parameter that the loss does not use has the gradient None.
+        The gradients are those of `parameters`, of the loss divided by the number of micro-batches. A parameter that
+        the loss does not use has the gradient None.
 
         Args:
             parameters: the trained parameters; the model uses them.
@@ -74,10 +80,11 @@ class _Objective(nn.Module):
                 raise UnsupportedError(
                     f"the loss is {kind}; expected a 0-d tensor: reduce the loss, such as by mean() or sum()"
                 )
-            if not _is_reentrant(value):
-                gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+            share = value / self.micro_batches if self.micro_batches > 1 else value
+            if not _is_reentrant(share):
+                gradients = torch.autograd.grad(share, parameters, allow_unused=True)
             else:
-                value.backward()
+                share.backward()
                 gradients = [parameter.grad for parameter in parameters]
         return value, gradients, {name: self._current_buffer(name, old) for name, old in buffers.items()}
 
@@ -153,7 +160,7 @@ class TrainingStep:
             new_state["loss"] = state["loss"] + loss / self.micro_batches
             loss = new_state["loss"].to(loss.dtype)
             sums = state["gradients"]
-            gradients = {name: sums[name] + gradient / self.micro_batches for name, gradient in gradients.items()}
+            gradients = {name: sums[name] + gradient for name, gradient in gradients.items()}
             new_state["gradients"] = {**sums, **gradients}
         if self._gradients is not None:
             gradients = {name: constrain(gradient, self._gradients) for name, gradient in gradients.items()}
@@ -217,7 +224,10 @@ class TrainingStep:
         self._updates.set_rate(name, rate)
 
     def _differentiate(self, state: TrainingState, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """Return the loss, the gradients, and the buffers after the forward. Unused parameters have no gradient."""
+        """Return the loss, the gradients as `_Objective` scales them, and the buffers after the forward.
+
+        Unused parameters have no gradient.
+        """
         parameters = {name: state["parameters"][name].detach().requires_grad_() for name in self._updates.trained}
         buffers = {name: value.clone() for name, value in state["buffers"].items()}
         model_parameters = {**state["parameters"], **parameters}
@@ -300,7 +310,8 @@ def training_step(
         clip_grad_norm: the largest norm of all gradients together, as for torch.nn.utils.clip_grad_norm_. The entry
             `grad_norm` of the state is the norm before clipping.
         accumulate: the number of micro-batches in a batch, which is cut along the first dimension of its tensors. The
-            gradients and the loss are means over the micro-batches. Ranks run the same program for each micro-batch.
+            gradients and the loss are means over the micro-batches: `(loss / accumulate).backward()` for each of them.
+            Ranks run the same program for each micro-batch.
         compute_dtype: the element type of the forward and backward. Parameters keep their own type.
         gradients: the sharding of the gradients before the update, such as a placement that compresses them; if None,
             the compiler decides.
@@ -330,5 +341,5 @@ def training_step(
     if accumulate > 1:
         state["gradients"] = {name: torch.zeros_like(parameters[name]) for name in updates.trained}
         state["loss"] = torch.zeros((), dtype=torch.float64)
-    objective = _Objective(model, loss)
+    objective = _Objective(model, loss, accumulate)
     return TrainingStep(objective, updates, names, gradients, clip_grad_norm, compute_dtype, accumulate), state

@@ -61,6 +61,7 @@ ON_RANKS = {
     "module_step": "--rounds 1 --recipes fsdp --sizes tiny",
     "redistribute": "--rounds 1",
     "rule_coverage": "--ops aten.relu --limit 1 --processes 1",
+    "stage_step": "--rounds 1 --ranks 2 --layers 2 --dim 32 --seq 4 --batch 4 --micro 2",
 }
 """The same of benchmarks that start processes."""
 

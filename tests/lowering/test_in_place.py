@@ -7,7 +7,15 @@ import torch
 from torch import fx
 
 from spmdir.core.errors import SpmdirError
-from spmdir.lowering.in_place import COPY, REDUCE, REQUIRE_CAPACITY, reduce_in_place, write_updates
+from spmdir.lowering.in_place import (
+    ADD,
+    COPY,
+    REDUCE,
+    REQUIRE_CAPACITY,
+    add_in_place,
+    reduce_in_place,
+    write_updates,
+)
 from spmdir.lowering.site import WAIT, functional
 from spmdir.runtime.program_parts import extract_results
 
@@ -111,3 +119,37 @@ def test_no_argument_is_written_before_the_capacity_is_checked(exceeding: int) -
         updated, total = program(value, torch.tensor([0]))
         assert updated is value
         assert torch.equal(total, torch.full([2], 5.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_place"),
+    [
+        ("read before", True),
+        ("read after", False),
+        ("view of the sum", False),
+        ("second operand", False),
+        ("returned", False),
+    ],
+)
+def test_a_sum_is_added_to_in_place_if_nothing_reads_the_old_sum_meanwhile(kind: str, in_place: bool) -> None:
+    def program() -> fx.GraphModule:
+        graph = fx.Graph()
+        total, term = graph.placeholder("total"), graph.placeholder("term")
+        before = graph.call_function(aten.mul.Tensor, (total, term))
+        operands = {
+            "view of the sum": (total, graph.call_function(aten.t.default, (total,))),
+            "second operand": (before, total),
+        }.get(kind, (total, before))
+        new = graph.call_function(aten.add.Tensor, operands)
+        after = graph.call_function(aten.mul.Tensor, (total if kind == "read after" else new, term))
+        graph.output((after, new, *((total,) if kind == "returned" else ())))
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+    expected = program()(*(arguments := (torch.rand(3, 3), torch.rand(3, 3))))
+    changed = program()
+    add_in_place(changed, {1: 0})
+    changed.recompile()
+    assert len(changed.graph.find_nodes(op="call_function", target=ADD)) == in_place
+    results = changed(*arguments)
+    assert all(map(torch.equal, results, expected))
+    assert (results[1] is arguments[0]) == in_place
