@@ -120,13 +120,15 @@ def micro_batches(parts: StepParts) -> int:
     """Return the number of micro-batches of a step: it adds the loss of each, divided by their number, to the sum.
 
     For example, it is 4 in `%mean = aten.div.Tensor(%loss) {other = 4}; %sum.new = aten.add.Tensor(%sum, %mean)`. Ops
-    of one operand, such as a cast, may be between the two.
+    of one operand, such as a cast, may be between the two. A reshard may follow the addition.
 
     Raises:
         UnsupportedError: the sum has another form; located.
     """
     ops = ops_before([parts.sums["loss"]])
     sum_op = parts.sums["loss"].owner
+    while sum_op in ops and isinstance(sum_op, Operation) and len(sum_op.operands) == 1:
+        sum_op = sum_op.operands[0].owner
     addends: list[Any] = [operand.owner for operand in sum_op.operands] if isinstance(sum_op, Operation) else []
     for op in addends:
         while op in ops and len(op.operands) == 1 and op.name != "aten.div.Tensor":
