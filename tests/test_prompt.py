@@ -68,6 +68,8 @@ def measured_step() -> spmdir.report.MeasuredStep:
     return spmdir.report.MeasuredStep((0.001,), (0.0,), 0.002, 0.0, 1.0, (), (), 1, 1, Costs("", ()))
 
 
+PROGRAM_TIME = spmdir.report.ProgramTime("decode", 4, 1, 2e-3, {"memory": 1e-3}, 1.5e6)
+
 SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     "Mesh": (lambda: MESH, "Mesh({'dp': 2, 'tp': 4}, intra_node=('tp',))"),
     "Sharding": (lambda: spmdir.Sharding([("dp", spmdir.S(0))]), "<Sharding: dp: S(0)>"),
@@ -91,6 +93,11 @@ SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     "RankComparison": (lambda: spmdir.RankComparison((0,), (), None), "RankComparison("),
     "ExpertReport": (lambda: spmdir.report.expert_report(decided()), "<ExpertReport: the program has no experts"),
     "RouterLoad": (lambda: spmdir.report.RouterLoad("%order", 1, ("ep",), 2, 8, 4, 2, 1.25), "RouterLoad(name="),
+    "ServingReport": (
+        lambda: spmdir.report.ServingReport((PROGRAM_TIME,), 8, 1e6, 64.0, 1024, 2e6),
+        "program  sequences",
+    ),
+    "ProgramTime": (lambda: PROGRAM_TIME, "ProgramTime(name='decode'"),
     "MeasuredStep": (measured_step, "<MeasuredStep: measured step of a rank 2 ms"),
     "Summary": (lambda: summary(decided(), Pipeline()), "mesh        dp = 2, tp = 4"),
     "Difference": (lambda: spmdir.report.diff(decided(), decided()), " "),

@@ -1,6 +1,6 @@
 """Reports on a program: communication by kind and axis, memory by class, cost tables, error bounds of results.
 
-May import: core, rules, reshard, search, schedule, dialects, analysis, transforms, pipeline.
+May import: core, rules, reshard, search, schedule, dialects, analysis, transforms, pipeline, serving.
 Start with communication.py.
 """
 

@@ -21,6 +21,9 @@ from spmdir.report.memory import MemoryReport as MemoryReport
 from spmdir.report.memory import memory_report as memory_report
 from spmdir.report.schedule import ScheduleReport as ScheduleReport
 from spmdir.report.schedule import schedule_report as schedule_report
+from spmdir.report.served_times import ProgramTime as ProgramTime
+from spmdir.report.served_times import ServingReport as ServingReport
+from spmdir.report.served_times import serving_report as serving_report
 from spmdir.runtime.joint_program import JointProgram as JointProgram
 from spmdir.runtime.rank_programs import RankPrograms as RankPrograms
 from spmdir.runtime.sharded_module import rank_programs as rank_programs

@@ -195,6 +195,7 @@ _VIEWS: Mapping[str, _Writer] = MappingProxyType(
         "cost": lambda source: str(report.comm_report(source.module, pipeline=source.pipeline)),
         "memory": lambda source: str(report.memory_report(source.module, pipeline=source.pipeline)),
         "experts": lambda source: str(report.expert_report(source.module, pipeline=source.pipeline)),
+        "serving": lambda source: str(report.serving_report(source.module, pipeline=source.pipeline)),
         "schedule": lambda source: str(source.schedule),
         "timeline": lambda source: source.schedule.timeline(),
     }

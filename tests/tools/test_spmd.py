@@ -46,7 +46,7 @@ def test_each_subcommand_has_a_help(name: str, capsys: pytest.CaptureFixture[str
         (["report", MLP, "--vew", "cost"], "unknown option '--vew'; did you mean '--view'?; see spmd report --help"),
         (
             ["report", MLP, "--view", "costs"],
-            "unknown view 'costs'; expected table, summary, cost, memory, experts, schedule, t",
+            "unknown view 'costs'; expected table, summary, cost, memory, experts, serving, s",
         ),
         (["report", MLP, "--view", "costs"], "did you mean 'cost'?"),
         (
@@ -79,7 +79,7 @@ def test_wrong_arguments_are_answered_with_what_was_expected(
 def test_views_are_printed_in_the_order_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     first = {
         "table": "module", "summary": "mesh", "cost": "collective", "memory": "peak", "schedule": "step",
-        "timeline": "start", "experts": "the program has no experts",
+        "timeline": "start", "serving": "the program has no", "experts": "the program has no experts",
     }  # fmt: skip
     assert set(first) == set(_VIEWS)
     views = [*reversed(first)]
