@@ -86,7 +86,9 @@ class ServingReport(ShownAsText):
         """Return the table of programs, then the memory."""
         if not self.programs:
             return "the program has no caches"
-        rows = [("program", "sequences", "tokens", "modelled", "of a token", "bound", "by", "ratio")]
+        rows: list[tuple[str, ...]] = [
+            ("program", "sequences", "tokens", "modelled", "of a token", "bound", "by", "ratio")
+        ]
         for program in self.programs:
             by = max(program.bounds, key=lambda resource: program.bounds[resource])
             ratio = f"{program.seconds / program.bound:.2f}x" if program.bound else "-"
