@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.queue.is_closed:
             self.answer(503, {"error": "the server accepts no more requests"})
         else:
-            self.answer(200, {"waiting": len(self.queue)})
+            self.answer(200, {"waiting": self.queue.waiting})
 
     def do_POST(self) -> None:
         """Run a request, and stream its tokens."""
@@ -143,7 +143,8 @@ def main() -> int:
     on_cuda = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     dist.init_process_group("nccl" if on_cuda else "gloo", timeout=timedelta(seconds=options.timeout))
     rank = dist.get_rank()
-    print(f"rank {rank}: process {os.getpid()}", flush=True)
+    sys.stdout.write(f"rank {rank}: process {os.getpid()}\n")
+    sys.stdout.flush()
     model = AutoModelForCausalLM.from_pretrained(options.model).eval() if options.model else tiny_llama()
     served = spmdir.serving.serve(
         model,
@@ -154,14 +155,15 @@ def main() -> int:
     )
     queue = served.queue(options.max_waiting) if rank == 0 else None
     for number in (signal.SIGTERM, signal.SIGINT):  # the first rank ends the others
-        signal.signal(number, lambda *_: queue and queue.close("the server is ending"))
+        signal.signal(number, lambda *_: queue is None or queue.close("the server is ending"))
     if queue is None:
         served.run()
         return 0
     handler = type("Handler", (Handler,), {"queue": queue, "token_timeout": 10 * options.timeout})
     with Server((options.host, options.port), handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        print(f"listening on http://{options.host}:{server.server_address[1]}", flush=True)
+        sys.stdout.write(f"listening on http://{options.host}:{server.server_address[1]}\n")
+        sys.stdout.flush()
         try:
             served.run(queue)
         finally:

@@ -4,8 +4,9 @@ Hugging Face models call a registered attention function. That of this module wr
 caches and attends to them, so models need no change. Each function takes `ids` and `positions` [sequences, tokens] and
 returns the next token of each sequence; see `spmdir.torch_interop.cache_ops` for positions. Prompts are padded on the
 left with position -1, so the last token of each row is the last one of its prompt. A prefill also takes `rows`, the row
-of the caches of each sequence; in `@decode`, sequence i has row i. The other inputs specify for each sequence how its
-token is chosen; see `spmdir.torch_interop.sampling_ops`.
+of the caches of each sequence; in `@decode`, sequence i has row i. With pages, all functions take `table` [sequences,
+pages of a sequence] instead. The other inputs specify for each sequence how its token is chosen; see
+`spmdir.torch_interop.sampling_ops`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _STEP = "spmdir_step"
     prompt_lengths=instance(list, tuple, expected="a list of numbers of tokens"),
     max_top_k=INTEGER,
     new_tokens=INTEGER.optional,
+    pages=INTEGER.optional,
+    page_rows=INTEGER,
 )
 def capture(
     model: nn.Module,
@@ -60,6 +63,8 @@ def capture(
     prompt_lengths: Sequence[int] = (32, 256),
     max_top_k: int = 64,
     new_tokens: int | None = None,
+    pages: int | None = None,
+    page_rows: int = 16,
 ) -> ModuleOp:
     """Return the programs of a causal language model, with caches as written arguments.
 
@@ -74,6 +79,9 @@ def capture(
         max_top_k: the largest number of tokens from which `top_k` and `top_p` draw. Ranks exchange as many numbers.
         new_tokens: the expected number of new tokens of a request, by which the decision weighs `decode` and prefills;
             half of `max_length` if None.
+        pages: the number of pages of a cache, which sequences share; None for one page of `max_length` rows for each of
+            `batch` sequences.
+        page_rows: the number of rows of a page, a divisor of `max_length`; without `pages`, it has no effect.
 
     Returns:
         A module with the functions `decode` and `prefill_L`. Arguments with equal names are shared.
@@ -90,14 +98,19 @@ def capture(
         new_tokens = max(max_length // 2, 1)
     lengths = _check_sizes(batch, max_length, prompt_lengths, max_top_k, new_tokens)
     check_model(model, max_length)
-    serving = _with_caches(model, batch, max_length)
+    shape, columns = (batch, max_length), 0
+    if pages is not None:
+        shape, columns = (pages, page_rows), _count_columns(pages, page_rows, max_length)
+    serving = _with_caches(model, shape)
     serving.max_top_k = max_top_k  # type: ignore[assignment]
     modules = {}
     with torch.no_grad(), _attention(serving, _attend):
         for name, count, length in [(DECODE, batch, 1), *((f"{PREFILL}{length}", 1, length) for length in lengths)]:
             say("capturing {}", name)
             inputs = {key: torch.zeros(count, length, dtype=torch.int64) for key in ("ids", "positions")}
-            if name != DECODE:
+            if columns:
+                inputs["table"] = torch.zeros(count, columns, dtype=torch.int64)
+            elif name != DECODE:
                 inputs["rows"] = torch.zeros(count, dtype=torch.int64)
             for key in ("temperatures", "top_k", "top_p", "seeds"):
                 is_integer = key in ("top_k", "seeds")
@@ -125,6 +138,18 @@ def _check_sizes(
     return sorted({min(length, max_length) for length in prompt_lengths})
 
 
+def _count_columns(pages: int, page_rows: int, max_length: int) -> int:
+    """Return the number of pages of the longest sequence; raise SpmdirError for invalid numbers of pages and rows."""
+    if type(page_rows) is not int or page_rows < 1 or max_length % page_rows:
+        raise SpmdirError(f"page_rows is {shown(page_rows)}; expected a divisor of max_length, {max_length}")
+    columns = max_length // page_rows
+    if type(pages) is not int or pages < columns:
+        raise SpmdirError(
+            f"pages is {shown(pages)}; expected at least {columns}, the pages of a sequence of {max_length} tokens"
+        )
+    return columns
+
+
 @attrs.frozen(eq=False)
 class _Step:
     """The arguments of the attention function in one call.
@@ -147,11 +172,12 @@ class _Caches(nn.Module):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, batch: int, max_length: int, keys: Tensor, values: Tensor):
+    def __init__(self, shape: tuple[int, int], keys: Tensor, values: Tensor):
+        """Make empty caches with pages and rows of `shape`."""
         super().__init__()
         for name, rows in (("keys", keys), ("values", values)):  # [sequences, heads, tokens, size of a head]
-            shape = (batch, max_length, rows.shape[1], rows.shape[3])
-            self.register_buffer(name, torch.zeros(shape, dtype=rows.dtype, device=rows.device))
+            cache = torch.zeros(*shape, rows.shape[1], rows.shape[3], dtype=rows.dtype, device=rows.device)
+            self.register_buffer(name, cache)
 
 
 def _attend(
@@ -191,6 +217,7 @@ class _Serving:
         ids: Tensor,
         positions: Tensor,
         rows: Tensor | None = None,
+        table: Tensor | None = None,
         *,
         temperatures: Tensor,
         top_k: Tensor,
@@ -203,7 +230,7 @@ class _Serving:
 
         Logits may be sharded over the vocabulary: each rank reduces its logits to a few candidates.
         """
-        step = _Step(self.caches, positions, None if rows is None else rows.unsqueeze(1))
+        step = _Step(self.caches, positions, table if rows is None else rows.unsqueeze(1))
         outputs = super().forward(  # type: ignore[misc]  # of the model
             input_ids=ids, position_ids=positions.clamp(0), use_cache=False, logits_to_keep=1, **{_STEP: step}
         )
@@ -214,10 +241,10 @@ class _Serving:
         return torch.ops.sampling.choose(*drawn, *settings), step.versions
 
 
-def _with_caches(model: nn.Module, batch: int, max_length: int) -> nn.Module:
-    """Return a copy of the model with caches, which shares the parameters and modules of the model."""
+def _with_caches(model: nn.Module, shape: tuple[int, int]) -> nn.Module:
+    """Return a copy of the model with caches of (pages, rows), which shares the parameters and modules of the model."""
     shapes = _find_rows(model)
-    caches = nn.ModuleList(_Caches(batch, max_length, *shapes[layer]) for layer in sorted(shapes))
+    caches = nn.ModuleList(_Caches(shape, *shapes[layer]) for layer in sorted(shapes))
     serving = with_module(model, "caches", caches)
     serving.__class__ = type(type(model).__name__, (_Serving, type(model)), {})
     return serving

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
@@ -11,7 +12,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.caches import KIND
-from spmdir.dialects.values import signature_kind
+from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.serving.request_limits import Limits
 from spmdir.serving.scheduler import DECODE, PREFILL
 
@@ -49,8 +50,15 @@ def limits_of(module: ModuleOp) -> Limits:
     lengths = sorted(int(name.removeprefix(PREFILL)) for name in names if name.startswith(PREFILL))
     decode = ir.functions(module)[names.index(DECODE)]
     cache = next(value for value in decode.args if signature_kind(decode, "arg_attrs", value.index) == KIND)
-    batch, max_length, *_ = meta_of(cache.type).shape  # type: ignore[union-attr]
+    pages, page_rows, *_ = meta_of(cache.type).shape  # type: ignore[union-attr]
     draw = next(op for op in decode.body.block.ops if op.name == DRAW)
     vocabulary = meta_of(draw.operands[0].type).shape[-1]  # type: ignore[union-attr]
     columns = meta_of(draw.results[0].type).shape[-1]  # type: ignore[union-attr]
-    return Limits(batch, max_length, lengths, vocabulary, columns - 2)
+    shapes = {
+        signature_name(decode, "arg_attrs", value.index): meta_of(value.type).shape  # type: ignore[union-attr]
+        for value in decode.args
+    }
+    batch, has_pages = shapes["ids"][0], "table" in shapes
+    max_length = page_rows * shapes["table"][1] if has_pages else page_rows
+    limits = Limits(batch, max_length, lengths, vocabulary, columns - 2)
+    return attrs.evolve(limits, pages=pages, page_rows=page_rows) if has_pages else limits

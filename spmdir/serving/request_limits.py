@@ -23,6 +23,8 @@ class Limits:
         prompt_lengths: the lengths of prefills, ascending.
         vocabulary: the number of tokens of the vocabulary.
         max_top_k: the largest number of tokens from which `top_k` and `top_p` draw.
+        pages: the number of pages that sequences share; None if each row of the caches is one page.
+        page_rows: the number of tokens that a page holds.
     """
 
     batch: int
@@ -30,6 +32,12 @@ class Limits:
     prompt_lengths: Sequence[int]
     vocabulary: int
     max_top_k: int
+    pages: int | None = None
+    page_rows: int = 1
+
+    def count_pages(self, request: Request) -> int:
+        """Return the number of pages that a request needs. Its last token is not written."""
+        return -(-(len(request.prompt) + request.limit - 1) // self.page_rows)
 
     def request(self, prompt: Any, max_new_tokens: Any, stop: Any = (), sampling: Any = GREEDY) -> Request:
         """Return a request. It has ended already if it asks for no tokens.

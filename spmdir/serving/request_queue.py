@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -34,12 +34,13 @@ class RequestQueue:
     max_waiting: int | None = None
     is_closed: bool = False
     _closing_error: str = "the queue is closed"
-    _waiting: deque[Request] = attrs.field(factory=deque, init=False)
+    _requests: deque[Request] = attrs.field(factory=deque, init=False)
     _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
 
-    def __len__(self) -> int:
-        """Return the number of waiting requests."""
-        return len(self._waiting)
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait."""
+        return len(self._requests)
 
     def submit(
         self, prompt: Sequence[int], max_new_tokens: int, *, stop: Iterable[int] = (), sampling: Sampling = GREEDY
@@ -64,17 +65,23 @@ class RequestQueue:
         with self._changed:
             if self.is_closed:
                 raise SpmdirError(f"{self._closing_error}; expected a queue that accepts requests")
-            if self.max_waiting is not None and len(self._waiting) >= self.max_waiting:
+            if self.max_waiting is not None and len(self._requests) >= self.max_waiting:
                 raise SpmdirError(f"{self.max_waiting} requests wait already; expected fewer: try again later")
             if not request.has_ended:
-                self._waiting.append(request)
+                self._requests.append(request)
                 self._changed.notify_all()
 
-    def take(self) -> Request | None:
-        """Remove and return the first request that is not cancelled; None if no request waits."""
+    def take(self, fits: Callable[[Request], bool] = lambda request: True) -> Request | None:
+        """Remove and return the first request that is not cancelled; None if there is none, or if it does not fit.
+
+        Later requests never overtake the first, so it does not wait for ever.
+        """
         with self._changed:
-            while self._waiting:
-                request = self._waiting.popleft()
+            while self._requests:
+                request = self._requests[0]
+                if not request.is_cancelled and not fits(request):
+                    return None
+                self._requests.popleft()
                 if not request.is_cancelled:
                     return request
                 request.end(CANCELLED)
@@ -83,7 +90,7 @@ class RequestQueue:
     def wait(self, seconds: float) -> bool:
         """Wait until a request waits or the queue is closed; return whether one of both is true."""
         with self._changed:
-            return self._changed.wait_for(lambda: bool(self._waiting) or self.is_closed, seconds)
+            return self._changed.wait_for(lambda: bool(self._requests) or self.is_closed, seconds)
 
     def close(self, error: str | None = None) -> None:
         """Accept no more requests. Waiting requests still run, except after an error: they end with it."""
@@ -91,6 +98,6 @@ class RequestQueue:
             self.is_closed = True
             if error is not None:
                 self._closing_error = error
-                while self._waiting:
-                    self._waiting.popleft().end(error)
+                while self._requests:
+                    self._requests.popleft().end(error)
             self._changed.notify_all()

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from spmdir.serving.page_allocator import PageAllocator
 from spmdir.serving.request_limits import Limits
 from spmdir.serving.request_queue import RequestQueue
 from spmdir.serving.requests import CANCELLED, Request
@@ -49,9 +50,10 @@ class ModelCall:
 
 @attrs.define(eq=False)
 class _Sequence:
-    """A request with a row of the caches, which hold the first `prefilled` tokens of its prompt."""
+    """A request with a row of the caches, which hold the first `prefilled` tokens of its prompt, in `pages`."""
 
     request: Request
+    pages: tuple[int, ...] = ()
     prefilled: int = 0
 
     @property
@@ -71,6 +73,9 @@ class Scheduler:
 
     queue: RequestQueue
     max_prefills: int = 4
+    _allocator: PageAllocator = attrs.field(
+        default=attrs.Factory(lambda self: PageAllocator.of(self.limits.pages or 0), takes_self=True), init=False
+    )
     _sequences: dict[int, _Sequence] = attrs.field(factory=dict, init=False)
     _prefills: int = attrs.field(default=0, init=False)
     _is_unclean: bool = attrs.field(default=False, init=False)
@@ -113,7 +118,7 @@ class Scheduler:
                 request.end("the logits of the request are not numbers; expected finite parameters and activations")
                 self._is_unclean = True
             if request.has_ended:
-                del self._sequences[row]
+                self._free(row)
 
     def end_all(self, error: str) -> None:
         """End all requests with an error, and close the queue."""
@@ -127,10 +132,29 @@ class Scheduler:
         for row, sequence in [*self._sequences.items()]:
             if sequence.request.is_cancelled:
                 sequence.request.end(CANCELLED)
-                del self._sequences[row]
+                self._free(row)
         for row in range(self.limits.batch):
-            if row not in self._sequences and (request := self.queue.take()) is not None:
-                self._sequences[row] = _Sequence(request)
+            if row not in self._sequences and (request := self.queue.take(self._fits)) is not None:
+                pages = self._allocator.take(self._count_pages(request))
+                self._sequences[row] = _Sequence(request, pages)
+
+    def _count_pages(self, request: Request) -> int:
+        """Return the number of pages that a request gets; 0 if each row of the caches is one page."""
+        return 0 if self.limits.pages is None else self.limits.count_pages(request)
+
+    def _fits(self, request: Request) -> bool:
+        """Return whether enough pages are free for a request."""
+        return self._count_pages(request) <= len(self._allocator.free)
+
+    def _free(self, row: int) -> None:
+        """Let a row of the caches and its pages be free."""
+        self._allocator.give_back(self._sequences.pop(row).pages)
+
+    def _table(self, rows: Sequence[int | None]) -> list[list[int]]:
+        """Return the pages of the sequence of each row; -1 for absent pages."""
+        columns = self.limits.max_length // self.limits.page_rows
+        pages = [() if row is None else self._sequences[row].pages for row in rows]
+        return [[*of_row, *[-1] * (columns - len(of_row))] for of_row in pages]
 
     def _prefill(self, row: int) -> ModelCall:
         """Return the call that writes the next part of a prompt into the caches.
@@ -149,7 +173,7 @@ class Scheduler:
         inputs = {
             "ids": [(0,) * padding + part],
             "positions": [(PADDING,) * padding + (*positions,)],
-            "rows": [row],
+            **({"rows": [row]} if self.limits.pages is None else {"table": self._table([row])}),
             **_sampling_inputs([sequence.request.sampling]),
         }
         return ModelCall(f"{PREFILL}{length}", (None if sequence.remaining else row,), inputs)
@@ -164,7 +188,10 @@ class Scheduler:
                 request = sequence.request
                 rows[row], ids[row], samplings[row] = row, (request.tokens[-1],), request.sampling
                 positions[row] = (len(request.prompt) + len(request.tokens) - 1,)
-        return ModelCall(DECODE, tuple(rows), {"ids": ids, "positions": positions, **_sampling_inputs(samplings)})
+        inputs = {"ids": ids, "positions": positions, **_sampling_inputs(samplings)}
+        if self.limits.pages is not None:
+            inputs["table"] = self._table(rows)
+        return ModelCall(DECODE, tuple(rows), inputs)
 
 
 def _sampling_inputs(samplings: Sequence[Sampling]) -> dict[str, list[Any]]:

@@ -45,6 +45,8 @@ def serve(
     prompt_lengths: Sequence[int] = (32, 256),
     max_top_k: int = 64,
     new_tokens: int | None = None,
+    pages: int | None = None,
+    page_rows: int = 16,
     **options: Unpack[ParallelOptions],
 ) -> Served:
     """Return a served language model on this rank; all ranks must call this with equal arguments.
@@ -55,7 +57,8 @@ def serve(
     Args:
         model: the model, in eval mode, with equal values on all ranks. It does not change, and can be deleted.
         mesh: a Mesh, or a torch DeviceMesh with named axes.
-        plan, batch, max_length, prompt_lengths, max_top_k, new_tokens: as for `capture`.
+        plan, batch, max_length, prompt_lengths, max_top_k, new_tokens, pages, page_rows: as for
+            `capture`.
         options: see `ParallelOptions`; except out_shardings, local_inputs, dynamic_shapes and cache.
 
     Raises:
@@ -81,6 +84,8 @@ def serve(
             prompt_lengths=prompt_lengths,
             max_top_k=max_top_k,
             new_tokens=new_tokens,
+            pages=pages,
+            page_rows=page_rows,
         )
         return ir.print_ir(decide(module, setup.pipeline, None, type(model).__name__), debuginfo=True)
 

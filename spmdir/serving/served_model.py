@@ -201,7 +201,7 @@ class Served:
         call = scheduler.next_call()
         if call is None:
             has_changed = scheduler.queue.wait(min(self._timeout / 4, 10.0))
-            is_over = has_changed and scheduler.queue.is_closed and not len(scheduler.queue)
+            is_over = has_changed and scheduler.queue.is_closed and not scheduler.queue.waiting
             call = ModelCall(END if is_over else IDLE)
         return call
 

@@ -172,11 +172,11 @@ def right() -> dict[str, dict[str, Any]]:
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "capture": {
             "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4,
-            "new_tokens": 2, **mesh,
+            "new_tokens": 2, "pages": None, "page_rows": 4, **mesh,
         },
         "serve": {
             "model": model, "plan": None, "batch": 2, "max_length": 8, "prompt_lengths": [4], "max_top_k": 4,
-            "new_tokens": 2, **mesh,
+            "new_tokens": 2, "pages": None, "page_rows": 4, **mesh,
         },
         "program_of": {"module": module, "name": "main"},
         "parallelize": {

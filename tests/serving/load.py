@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -76,10 +77,8 @@ def running_server(ranks: int = 2, **options: Any) -> Iterator[Running]:
         assert process.stdout is not None
         numbers: dict[int, int] = {}
         for line in process.stdout:
-            if line.startswith("rank "):
-                rank, number = line.removeprefix("rank ").split(": process ")
-                numbers[int(rank)] = int(number)
-            elif line.startswith("listening on "):
+            numbers |= {int(rank): int(number) for rank, number in re.findall(r"rank (\d+): process (\d+)", line)}
+            if line.startswith("listening on "):
                 threading.Thread(target=process.stdout.read, daemon=True).start()
                 yield Running(process, line.split()[-1], numbers)
                 break

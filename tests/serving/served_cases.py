@@ -23,11 +23,13 @@ VOCABULARY = 1009
 """A prime number, so ranks have different parts."""
 
 
-def generate(rank: int, name: str, dtype: torch.dtype, axes: dict[str, int], plan: dict[str, str]) -> dict[str, Any]:
+def generate(
+    rank: int, name: str, dtype: torch.dtype, axes: dict[str, int], plan: dict[str, str], pages: int | None
+) -> dict[str, Any]:
     """Return the tokens of a served model, the error of a request that is too long, and the program of `decode`."""
     mesh = spmdir.Mesh(axes)
     model = make_model(name, dtype, vocab_size=VOCABULARY)
-    sizes = {"batch": 2, "max_length": 24, "prompt_lengths": [4, 8], "max_top_k": 8}
+    sizes = {"batch": 2, "max_length": 24, "prompt_lengths": [4, 8], "max_top_k": 8, "pages": pages, "page_rows": 4}
     served = spmdir.serving.serve(model, mesh, plan, **sizes, pipeline=None)  # type: ignore[arg-type]
     prompts = PROMPTS if rank == 0 else [[0]]  # those of the first rank are used
     tokens = served.generate(prompts, COUNTS if rank == 0 else 1)

@@ -86,3 +86,16 @@ def test_a_prefill_on_one_device_gives_the_next_token(name):
     inputs = [torch.tensor(values) for values in ([[0, 3, 1, 5]], [[-1, 0, 1, 2]], [0])] + greedy_inputs(1)
     tokens, *_ = spmdir.simulate(program, inputs, state)
     assert [tokens.tolist()] == greedy_tokens(model, [[3, 1, 5]], 1)
+
+
+@pytest.mark.parametrize(
+    ("pages", "page_rows", "message"),
+    [
+        (1, 4, "pages is 1; expected at least 2, the pages of a sequence of 8 tokens"),
+        (4, 3, "page_rows is 3; expected a divisor of max_length, 8"),
+    ],
+)
+def test_pages_hold_the_longest_sequence(pages: int, page_rows: int, message: str) -> None:
+    sizes = {"batch": 2, "max_length": 8, "pages": pages, "page_rows": page_rows}
+    with pytest.raises(spmdir.SpmdirError, match=message):
+        capture(make_model("Llama", num_hidden_layers=1), spmdir.Mesh({"tp": 1}), **sizes)

@@ -93,6 +93,19 @@ def test_an_invalid_sampling_is_rejected(settings: dict[str, Any], message: str)
         queue_of().submit([1], 1, sampling=0.5)  # type: ignore[arg-type]
 
 
+def test_requests_wait_for_free_pages_and_leave_them_to_the_next() -> None:
+    queue = RequestQueue(Limits(3, 8, (4,), vocabulary=50, max_top_k=8, pages=4, page_rows=2))
+    requests = [queue.submit(prompt, limit) for prompt, limit in (([1, 2], 3), ([10], 4), ([20], 1), ([30], 2))]
+    calls = run(Scheduler(queue))
+    assert [request.tokens for request in requests] == [[3, 4, 5], [11, 12, 13, 14], [21], [31, 32]]
+    tables = [call.inputs["table"] for call in calls]
+    assert tables[:2] == [[[0, 1, -1, -1]], [[2, 3, -1, -1]]]  # all pages, so the third request waits
+    assert all("rows" not in call.inputs for call in calls)
+    for call in calls:
+        used = [page for row in call.inputs["table"] for page in row if page >= 0]
+        assert len(used) == len(set(used)) <= 4
+
+
 def test_a_request_ends_at_a_stop_token_and_may_fill_its_row() -> None:
     queue = queue_of()
     stopped, full, none = queue.submit([1], 8, stop=[3]), queue.submit([1, 2], 7), queue.submit([1], 0)

@@ -16,14 +16,15 @@ HEADS = {"caches.*": "tp: S(2)", "lm_head.weight": "tp: S(0)"}
 
 @pytest.mark.gloo
 @pytest.mark.parametrize(
-    ("name", "dtype", "axes", "plan"),
+    ("name", "dtype", "axes", "plan", "pages"),
     [
-        ("Llama", torch.float64, {"tp": 2}, HEADS),
-        ("Llama", torch.float32, {"dp": 2, "tp": 2}, {"caches.*": "dp: S(0), tp: S(2)"}),
+        ("Llama", torch.float64, {"tp": 2}, HEADS, None),
+        ("Llama", torch.float32, {"dp": 2, "tp": 2}, {"caches.*": "dp: S(0), tp: S(2)"}, None),
+        ("GPT2", torch.float64, {"tp": 2}, {"caches.*": "tp: S(2)"}, 7),  # two sequences need up to 8 pages
     ],
 )
-def test_ranks_generate_the_tokens_of_one_device(tmp_path: Path, name, dtype, axes, plan) -> None:
-    results = on_ranks(2 * len(axes), generate, tmp_path, name, dtype, axes, plan)
+def test_ranks_generate_the_tokens_of_one_device(tmp_path: Path, name, dtype, axes, plan, pages) -> None:
+    results = on_ranks(2 * len(axes), generate, tmp_path, name, dtype, axes, plan, pages)
     model = make_model(name, dtype, vocab_size=VOCABULARY)
     expected = [greedy_tokens(model, [prompt], count)[0] for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
     requests = zip(PROMPTS, COUNTS, SAMPLINGS, strict=True)
