@@ -1,4 +1,4 @@
-"""The errors that spmdir raises, each a SpmdirError with a message and a location, and its warning.
+"""The errors and the warning of spmdir. Each error is a SpmdirError, with a message and a location.
 
 `errors.pyi` lists the names.
 """

@@ -188,7 +188,7 @@ def _check_places(value: Any) -> tuple[Place, ...]:
     """Return `value` if it is a tuple of places; raise ValueError if not."""
     for entry in value:
         if entry is not None and not (len(entry) == 2 and all(type(n) is int and n >= 0 for n in entry)):
-            raise ValueError(f"{entry} is not a place")
+            raise ValueError(f"a place is {entry}, not [index of an op, index of an operand or result]")
     return value
 
 

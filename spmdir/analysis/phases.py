@@ -29,7 +29,7 @@ def phases(function: FuncOp, kinds: Mapping[SSAValue, str]) -> dict[Operation, s
     - Forward as well: all remaining ops, such as updates of running statistics. Without gradients, these are all ops.
 
     Args:
-        kinds: value → its class of memory, the result of `memory_classes`.
+        kinds: value → what its memory contains, such as parameters or activations: the result of `memory_classes`.
     """
     ops = list(function.body.block.ops)
     results = ir.terminator(function).operands

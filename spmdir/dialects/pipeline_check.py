@@ -21,12 +21,14 @@ from spmdir.pipelined.global_order import find_order_faults, stage_coordinates_f
 def check_step(op: PipelineOp) -> Iterator[SpmdirError]:
     """Yield the located errors of a pipelined step: of its stages, of the flow of values, and of the order."""
     step = op.step
-    for key, number in (("ranks", step.ranks), ("micro-batches", step.micro), ("stages", len(step.stages))):
-        if not number:
-            yield UnsupportedError(
-                f"the step has 0 {key}; expected one or more: write the number, as in `over pp = 2 micro 4`",
-                location_of(op),
-            )
+    counts = {
+        "ranks": (step.ranks, "write their number, as in `over pp = 2`"),
+        "micro-batches": (step.micro, "write their number, as in `micro 4`"),
+        "stages": (len(step.stages), "list their functions, as in `stage 0 at 0: F @f, B @b, U @u`"),
+    }
+    for key, (count, remedy) in counts.items():
+        if not count:
+            yield UnsupportedError(f"the step has 0 {key}; expected one or more: {remedy}", location_of(op))
             return
     for message in stage_coordinates_faults(step.coordinates, step.ranks):
         yield UnsupportedError(message, location_of(op))

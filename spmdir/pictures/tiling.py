@@ -157,7 +157,8 @@ def _drawn_dims(
     for dim, position in slices.items():
         if not 0 <= dim < len(shape):
             raise ShardingError(
-                f"slices has dimension {dim} for a tensor of rank {len(shape)}; expected a dimension below the rank"
+                f"slices has dimension {dim} for a tensor of rank {len(shape)}; expected a dimension from 0 to "
+                f"{len(shape) - 1}"
             )
         if not 0 <= position < shape[dim]:
             raise ShardingError(

@@ -195,7 +195,7 @@ class TrainingStep:
             if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] % self.micro_batches:
                 raise UnsupportedError(
                     f"argument {index} of the step has shape {list(leaf.shape)}; expected a first dimension that is a "
-                    f"multiple of accumulate={self.micro_batches}"
+                    f"multiple of accumulate={self.micro_batches}: change the batch size or accumulate"
                 )
         parts_of_leaves = []
         for leaf in leaves:

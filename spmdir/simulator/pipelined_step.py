@@ -1,4 +1,4 @@
-"""Run a pipelined step on all ranks in one process: each coordinate of the pipeline axis runs its row.
+"""Run a pipelined step on all ranks in one process: each coordinate of the pipeline axis runs its actions.
 
 A message takes place when its sender and its receiver have both reached it, as if each send waited for its receiver. So
 an order that would deadlock on ranks also stops here. A coordinate uses only values that it computed or received.

@@ -40,7 +40,7 @@ def named_batch(step: PipelinedStep, batch: Sequence[Tensor] | Mapping[str, Tens
         return batch
     if len(batch) != len(step.batch):
         raise SpmdirError(
-            f"found {len(batch)} inputs; expected {len(step.batch)}: {', '.join(step.batch) or 'nothing'}"
+            f"the step got {len(batch)} inputs; expected {len(step.batch)}: {', '.join(step.batch) or 'nothing'}"
         )
     return dict(zip(step.batch, batch, strict=True))
 

@@ -195,7 +195,10 @@ class ConfiguredModel(Workload):
             config = AutoConfig.for_model(kind, **content)
             count = getattr(config, "num_hidden_layers", 0)
             if not isinstance(count, int) or not 0 <= count <= MOST_LAYERS:
-                raise SpmdirError(f"num_hidden_layers is {shown(count)}; expected a number from 0 to {MOST_LAYERS}")
+                raise SpmdirError(
+                    f"num_hidden_layers of '{self.name}' is {shown(count)}; expected an integer from 0 to "
+                    f"{MOST_LAYERS}: correct config.json"
+                )
             if depth is not None and count:
                 lists_of_layers = {
                     key: value for key, value in vars(config).items() if isinstance(value, list) and len(value) == count

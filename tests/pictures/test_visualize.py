@@ -108,7 +108,7 @@ def test_colours_are_escapes_around_the_same_characters():
     [
         ("8x4xf32 <dp: S(2)>", {}, "shards dimension 2 of a tensor of rank 2"),
         ("8x4xf32", {}, "tensor has no sharding"),
-        ("8x4xf32 <dp: S(0)>", {"slices": {2: 0}}, "expected a dimension below the rank"),
+        ("8x4xf32 <dp: S(0)>", {"slices": {2: 0}}, "expected a dimension from 0 to 1"),
         ("8x4xf32 <dp: S(0)>", {"slices": {1: 4}}, "expected a position below 4"),
         ("8x4xf32 <xp: S(0)>", {}, "'xp' is not in mesh"),
     ],

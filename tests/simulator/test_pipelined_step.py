@@ -121,7 +121,7 @@ def test_missing_inputs_and_orders_are_errors() -> None:
     with pytest.raises(SpmdirError, match="the module has no order of its actions; expected one"):
         simulate_step(module, state, (x, y))
     run_passes(module, "make-schedule")
-    with pytest.raises(SpmdirError, match="found 1 inputs; expected 2: arg1_1, arg2_1"):
+    with pytest.raises(SpmdirError, match="the step got 1 inputs; expected 2: arg1_1, arg2_1"):
         simulate_step(module, state, (x,))
     with pytest.raises(SpmdirError, match="expected a first dimension that is a multiple of the 4 micro-batches"):
         simulate_step(module, state, (x[:6], y))

@@ -63,7 +63,7 @@ def test_alternating_attention_has_a_longer_period(tmp_path: Path) -> None:
         ('{"model_type": "no such model"}', "transformers cannot read the configuration of 'no such model'"),
         (
             json.dumps({**TINY, "num_hidden_layers": 10**9}),
-            "num_hidden_layers is 1000000000; expected a number from 0 to 1024",
+            "is 1000000000; expected an integer from 0 to 1024",
         ),
         (json.dumps({**TINY, "hidden_size": "wide"}), "transformers cannot"),
     ],

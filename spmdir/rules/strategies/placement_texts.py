@@ -39,7 +39,7 @@ def _file_texts(kind: type[Placement]) -> Records:
 
 
 def _class_texts(kind: type[Placement]) -> Records:
-    """Return the strategies in the `rules` of a placement class, located in its file.
+    """Return the strategies in the `rules` of a placement class. Each has its line in the file of the class.
 
     If `rules` is not a literal in the file, such as an f-string, each record is located by its first line.
     """
