@@ -63,7 +63,7 @@ class Measured:
     """The figures of one side on one rank.
 
     Attributes:
-        start: seconds of the start.
+        start, start_cpu: seconds of the start: elapsed, and of processor time.
         first: seconds to the first token, for each round.
         decode: seconds of a decode step, for each round.
         cpu: seconds of processor time of a decode step, for each round.
@@ -71,6 +71,7 @@ class Measured:
     """
 
     start: float
+    start_cpu: float
     first: list[float] = attrs.field(factory=list)
     decode: list[float] = attrs.field(factory=list)
     cpu: list[float] = attrs.field(factory=list)
@@ -143,10 +144,10 @@ def measure(rank: int, sizes: Sizes, rounds: int, folder: str) -> dict[str, Meas
     sides, measured, tokens = {}, {}, {}
     for name, start in SIDES.items():
         dist.barrier()
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         sides[name] = start(sizes, folder)
         sides[name](prompts[:1], 1)
-        measured[name] = Measured(time.perf_counter() - begin)
+        measured[name] = Measured(time.perf_counter() - begin, time.process_time() - cpu)
         tokens[name] = sides[name](prompts, sizes.tokens)
     assert tokens[OURS] == tokens[PEER]
     for name, generate in sides.items():
@@ -184,9 +185,15 @@ def rows(ranks: Sequence[dict[str, Measured]]) -> list[Row]:
         for what, target in TARGETS.items()
     ]
     for (what, name), value in seconds.items():
-        cpu = statistics.median(value for rank in ranks for value in rank[name].cpu)
-        detail = f"{ranks[0][name].messages:.0f} messages, {1e3 * cpu:.1f} ms of processor time of a rank"
-        shown.append(Row(f"{what}, {name}", 1e3 * value, form="{:.1f} ms", detail=detail if "step" in what else ""))
+        results = [rank[name] for rank in ranks]
+        detail = ""
+        if what == "decode step":
+            cpu = statistics.median(value for result in results for value in result.cpu)
+            detail = f"{results[0].messages:.0f} messages, {1e3 * cpu:.1f} ms of processor time of a rank"
+        if what == "start-up":
+            cpus = [result.start_cpu for result in results]
+            detail = f"{sum(cpus):.1f} s of processor time of all ranks, {max(cpus):.1f} s of one"
+        shown.append(Row(f"{what}, {name}", 1e3 * value, form="{:.1f} ms", detail=detail))
     return shown
 
 

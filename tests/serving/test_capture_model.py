@@ -16,16 +16,32 @@ PROMPTS = {2: [3, 1, 4, 1, 5], 0: [9, 2]}
 """Row of the caches → prompt."""
 
 
+ONE_LAYER = {
+    "Qwen3": {"num_hidden_layers": 1},
+    "GPT2": {"n_layer": 1},
+    "Mixtral": {"num_hidden_layers": 1},
+    "DeepseekV3": {"num_hidden_layers": 1, "first_k_dense_replace": 0},
+}
+"""Model → sizes with one layer."""
+
+
 def greedy_inputs(count: int) -> list[torch.Tensor]:
     """Return the inputs of a program that let `count` sequences take the most probable token."""
     zeros = torch.zeros(count, dtype=torch.int64)
     return [torch.zeros(count), zeros, torch.ones(count), zeros]
 
 
-@pytest.mark.parametrize("sharding", ["tp: S(2)", "tp: S(1)", "tp: S(0)", "tp: R", "tp(1)2: S(2)"])
-def test_decode_on_ranks_gives_the_tokens_of_one_device(sharding):
+@pytest.mark.parametrize(
+    ("name", "sharding"),
+    [
+        *(("Llama", sharding) for sharding in ("tp: S(2)", "tp: S(1)", "tp: S(0)", "tp: R", "tp(1)2: S(2)")),
+        ("DeepseekV3", "tp: S(2)"),
+    ],
+)
+def test_decode_on_ranks_gives_the_tokens_of_one_device(name, sharding):
     heads, ranks = (2, 4) if sharding.startswith("tp(1)2") else (4, 2)
-    model, mesh = make_model("Llama", num_key_value_heads=heads), spmdir.Mesh({"tp": ranks})
+    sizes = {"num_key_value_heads": heads} if name == "Llama" else ONE_LAYER[name]
+    model, mesh = make_model(name, **sizes), spmdir.Mesh({"tp": ranks})
     plan = {"caches.*": sharding}
     module = capture(model, mesh, plan, batch=4, max_length=16, prompt_lengths=[8])
     spmdir.run_passes(module, "inline,propagate{topology=flat}")
@@ -34,9 +50,9 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(sharding):
     assert limits.max_top_k == 61
     decode = ir.functions(module)[0]
     caches = {
-        signature_name(decode, "arg_attrs", index): torch.zeros(4, 16, heads, 4, dtype=torch.float64)
-        for index in range(len(decode.args))
-        if signature_kind(decode, "arg_attrs", index) == "cache"
+        signature_name(decode, "arg_attrs", value.index): torch.zeros(value.type.get_shape(), dtype=torch.float64)
+        for value in decode.args
+        if signature_kind(decode, "arg_attrs", value.index) == "cache"
     }
 
     def run(name: str, *inputs: list) -> list[int]:
@@ -61,15 +77,6 @@ def test_decode_on_ranks_gives_the_tokens_of_one_device(sharding):
             if row in tokens:
                 tokens[row].append(token)
     assert list(tokens.values()) == greedy_tokens(model, list(PROMPTS.values()), 4)
-
-
-ONE_LAYER = {
-    "Qwen3": {"num_hidden_layers": 1},
-    "GPT2": {"n_layer": 1},
-    "Mixtral": {"num_hidden_layers": 1},
-    "DeepseekV3": {"num_hidden_layers": 1, "first_k_dense_replace": 0},
-}
-"""Model → sizes with one layer. The test above has Llama."""
 
 
 @pytest.mark.parametrize("name", ONE_LAYER)
