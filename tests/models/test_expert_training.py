@@ -35,13 +35,22 @@ MODELS = {
     "qwen3": (transformers.Qwen3MoeForCausalLM, transformers.Qwen3MoeConfig, {**MOE, "num_experts": 4, "head_dim": 8}),
     "deepseek": (transformers.DeepseekV3ForCausalLM, transformers.DeepseekV3Config, {**MOE, **LATENT, **GROUPS}),
 }
+WITH_BIASES = {
+    "gpt-oss": (
+        transformers.GptOssForCausalLM,
+        transformers.GptOssConfig,
+        {"num_local_experts": 4, "head_dim": 8, "layer_types": ["full_attention"], "attn_implementation": "eager"},
+    )
+}
+"""Models whose experts have biases. Their rows are not dispatched."""
+
 BY_EXPERT = {"*.experts.*_proj": "ep: S(0)", "arg1_1": "ep: S(1)"}
 OPS = {"route": 1, "sort_rows": 3, "unsort_rows": 3, "regroup": 4, "grouped_mm": 4, "grouped_outer": 2}
 """Op of `experts` → how many a layer has, forward and backward."""
 
 
 def build(name: str, experts: str = "grouped_mm", dtype: torch.dtype = torch.float64) -> nn.Module:
-    make_model, make_config, sizes = MODELS[name]
+    make_model, make_config, sizes = (MODELS | WITH_BIASES)[name]
     torch.manual_seed(0)
     model = make_model(make_config(**SIZES, **sizes, experts_implementation=experts)).to(dtype)
     with torch.no_grad():
@@ -153,6 +162,16 @@ def test_gradients_of_dispatched_rows_are_those_of_one_device(case: str):
     module = spmdir.import_fx(make_fx(step, tracing_mode="fake")(state, ids), spmdir.Mesh({"ep": 4}), BY_EXPERT)
     module = spmdir.run_passes(with_dispatched_rows(module, "ep: Grouped(0)"), "propagate")
     assert largest_error(module, name, ids, tweak, loss, options) < 1e-12
+
+
+@pytest.mark.parametrize("name", WITH_BIASES)
+def test_gradients_of_experts_with_biases_are_those_of_one_device(name: str):
+    ids = token_ids(2, 5)
+    step, state = training(build(name), exact_loss_of)
+    plan = BY_EXPERT | {"*.experts.*_proj_bias": "ep: S(0)"}
+    module = spmdir.import_fx(make_fx(step, tracing_mode="fake")(state, ids), spmdir.Mesh({"ep": 2}), plan)
+    assert count_ops(module) == OPS
+    assert largest_error(spmdir.run_passes(module, "propagate"), name, ids, unchanged, exact_loss_of, {}) < 1e-12
 
 
 @pytest.mark.parametrize("name", MODELS)
