@@ -139,6 +139,7 @@ class _Tracer:
 
     def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str], imbalance: float):
         self.function, self.mesh, self.rules, self.kinds = function, mesh, rules, kinds
+        # No rank receives more rows than with the worst router.
         self.imbalance = min(imbalance, most_rows(function, mesh))
         self.buffer: dict[SSAValue, int] = {}
         self.strides: dict[SSAValue, Strides] = {}
@@ -245,6 +246,7 @@ class _Tracer:
             return [self._copy(op)]
         if isinstance(op, WaitOp):
             progress = self.in_progress[op.start]
+            # The receive buffer is the last one that the start allocated.
             sent, received = progress.buffers_of(progress.allocations.sent), progress.allocated[-1:]
             return [MemoryStep((), reads=(*sent, *received)), *self._allocate_next(progress, op)]
         return [self._torch_op(op)]
@@ -436,7 +438,7 @@ class _CollectiveProgress:
     allocated: list[int]
 
     def buffers_of(self, sources: Sequence[int]) -> tuple[int, ...]:
-        """Return the buffers of allocations (index ≥ 0) and operands (`~index`)."""
+        """Return the buffers of `sources`: an index of an allocation, or `~index` (< 0) of an operand."""
         return tuple(dict.fromkeys(self.allocated[index] if index >= 0 else self.operands[~index] for index in sources))
 
 

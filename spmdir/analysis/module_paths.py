@@ -111,12 +111,13 @@ def _argument_paths(function: FuncOp, modules: Collection[str]) -> Mapping[SSAVa
         is_state_of_parameter = f"parameters.{name_without_kind}" in all_names
         parameter = name_without_kind if is_state_of_parameter else name
         if not modules:
-            layer = layer_of(parameter)
+            layer = layer_of(parameter)  # the whole name if it contains no layer
             path_of[argument] = "" if layer == parameter else layer
             continue
         path = parameter.rpartition(".")[0]
         parts = path.split(".")
         suffixes = [".".join(parts[begin:]) for begin in range(len(parts))]
+        # In a step, only names of parameters and of their state contain a path.
         default = path if is_state_of_parameter or not is_step else ""
         path_of[argument] = next((suffix for suffix in suffixes if suffix in modules), default)
     return path_of

@@ -101,7 +101,11 @@ def _fastest(
         return sum(plan.seconds for plan in plans), sum(plan.wire_bytes for plan in plans)
 
     lower_bounds = [lower_bound(wanted) for wanted in candidates]
-    best: tuple[float, float, int] = (math.inf, math.inf, 0)  # seconds, bytes, number of the candidate
+    best: tuple[float, float, int] = (
+        math.inf,
+        math.inf,
+        0,
+    )  # seconds, bytes, number of the candidate: the first one if no reshard is possible
     for number in sorted(range(len(candidates)), key=lower_bounds.__getitem__):
         if lower_bounds[number] > best[0] * (1 + ROUNDING):
             break
@@ -204,6 +208,7 @@ def _candidates_on(
     for choice in choices:
         entries_of_operands = [[(axis, choice[axis].operands[index]) for axis in axes] for index in range(len(current))]
         candidates[tuple([Sharding(entries, mesh.name).merged(mesh) for entries in entries_of_operands])] = None
+    # Merging the entries of sub-axes may give shardings that the rule rejects, so these candidates are checked.
     return tuple(candidates) if fine is mesh else _check_candidates(rule, candidates, results, mesh)
 
 

@@ -41,8 +41,8 @@ _ALL = slice(None)
 _USED_OPERANDS = {SORT: (slice(1, 2), slice(1, None)), UNSORT: (slice(0), slice(2))}
 """Op → its operands whose routes the results have, and its operands that must be of one route.
 
-A sort puts rows in the order of its second operand, and `unsort_rows` restores the order of the tokens. All operands of
-other ops count as both.
+A sort puts rows in the order of its second operand, and `unsort_rows` restores the order of the tokens. `slice(0)`
+selects no operand. All operands of other ops count as both.
 """
 
 
@@ -177,9 +177,9 @@ def _route(value: SSAValue) -> Routes:
 def dispatched_dim(value: SSAValue) -> int | None:
     """Return the dimension of a local value along which a rank has the rows of its own experts; None if there is none.
 
-    Its size depends on the router. For example, it is 0 for the result of `experts.regroup`, of shape [rows, features].
-    Values inside the local form of `experts.regroup` have no sharding. A received one has the rows of the result of the
-    form, and one ordered by source those of its operand.
+    The size of this dimension depends on the router. For example, the result of `experts.regroup`, of shape [rows,
+    features], has the dimension 0. Values inside the local form of `experts.regroup` have no sharding: the result of an
+    exchange has the dimension of the value that is computed from it, and a result of TO_SOURCES that of its operand.
     """
     owner = value.owner
     exchange = owner.start if isinstance(owner, WaitOp) else owner
@@ -211,7 +211,7 @@ class Router:
     """A route of a localized function.
 
     Attributes:
-        name: the name of the order of its rows.
+        name: the name of the first result of the `experts.route` op.
         axes: the mesh axes over which rows are dispatched; empty if they are not.
         tokens: the number of tokens of all ranks of these axes together.
         experts, chosen: the number of experts, and of those that each token goes to.
@@ -235,6 +235,7 @@ def routers(function: FuncOp, mesh: Mesh) -> list[Router]:
         ids, sharding = global_type(op.operands[0], mesh), sharding_of(op.operands[0])
         assert ids is not None  # verified
         token_axes = sharding.dim_axes(0) if sharding is not None else ()
+        # The ranks along other axes that shard the tokens form separate groups, each with its own tokens.
         groups = mesh.group_size([axis for axis in token_axes if axis not in axes])
         experts: Any = op.argument["experts"]
         routers_in_order.append(Router(text_name(op.results[0]), axes, ids.shape[0] // groups, experts, ids.shape[1]))

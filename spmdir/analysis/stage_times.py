@@ -60,6 +60,7 @@ def stage_times(flow: StepFlow, mesh: Mesh, rules: RuleSet, topology: Topology) 
             total += message.terms.seconds if message is not None else seconds_alone(op, mesh, rules, topology)
         return total
 
+    # All micro-batches take the same time, so micro-batch 0 is used.
     # kind → [stage], the time of its forward (F), input gradients (I), weight gradients (W) or whole backward (B)
     seconds_of = {
         kind: [seconds(flow.functions.get(Action(stage, kind, 0))) for stage in range(count)]  # type: ignore[arg-type]

@@ -156,6 +156,7 @@ def _major_parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
     for dims in (*rule.operand_dims, *rule.result_dims):
         for factors in dims or ():
             major_size = 1
+            # Only the last factor has no factor that is minor to it.
             major_factors = [factor for factor in factors if rule.factors[factor].size > 1][:-1]
             for factor in major_factors:
                 if rule.factors[factor].kind == "unsharded":

@@ -49,12 +49,12 @@ class Rewriting:
         if not rewrites:
             return []
         neighbourhood = self._neighbourhoods.of(root)
-        entry = None if self._engine.on_attempt else self._candidate_of.get(neighbourhood.key)
-        if entry is None:
+        search_outcome = None if self._engine.on_attempt else self._candidate_of.get(neighbourhood.key)
+        if search_outcome is None:
             candidates = (self._engine.cheapest_replacement(rewrite, root) for rewrite in rewrites)
-            entry = neighbourhood, next((candidate for candidate in candidates if candidate is not None), None)
-            self._candidate_of[neighbourhood.key] = entry
-        known_neighbourhood, candidate = entry
+            search_outcome = neighbourhood, next((candidate for candidate in candidates if candidate is not None), None)
+            self._candidate_of[neighbourhood.key] = search_outcome
+        known_neighbourhood, candidate = search_outcome
         if candidate is None:
             return []
         # The candidate may stem from another root with an equal neighbourhood: translate its ops and values.

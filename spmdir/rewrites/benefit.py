@@ -103,6 +103,7 @@ class Pricing:
 
 def add_costs(costs: Iterable[RewriteCost]) -> RewriteCost:
     """Return the sum of `costs`."""
+    # FREE makes the sum of no costs 0.
     wire, collectives, touched, ops, seconds = zip(FREE, *costs, strict=True)
     return RewriteCost(sum(wire), sum(collectives), sum(touched), sum(ops), sum(seconds))
 

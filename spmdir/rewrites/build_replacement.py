@@ -43,7 +43,11 @@ Arguments = tuple[tuple[str, Any], ...]
 
 @attrs.frozen
 class Rejection:
-    """The reason why a form was not built. Its text is composed only on demand."""
+    """The reason why a right side, or a term in it, was not built. Its text is composed only on demand.
+
+    Attributes:
+        form: the text, with one `{}` for each of `arguments`.
+    """
 
     form: str
     arguments: tuple[Any, ...]
@@ -75,7 +79,7 @@ class Builder:
         right: the right side.
         match: the match of the left side.
         rules: the rules of the ops.
-        rejections: the reasons why forms were not built.
+        rejections: the reasons why terms were not built.
     """
 
     mesh: Mesh
@@ -97,7 +101,7 @@ class Builder:
                 yield node
 
     def reject(self, form: str, *arguments: Any) -> None:
-        """Record the reason why a form was not built."""
+        """Record the reason why a term was not built: the text `form`, with one `{}` for each of `arguments`."""
         self.rejections.append(Rejection(form, arguments))
 
     def _build_to_target(self, term: Term, value: SSAValue | None, target: Sharding) -> Iterator[Node]:
@@ -186,6 +190,10 @@ class Builder:
         Each combination of strategies, one for each axis, requires placements of the operands. The first candidate with
         these placements is chosen for each operand: a node of the right side, or the old operand. A combination is
         skipped if an operand has no candidate, or if all operands are the old ones.
+
+        Args:
+            form: the term of the operands, as in `f(form, ...)`.
+            target: the required sharding of the result; None if it is not known.
         """
         function, rule = self.match.function, self.rule
         assert isinstance(function, AtenOp)

@@ -87,6 +87,7 @@ class Neighbourhoods:
             key += [values.setdefault(value, len(values)) for value in (*op.results, *op.operands)]
             # A rewrite of the root removes the ops without users outside, so the key contains whether there are any.
             key.append(op is root or any(use.operation not in ops for value in op.results for use in value.uses))
+        # None separates the numbers of ops and values from those of types.
         return Neighbourhood((*key, None, *map(self._value_number, values)), tuple(ops), tuple(values))
 
     def _op_number(self, op: ValueOp) -> int:

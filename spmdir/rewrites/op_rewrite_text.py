@@ -86,6 +86,7 @@ class OpRewrite:
 
 
 def call_of(statement: Statement) -> OpCall:
+    """Return the call whose results a statement of a rewrite assigns."""
     (value,) = statement.values
     assert isinstance(value, OpCall)  # `_parse_rewrite` has checked it
     return value

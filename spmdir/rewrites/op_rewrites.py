@@ -216,6 +216,7 @@ class _Builder:
     """Builds the replacement of a match.
 
     Attributes:
+        match: the match; its `values` also get the values that the replacement assigns.
         anchor: the op before which the new ops are inserted. They get its location.
         names: the value names of the block. Updated.
     """
@@ -262,8 +263,8 @@ class _Builder:
             else:
                 structure.append(0)
         arguments = {name: value for name, value in value_by_parameter.items() if value is not None}
-        shape = None if all(entry == 1 for entry in structure) else tuple(structure)
-        inferred = rules.infer_call(call.op, tuple(map(_meta, operands)), arguments, shape)
+        call_structure = None if all(entry == 1 for entry in structure) else tuple(structure)
+        inferred = rules.infer_call(call.op, tuple(map(_meta, operands)), arguments, call_structure)
         op = op_class(call.op).build_op(
             operands, inferred.results, inferred.arguments, None, inferred.structure, self.anchor.location
         )

@@ -65,7 +65,10 @@ class Copy:
 
 
 New = NewCollective | NewWait | Copy
+"""A node of a replacement that is not in the program yet."""
+
 Node = SSAValue | New
+"""A node of a replacement: an existing value or a new op."""
 
 
 def sharding_at(node: Node) -> Sharding:

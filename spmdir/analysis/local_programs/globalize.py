@@ -44,12 +44,12 @@ Unit = Sequence[Operation]
 
 
 def globalize(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
-    """Return the global module that localize converts to `module`, according to its types and notes.
+    """Return the global module that localize converts to `module`, according to its types and `spmd.form` attributes.
 
     Operands that a local form does not use become additional arguments of the function.
 
     Raises:
-        SpmdirError: types and notes contradict each other; located.
+        SpmdirError: types and `spmd.form` attributes contradict each other; located.
     """
     return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
 
@@ -64,7 +64,7 @@ def units_of(block: Block) -> Iterator[tuple[ReplacedOp | None, Unit]]:
         ShardingError: the attribute of a local form is malformed, or the form is longer than the function; located.
     """
     ops = list(block.ops)[:-1]  # without the return op
-    second_parts: dict[Operation, tuple[ReplacedOp | None, int]] = {}  # start of an exchange → (replaced op, ops)
+    second_parts: dict[Operation, tuple[ReplacedOp | None, int]] = {}  # start → (replaced op, number of remaining ops)
     position = 0
     while position < len(ops):
         op = ops[position]
@@ -154,6 +154,7 @@ class _Globalizer:
         """
         kind = self.ctx.get_optional_op(replaced.op)
         traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
+        # A gather is the only collective with a local form.
         is_gather = traits == ("shard", "replicated")
         if kind is None or not (issubclass(kind, AtenOp) or is_gather):
             raise ShardingError(

@@ -142,8 +142,8 @@ class _ProblemBuilder:
         """Return the problem of all added nodes, with the work of each.
 
         No reshard may move a partial sum before a cast with `spmd.cast_first`, nor a version of a cache: these values
-        are ties. If axes are `apart`, values with symbolic sizes are unsent, and values computed from the batch
-        unsliced.
+        are the `ties` of the problem. With axes `apart`, its `unsent` values are those with symbolic sizes, and its
+        `unsliced` values those computed from the batch.
         """
         work_of_node = works(self.steps, self.metas, topology.costs is not None)
         nodes = tuple(map(self._node, self.sources, self.steps, work_of_node))
@@ -168,6 +168,7 @@ class _ProblemBuilder:
         result_numbers = []
         for result in results:
             result_numbers.append(self.numbers.setdefault(result, len(self.metas)))
+            # A result that is no tensor counts as a scalar of one byte.
             self.metas.append(meta_of(result.type) or TensorMeta((), I1))
         operand_numbers = tuple([self.numbers[value] for value in operands])
         rule = source.rule if isinstance(source, OpStrategies) else None

@@ -119,6 +119,7 @@ class OpStrategies:
         # Some ranks would be idle if one of these factors were sharded.
         too_small = {number for number, factor in enumerate(rule.factors) if factor.size < count * sharded.of(number)}
         fitting = [strategy for strategy in fitting if too_small.isdisjoint(strategy.factors)] or fitting
+        # `axis_part` returns the mesh axis first; an axis whose name it cannot parse is a mesh axis.
         root_axis = (axis_part(axis) or (axis,))[0]
         if self.rows and root_axis in self.apart:
             fitting = [strategy for strategy in fitting if self._shards_rows(strategy)] or fitting

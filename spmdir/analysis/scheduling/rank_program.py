@@ -121,8 +121,8 @@ def _needs(
 ) -> list[tuple[int, ...]]:
     """Return, for each unit, the units that must run before it, in ascending order.
 
-    These are the producers of its operands and the originals of its recomputed ops. If it has side effects, the
-    previous unit with side effects is another. If it overwrites a buffer, so are the units that read the old value.
+    A unit needs the producers of its operands, and the originals of its recomputed ops. A unit with side effects needs
+    the previous unit with side effects. A unit that overwrites a buffer needs the earlier units that read the buffer.
 
     Args:
         producer_unit: value → the number of the unit that computes it.
@@ -306,7 +306,7 @@ class _Kernels:
         self._rules: dict[Call, OpRule | None] = {}
         self._prices: dict[Work, tuple[float, KernelCost]] = {}
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
-        self._first = mesh.coordinate(0)
+        self._first = mesh.coordinate(0)  # rank 0, whose sizes replace Locals in arguments of ops
 
     def of_units(self, units: Sequence[tuple[ReplacedOp | None, Unit]]) -> list[_UnitKernels]:
         """Return the kernels of each unit.
@@ -425,6 +425,7 @@ class _Kernels:
             op: the collective or its wait, whose results are the tensors.
             operands: the operands of the collective.
         """
+        # Operands after the pairs are edge states, which have no step.
         for operand, (_, result) in zip(operands, op.pairs, strict=False):
             self._steps.append(Step(None, "", self._tensors([operand]), self._tensors([result])))
 
@@ -469,7 +470,7 @@ class _Kernels:
         return tuple([self._number(value) if (number := number_of(value)) is None else number for value in values])
 
     def _number(self, value: SSAValue) -> int:
-        """Give a value the next number."""
+        """Give a value without a number the next one, and return this number."""
         self._metas.append(self._meta(value))
         return self._numbers.setdefault(value, len(self._numbers))
 

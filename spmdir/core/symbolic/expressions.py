@@ -21,6 +21,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import DIGITS, TERMS
 
 Number = Union[int, float, "Size", "Real"]
+"""A number that may depend on symbolic sizes."""
 
 
 def _power(base: int | float, exponent: int | float) -> int | float:
@@ -293,12 +294,13 @@ def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | Non
 def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
     """Divide both by the greatest common factor of their terms; return the quotients and the factor.
 
-    For `6*s0*s1` and `4*s0` these are `3*s1`, `2` and `2*s0`. If `b` is a constant or `a` is 0, the factor is 1.
+    For `6*s0*s1` and `4*s0` these are `3*s1`, `2` and `2*s0`. If `b` is a constant, the factor is 1.
     """
     left_terms, right_terms = _terms(a), _terms(b)
     if not left_terms or not right_terms or not isinstance(b, Size):
         return a, b, 1
     common_coefficient = math.gcd(*left_terms.values(), *right_terms.values()) or 1
+    # Start with the atoms of one term, and keep those that occur in all terms.
     common_atoms: Monomial = next(iter(right_terms))
     for monomial in (*left_terms, *right_terms):
         remaining, shared_atoms = list(monomial), list[Atom]()

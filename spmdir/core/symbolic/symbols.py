@@ -138,6 +138,7 @@ def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[i
         unsolved = evaluate(expected, solved)
         names = symbols(unsolved)
         coefficients = dict(unsolved.terms) if isinstance(unsolved, Size) else {}
+        # `names` is also the monomial of the symbol, and () that of the constant.
         is_linear = len(names) == 1 and coefficients.keys() <= {names, ()}  # factor * symbol + constant
         if is_linear:
             factor, constant = coefficients[names], coefficients.get((), 0)

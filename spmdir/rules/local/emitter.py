@@ -34,7 +34,7 @@ class Emitter:
         owner: the rule of the op that is replaced.
         ops: the rules of all ops, to infer the results of new ops.
         scope: the values that expressions use, without those of earlier statements.
-        rank: the rank of a local form.
+        rank: the rank for which a local form is emitted; a `SingleRank` for other rewrites.
         operands: the types of the operands, local in a local form.
         shards: sharded factor → its shard; changed in the steps of a ring.
         packed: name → the packed placement of that name in the strategy.
@@ -61,16 +61,20 @@ class Emitter:
         self.operands = operands or scope.operands
         self.names: dict[str, Any] = {}
         for parameter in owner.rule.tensors:
-            slot = owner.binding.tensors[parameter.name]
-            if slot is not None:
-                self.names[parameter.name] = self._operand(slot)
+            indices = owner.binding.tensors[parameter.name]
+            if indices is not None:
+                self.names[parameter.name] = self._operand(indices)
         self.emitted: list[ExpandedOp] = []
 
-    def _operand(self, slot: Any) -> Any:
-        """Return the value of a tensor parameter: an operand, or a tuple of operands for a list."""
-        if isinstance(slot, tuple):
-            return tuple(None if index is None else Value("operand", index) for index in slot)
-        return Value("operand", slot)
+    def _operand(self, indices: Any) -> Any:
+        """Return the value of a tensor parameter: an operand, or a tuple of operands for a list.
+
+        Args:
+            indices: the index of the operand; for a list, a tuple of indices, with None for an absent tensor.
+        """
+        if isinstance(indices, tuple):
+            return tuple(None if index is None else Value("operand", index) for index in indices)
+        return Value("operand", indices)
 
     def run(self, body: tuple[Statement, ...]) -> tuple[Any, ...]:
         """Run the statements of a rewrite and return the values of its `return`; RuleError if none is reached."""
@@ -339,7 +343,7 @@ class Emitter:
             if op != self.owner.rule.op or not self.shards or has_other_block:
                 raise
             call = Call(op, metas, (), self._local_results(), call_structure)
-        if op == self.owner.rule.op:
+        if op == self.owner.rule.op:  # the results that the replaced op lacks are not computed either
             results = (
                 result if declared else None
                 for result, declared in zip(call.results, self.owner.call.results, strict=True)

@@ -10,7 +10,13 @@ from spmdir.core.placement.call import Call
 
 @attrs.frozen(cache_hash=True)
 class Value:
-    """A value in a rewrite: if `source` is "operand", an operand of the replaced op; if "op", a result of a new op."""
+    """A value in a rewrite: an operand of the replaced op, or a result of a new op.
+
+    Attributes:
+        source: "operand" or "op".
+        index: the index of the operand, or of the new op.
+        result: the index of the result of the new op; 0 for an operand.
+    """
 
     source: str
     index: int

@@ -78,9 +78,10 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
 def _sharded_dim(
     emitter: RingBuilder, name: str, initial: Mapping[str, Any], shard: Local, dim_of: DimOf, location: Location
 ) -> int | None:
-    """Return the sharded dimension of target `name`: that of the operand itself, or of an operand with its shape.
+    """Return the dimension of target `name` that the factor of the ring shards.
 
-    Return None if there is none. Then its shape must be equal on all ranks, which `require_equal_shapes` checks.
+    If the target is no operand, the first operand with the same shape determines the dimension. Return None if there is
+    none. Then the shape of the target must be equal on all ranks, which `require_equal_shapes` checks.
 
     Args:
         initial: target → its value before the ring.
@@ -145,13 +146,15 @@ def _rotate(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: in
     sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
     padded_dim = dim if len(sizes) > 1 else None
     if padded_dim is not None:
-        rank, local_size = emitter.meta(value).rank, attrs.evolve(shard, kind="size", back=step)
-        pad = (*(0,) * (2 * (rank - 1 - padded_dim)), 0, attrs.evolve(local_size, times=-1, plus=max(sizes)))
+        tensor_rank, local_size = emitter.meta(value).rank, attrs.evolve(shard, kind="size", back=step)
+        # The padding lists (before, after) from the last dimension to `padded_dim`, which gets max(sizes) elements.
+        pad = (*(0,) * (2 * (tensor_rank - 1 - padded_dim)), 0, attrs.evolve(local_size, times=-1, plus=max(sizes)))
         (value,) = emitter.emit("aten.constant_pad_nd", {"self": value}, {"pad": pad, "value": 0})
     meta = emitter.meta(value)
     call = Call("spmd.rotate", (meta,), (("axes", shard.axes),), (meta,))
     (value,) = emitter.add(call, (value,), location)
     if padded_dim is None:
         return value
+    # The received block is that of the rank `step + 1` places back.
     end = attrs.evolve(shard, kind="size", back=(step + 1) % emitter.rank.ring_size(shard.axes))
     return emitter.emit("aten.slice.Tensor", {"self": value}, {"dim": padded_dim, "start": 0, "end": end})[0]

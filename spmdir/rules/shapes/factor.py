@@ -39,6 +39,7 @@ class Factor:
         return self.least_with(self.rewrite)
 
     def least_with(self, rewrite: str | None) -> int:
-        """Return the number of elements that every rank must have if sharding it leads to `rewrite`."""
+        """Return the number of elements that every rank must have if sharding this factor leads to `rewrite`."""
+        # An empty shard has no maximum or minimum, and local forms do not support empty shards.
         requires_one = self.kind in ("max", "min") or rewrite == "local"
         return max(self.least, int(requires_one))

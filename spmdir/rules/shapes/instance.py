@@ -101,7 +101,7 @@ class RuleInstance:
 
     @cached_property
     def majors(self) -> dict[int, set[int]]:
-        """Factor → the factors of several elements that are major to it in some dimension."""
+        """Factor → the factors whose size is not 1 and that are major to this factor in some dimension."""
         majors_of: dict[int, set[int]] = {}
         for dims in self.all_dims:
             for factors in dims:
@@ -112,7 +112,7 @@ class RuleInstance:
         return majors_of
 
     def neighbours(self, index: int) -> set[int]:
-        """Return the factors of several elements that share a dimension with factor `index`."""
+        """Return the factors whose size is not 1 and that share a dimension with factor `index`."""
         sharing = (factors for dims in self.all_dims for factors in dims if index in factors)
         candidates = {factor for factors in sharing for factor in factors if factor != index}
         return {factor for factor in candidates if self.factors[factor].size != 1}
@@ -204,7 +204,10 @@ class RuleInstance:
 
     @cached_property
     def additive(self) -> tuple[tuple[int, ...], bool]:
-        """The operands in `adds` clauses, and whether such a parameter is a Python number other than 0."""
+        """A pair: the operands that `adds` clauses name, and whether such a clause names a Python number other than 0.
+
+        For example, `add(x, 1)` with the clause `adds self other` gives ((0,), True).
+        """
         names = [name for clause in self.active("adds") for name in clause.names]
         operands = tuple(operand for name in names for operand in self.binding.operands(name))
         adds_number = any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)

@@ -65,8 +65,8 @@ def reduced(layout: LayoutBuilder, *arguments: str) -> Dims:
     """Return the dimensions of a loss: a scalar, or without a reduction those of `*` or of an operand.
 
     Args:
-        arguments: the name of the argument with the reduction, which is 0 in torch if there is none. The name of an
-            operand may precede it.
+        arguments: optionally the name of an operand, then the name of the argument with torch's reduction mode, where
+            0 means no reduction.
     """
     *operand, reduction = arguments
     if layout.argument(reduction) != 0:

@@ -74,7 +74,10 @@ def _extents(rule: Rule, call: Call, binding: Binding) -> dict[str, int]:
 
 
 def _list_parts(layout: LayoutBuilder, call: Call) -> Callable[[], Parts] | None:
-    """Return a function for the parts of the resulting list; None if the rule has no `lists` clause."""
+    """Return a function that evaluates the `lists` clause to the parts of the results; None without such a clause.
+
+    The clause may refer to sizes of factors, which are known only after the operands are matched.
+    """
     values = [clause.value for clause in layout.rule.of_kind("lists") if clause.value]
     return (lambda: evaluate(values[0], scope_of(call, layout.binding, layout))) if values else None
 
@@ -200,7 +203,7 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
     """Infer the dimensions of a result with `pattern` from the factors of the operands.
 
     Args:
-        part: the size of its `*~dim`, if it is in a list.
+        part: the size of the dimension `*~dim` of this result; None if the results are not a list of different sizes.
     """
     dims: list[tuple[int, ...]] = []
     for term in pattern:

@@ -26,6 +26,7 @@ def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: 
             f"invalid slice with step {step_size!r} of rank {len(dims)}; expected a step of at least 1, and dimensions"
         )
     bounds = [None if layout.argument(name) is None else layout.integer(name) for name in (start, end)]
+    # The number of elements is (until - begin) / step, rounded up.
     begin, until, _ = slice(*bounds).indices(shape[dim])
     _replace(layout, dims, argument, dim, max(0, -(-(until - begin) // step_size)))
     return tuple(dims)

@@ -73,7 +73,10 @@ def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> li
 
 
 def _rank(layout: LayoutBuilder, matches: list[_Match]) -> int:
-    """Return the number of variadic dimensions: the most among the operands, else that before a reduction.
+    """Return the number of variadic dimensions.
+
+    It is the largest number that a term without `-` matches in an operand, or else in a result. If all terms are
+    reduced, it is the number of remaining dimensions plus the number of reduced ones.
 
     Args:
         matches: see `_common_sizes`.

@@ -100,5 +100,5 @@ def _strides(
             source_dim = dim - len(sizes) + len(shape)
             result_strides.append(strides[source_dim] if source_dim >= 0 and shape[source_dim] > 1 else 0)
         else:
-            result_strides.append(1)
+            result_strides.append(1)  # a dimension of size 1, whose stride is arbitrary
     return tuple(result_strides)

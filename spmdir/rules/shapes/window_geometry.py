@@ -73,6 +73,7 @@ def window(from_end: int, size: int, output: int, shape: WindowShape, ceil: bool
     extra_outputs = output - shape.steps(size)
     if output * shape.stride != size or not (extra_outputs == 0 or (extra_outputs == 1 and ceil)):
         return None
+    # The first window of a block begins `padding` elements before the block, so `before` is the padding.
     # The last window of a block begins `stride + padding` elements before the end of the block.
     after = max(0, shape.reach - shape.padding - shape.stride + 1)
     return Window(from_end, shape.padding, shape.padding, after, shape.stride)

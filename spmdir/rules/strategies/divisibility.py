@@ -45,7 +45,7 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
     least = max(least, factor.least_elements)
     if not least:
         return None
-    if index in sharded.by_plugins:
+    if index in sharded.by_plugins:  # the shard sizes depend on the nesting order, which is not decided yet
         return shortage(rule, index, Shard(0), count, sharded, least)
     shard_size = -(-factor.size // shard_count)
     if index in sharded.all_axes:  # an uneven shard of one axis may be too small for the other
@@ -97,10 +97,11 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
 
 
 def _is_compatible_with_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
-    """Return whether the factor can be sharded by S if other axes use text strategies.
+    """Return whether factor `index` can be sharded by S if other axes use text strategies.
 
-    The text strategies must not shard it or a factor of the same dimension, and must not require it unsharded. Its own
-    rewrite must not expand the op, and must not be a local form beside that of a text strategy.
+    The text strategies must not shard this factor or a factor of the same dimension, and must not require this factor
+    unsharded. The rewrite for this factor must not expand the op. If a text strategy has a local form, the rewrite for
+    this factor must not be a local form too.
     """
     texts, factor = sharded.by_texts, rule.factors[index]
     if any(factor.name in text.whole for text in texts.values()):
@@ -123,6 +124,7 @@ def text_conflict(
       shards by a plug-in placement.
 
     Args:
+        factors: the factors that `text` shards.
         splits: whether the results of `text` are the same on an axis and on its sub-axes.
     """
     for sharded_factor in sharded.all_axes:
@@ -137,6 +139,7 @@ def text_conflict(
         if sharded_factor in factors or not rule.neighbours(sharded_factor).isdisjoint(factors):
             return Obstacle("another axis shards '{}' of the same dimension", (name,))
         rewrite = rule.factors[sharded_factor].rewrite
+        # `needs_range`: whether the local form of the other axis requires that a rank has one range of `factors`.
         if other_text is not None:
             rewrite = "local" if other_text.body else None
             needs_range = any(needs_one_range(rule, other_text.body, factor) for factor in factors)
@@ -217,9 +220,12 @@ def shortage(
 
 
 def _shard_lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
-    """Return all shard lengths after nested (placement, ranks), major first; None if a placement rejects a length.
+    """Return the lengths of all shards of `size` elements; None if a placement rejects a length.
 
     For example, 10 elements by S over 4 ranks have lengths 3 and 1; by another S over 2 ranks these become 2, 1 and 0.
+
+    Args:
+        nested: (placement, number of ranks) of each axis, outermost first.
     """
     lengths = frozenset([size])
     for placement, count in nested:

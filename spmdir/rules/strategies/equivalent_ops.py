@@ -33,13 +33,13 @@ ATTENTION = "aten.scaled_dot_product_attention"
 
 @attrs.frozen
 class Equivalent:
-    """Another name for an op.
+    """Another name for an op, called the first op below.
 
     Attributes:
         op: the other name. Its parameters have the same names.
-        results: the number of the op's results that it returns, from the first; None for all.
+        results: how many of the first op's results the other op returns, counted from result 0; None for all.
         when: the condition on its calls, as in the `when` of a strategy; "" for none.
-        whole: the factors of its rule that must stay unsharded, because the rule of the op does not have them.
+        whole: the factors of the other op's rule that must stay unsharded, because the first op's rule lacks them.
     """
 
     op: str
@@ -110,6 +110,7 @@ def derived_strategy(record: Record, equivalent: Equivalent, parse: Callable[[Re
         return strategy
     body: list[Statement] = []
     for statement in strategy.body:
+        # Only a `return` has neither targets nor a ring.
         is_return = not statement.targets and not statement.ring
         body.append(attrs.evolve(statement, values=statement.values[:count]) if is_return else statement)
     text = _with_results(strategy.text, count)

@@ -116,6 +116,7 @@ def lay_out(
         outer_factors: dict[int, int] = {}  # factor of the inner op → factor of the expanded op
         for value, inner_dims in zip(op.operands, inner_rule.operand_dims, strict=True):
             for inner_factors, factors in zip(inner_dims, dims_of_value[value], strict=True):
+                # The lengths differ if only one rule gives a factor to a dimension of size 1.
                 outer_factors.update(zip(inner_factors, factors, strict=False))
         inner_sharded = sharded.for_inner_op(outer_factors)
         occurring_placements = (*operands, *(placements[value] for value in op.operands))
@@ -126,6 +127,7 @@ def lay_out(
             return None
         for value in reduced:
             meta = expansion.ops[value.index].call.results[value.result]
+            # An operand of the expanded op cannot be reduced inside the expansion.
             if meta is None or value.source != "op":
                 return None
             reductions.append(InternalReduction(value, meta, placements[value].op or "", dims_of_value[value]))

@@ -77,4 +77,5 @@ class Dropped:
         """Return the subject as text: for a shard, with the name of the factor, as `S(k)`."""
         if self.factor is None or not isinstance(self.subject, ShardPlacement):
             return str(self.subject)
+        # The `dim` 0 of the placement stands for the dimension of the factor, so the name of the factor replaces it.
         return str(self.subject).replace("(0", f"({self.rule.factors[self.factor].name}", 1)

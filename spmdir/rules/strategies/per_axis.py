@@ -63,18 +63,18 @@ def factor_strategies(
         cache: the earlier results for this rule; new results are added.
     """
     for index in range(len(rule.factors)):
-        strategy: Strategy | Obstacle | None = unshardable(rule, index, count, sharded)
-        if strategy is None:
+        outcome: Strategy | Obstacle | None = unshardable(rule, index, count, sharded)
+        if outcome is None:
             rewrite: str | Obstacle | None = rule.factors[index].rewrite
             if sharded.by_plugins:
                 rewrite = compatible_rewrite(rule, index, sharded, scattered=False)
             assert not isinstance(rewrite, Obstacle)  # it is shardable
-            strategy = cache.get((index, rewrite))
-            if strategy is None:
-                strategy = factor_strategy(rule, index, count, sharded, partial(_shard, index), lay_out, rewrite)
+            outcome = cache.get((index, rewrite))
+            if outcome is None:
+                outcome = factor_strategy(rule, index, count, sharded, partial(_shard, index), lay_out, rewrite)
             if rewrite != "expand":  # the strategies of an expansion depend on the number of ranks
-                cache[index, rewrite] = strategy
-        yield Dropped(rule, Shard(0), index, strategy) if isinstance(strategy, Obstacle) else strategy
+                cache[index, rewrite] = outcome
+        yield Dropped(rule, Shard(0), index, outcome) if isinstance(outcome, Obstacle) else outcome
 
 
 def factor_strategy(
@@ -107,19 +107,21 @@ def factor_strategy(
         return Strategy(operands, layout.results, (index,), "expand", factor_placements)
     results = tuple([_result_placement(rule, index, dims, placement_of) for dims in rule.result_dims])
     additive, adds_number = rule.additive  # the operands that the op adds to its result; whether it adds a number
-    reduced = next((placement for placement in results if isinstance(placement, Partial)), None)
+    partial_result = next((placement for placement in results if isinstance(placement, Partial)), None)
     if None in results:
         return Obstacle("no placement of the result corresponds to this sharding")
-    if reduced and (adds_number or (additive and reduced.op != "sum")):
-        return Obstacle("the result would be {}, but the op adds another operand or a number to it", (reduced,))
+    if partial_result and (adds_number or (additive and partial_result.op != "sum")):
+        return Obstacle("the result would be {}, but the op adds another operand or a number to it", (partial_result,))
     for placement, meta in zip(results, rule.call.results, strict=True):
         reason = _unreducible(placement, meta.dtype) if meta is not None and placement is not None else None
         if reason is not None:
             return reason
-    if reduced == _SUM and not rule.scales_finitely:
+    if partial_result == _SUM and not rule.scales_finitely:
         return Obstacle("the result would be a partial sum, but an argument is a number that is not finite")
-    if reduced:  # the operands that the op adds must be partial too, else every rank would add them
-        operands = tuple(reduced if operand in additive else placement for operand, placement in enumerate(operands))
+    if partial_result:  # the operands that the op adds must be partial too, else every rank would add them
+        operands = tuple(
+            partial_result if operand in additive else placement for operand, placement in enumerate(operands)
+        )
     result_placements = tuple([placement for placement in results if placement is not None])
     return Strategy(operands, result_placements, (index,), rewrite or None, factor_placements)
 
@@ -147,6 +149,7 @@ def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placeme
     if placement is not None:
         return placement
     kind = rule.factors[index].kind
+    # A result without elements needs no reduction.
     is_empty = any(rule.factors[factor].size == 0 for factors in dims or () for factor in factors)
     if kind == "same" or is_empty:
         return R
@@ -285,6 +288,7 @@ def _partial_results(rule: RuleInstance, clause: RuleClause, indices: tuple[int,
     """
     results = tuple(meta for meta in rule.call.results if meta is not None)
     if clause.kind in LINEAR and all(rule.call.operands[index].dtype.is_inexact for index in indices):
+        # If all results are integers, they stay listed, and `_passing` rejects the inexact cast.
         return tuple(meta for meta in results if meta.dtype.is_inexact) or results
     return results
 

@@ -52,26 +52,29 @@ def _class_texts(kind: type[Placement]) -> Records:
     lines_of_both = zip(kind.rules.splitlines(), text.splitlines(), strict=True)
     indent = next((len(indented) - len(dedented) for indented, dedented in lines_of_both if dedented), 0)
     declared = read_strategies(text, file, line, indent)
-    rules = [record for records in read(text, file).values() for record in records]
+    rule_list = [record for records in read(text, file).values() for record in records]
     if rules_offset < 0:
         lines = source.splitlines()[first_line - 1 :]
         declared = {
             op: tuple(_located(record, lines, first_line) for record in records) for op, records in declared.items()
         }
-        rules = [_located(record, lines, first_line) for record in rules]
-    elif rules:
-        rules = [attrs.evolve(rules[0], line=rules[0].line + line - 1)]
-    if rules:
+        rule_list = [_located(record, lines, first_line) for record in rule_list]
+    elif rule_list:
+        rule_list = [attrs.evolve(rule_list[0], line=rule_list[0].line + line - 1)]
+    if rule_list:
         raise ParseError(
-            f"the `rules` of {kind.__name__} contain '{rules[0].text.splitlines()[0]}'; expected strategies, as in "
+            f"the `rules` of {kind.__name__} contain '{rule_list[0].text.splitlines()[0]}'; expected strategies, as in "
             "`aten.chunk: (S(dim)) -> (R…)`; write rules of ops into a .rules file",
-            Location(file, rules[0].line, 1),
+            Location(file, rule_list[0].line, 1),
         )
     return declared
 
 
 def _source(kind: type) -> tuple[str, str, int]:
-    """Return the file of a class, the text of the file, and the first line of the class; ("", 1) if it has none."""
+    """Return the file of a class, the text of the file, and the number of the first line of the class.
+
+    If the source cannot be read, the text is "" and the line is 1. Without a file, the name of the module replaces it.
+    """
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__
     try:
         return file, Path(file).read_text(encoding="utf-8"), inspect.getsourcelines(kind)[1]

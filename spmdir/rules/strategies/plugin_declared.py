@@ -102,6 +102,7 @@ def _unshardable(
         return unshardable(rule, factor, count, sharded, least)
     if any(other not in sharded.by_plugins or sharded.by_s(other) > 1 for other in expanding):
         return Obstacle("another axis expands the op")
+    # The strategies of the other axes keep the op too, so `unshardable` must not check whether they expand it.
     return unshardable(rule, factor, count, sharded.without_plugins_of(expanding), least)
 
 
@@ -139,6 +140,8 @@ def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
                 is_lacking = True
         if not is_lacking or not any(index in factors for dims in rule.operand_dims for factors in dims):
             continue
+        # A strategy that keeps an op which S would expand lists its placement. So `ShardCounts.by_plugins` contains the
+        # factor, and `_unshardable` treats the axis as compatible with other strategies that keep the op.
         rewrite, factor_placements = (None, (Shard(0),)) if factor.rewrite == "expand" else (factor.rewrite, ())
         yield Strategy(shard_operands(rule, index), tuple(results), (index,), rewrite, factor_placements)
 

@@ -38,7 +38,7 @@ NO_PLUGINS = PluginPlacements()
 
 @lru_cache(maxsize=4096)
 def plugins_among(placements: tuple[Placement, ...]) -> PluginPlacements:
-    """Return the plug-in placements among `placements`, sorted by how they add strategies."""
+    """Return the plug-in placements among `placements`, grouped by how they add strategies."""
     candidates = plugins(with_dim(placement, 0) for placement in placements)
     return PluginPlacements(
         shards=tuple(

@@ -37,7 +37,13 @@ from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 @attrs.frozen
 class FactorPosition:
-    """The position of a factor in a dimension: the product of the sizes of its major and of its minor factors."""
+    """The position of a factor in a dimension.
+
+    Attributes:
+        dim: the index of the dimension.
+        outer: the product of the local sizes of the factors that are major to this one.
+        inner: the product of the sizes of the factors that are minor to this one.
+    """
 
     dim: int
     outer: int
@@ -91,6 +97,7 @@ def _strategy(
     size = rule.factors[index].size
     if placement.is_routed and (reason := _reason_against_routed(rule, index, placement)):
         return reason
+    # This axis may be nested outside or inside the other axes, so it cuts the whole factor or one shard.
     if not any(can_shard(placement, extent, count) for extent in (size, size // sharded.of(index))):
         return Obstacle("this placement cannot shard {1} elements over {0} ranks", (count, size))
     rewrite = _rewrite(rule, index, count, sharded, placement)

@@ -49,10 +49,10 @@ def text_strategies(
     Raises:
         RuleError: the call has fewer results than the op.
     """
-    found, expected = len(rule.call.results), len(rule.rule.results)
+    result_count, expected_count = len(rule.call.results), len(rule.rule.results)
     for text in texts:
-        if found < expected and not rule.rule.result_list:
-            raise RuleError(f"{rule.name}: found {found} results; expected {expected}")
+        if result_count < expected_count and not rule.rule.result_list:
+            raise RuleError(f"{rule.name}: found {result_count} results; expected {expected_count}")
         any_shard = (Shard(0), *(shard for shard in shards if not shard.is_routed))
         for placement in any_shard if _has_any_shard(text) else (None,):
             try:
@@ -168,6 +168,7 @@ class _Reader:
             self.dimensions[tuple(factors), size, factor_placement] = None
             for factor in factors:
                 recorded = self.factors.setdefault(factor, factor_placement)
+                # A dimension of several factors is sharded as one, so its placement is not that of each factor.
                 is_same = recorded == factor_placement or (recorded.is_routed and placement.is_routed)
                 if not is_same and len(factors) == 1:
                     raise NotApplicable("factor '{}' has two placements", self.rule.factors[factor].name)
@@ -207,7 +208,10 @@ class _Reader:
                 )
 
     def _read(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
-        """Return the placement that `term` denotes on a tensor of type `meta`; NotApplicable if it has no value."""
+        """Return the placement that `term` denotes on a tensor of type `meta`; NotApplicable if it has no value.
+
+        Fields of the placement that `term` omits have their defaults.
+        """
         if term.is_any_shard:
             assert self.any_shard is not None
             return with_dim(self.any_shard, self._dimension(term, term.fields[0], meta, dims))
@@ -235,6 +239,7 @@ class _Reader:
                 raise NotApplicable("no dimension of {} is '{}'", list(meta.shape), field.name, location=term.location)
             return matching[0]
         value = evaluate(field, self.rule.scope)
+        # An argument such as `dim` may be a list of one dimension.
         value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
         if not isinstance(value, int) or isinstance(value, bool):
             raise NotApplicable("{} is not a dimension; expected an integer", value)
