@@ -186,7 +186,7 @@ class Assignment:
         if not least_cost or len(needed) == 1:
             return least_cost
         for copy in needed:
-            if prices_from_produced[copy]:
+            if prices_from_produced[copy]:  # a copy that costs nothing saves nothing
                 cost_with_copy, prices_from_copy = prices_from_produced[copy], rows[copy]
                 for placement in needed:
                     cost_with_copy += min(prices_from_produced[placement], prices_from_copy[placement])
@@ -233,7 +233,8 @@ class Assignment:
             return []
         self._learned.add((values_alike[0], source, target))
         exact = self._prices.exact(source, target, value) / self.shared.value_weight[value]
-        changed, tables = [], set[int]()  # equal values have one table
+        # Equal values share one table. A change for the first of them is also one for the others, in later iterations.
+        changed, changed_tables = [], set[int]()  # values, and the ids of their tables
         for alike_value in values_alike:
             row, column = self._index_of_number[alike_value][[source, target]]
             if row < 0 or column < 0:
@@ -241,8 +242,8 @@ class Assignment:
             price, seconds = self.price[alike_value], exact * self.shared.value_weight[alike_value]
             if abs(seconds - price[row, column]) > 1e-9 * seconds:
                 price[row, column] = self.price_rows[alike_value][row][column] = seconds
-                tables.add(id(price))
-            if id(price) in tables:
+                changed_tables.add(id(price))
+            if id(price) in changed_tables:
                 changed.append(alike_value)
         return changed
 

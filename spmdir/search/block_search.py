@@ -195,6 +195,7 @@ class BlockSearch:
         order, turns = list(range(len(self.assignment.choice))), self.end.turns
         self.random.shuffle(order)
         self.assignment.assume(self.best)
+        # The parts with impossible reshards come first, each group in random order.
         stuck = self.assignment.parts_with_impossible_reshards()
         order.sort(key=lambda part: part not in stuck)
         alternatives = self.messages.alternatives(self.best, self.least_cost * (1 - LEAST_SAVING), order)

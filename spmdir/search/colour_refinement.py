@@ -74,7 +74,7 @@ class Colours:
             keys = {index: self._key(index, colours) for index in affected}
             colours = list(previous_colours)
             _recolour(colours, keys, numbers)
-        return _numbered(colours, {})
+        return _numbered(colours, {})  # number the colours in program order again
 
     def _add_round(self, keys: Sequence[object]) -> None:
         """Add a round in which nodes with equal keys have one colour.
@@ -110,7 +110,7 @@ def colours(problem: Problem, depth: int) -> tuple[list[int], list[int]]:
     distinguishes no more nodes, both results are the final partition. Colours are numbered in program order.
     """
     rounds = Colours(problem, depth).rounds
-    return rounds[-2:][0], rounds[-1]
+    return rounds[-2:][0], rounds[-1]  # with `depth` 0, both are round 0
 
 
 def _first_key(node: Node) -> object:

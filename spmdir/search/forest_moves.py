@@ -130,10 +130,13 @@ class _Forest:
                 self.members.setdefault(value, []).append(part)
 
     def _find_fixed_needs(self) -> None:
-        """Find the placements that fixed users of each value need, which free parts get without cost."""
+        """Set `fixed_needs` and `price`.
+
+        The reshards to the placements that fixed users need are made anyway, so free users do not pay for them.
+        """
         assignment = self.assignment
         for value, free_parts in self.members.items():
-            need_counts = dict(assignment.need_counts[value])
+            need_counts = dict(assignment.need_counts[value])  # of all users; those of free parts are subtracted
             if need_counts:
                 for part in free_parts:
                     for needs in assignment.need_rows[part].get(value, ()):
@@ -293,7 +296,7 @@ class _LinkingValue:
     def cost_for_parent(self) -> Numbers:
         """Return for each state of the parent the least cost of the value and of all parts below it.
 
-        The attributes of these costs are set, for `best_states_below`.
+        The method sets the attributes whose names begin with `cost`, which `best_states_below` reads.
         """
         price, produced, messages = self.price, self.produced, self.forest.message
         users_and_needs = list(zip(self.users, self.needs, strict=True))
@@ -318,11 +321,11 @@ class _LinkingValue:
         return np.minimum(cost, self._cost_above(self.cost_by_copy, slice(None))) if self.may_copy else cost
 
     def _cost_above(self, cost: Numbers, produced: Numbers | slice) -> Numbers:
-        """Return for each state of the parent the least cost if it, as a user, reshards from one of some placements.
+        """Return for each state of the parent, which uses the value, the least cost over the given source placements.
 
         Args:
-            cost: [produced], the cost of everything below if the parent reshards from this placement.
-            produced: the numbers of these placements, or a slice of all placements.
+            cost: [source placement], the cost of everything below if the parent reshards from this placement.
+            produced: the numbers of the source placements, or a slice of all placements.
         """
         needs = self.needs_above
         if len(needs) == 1:
@@ -332,9 +335,9 @@ class _LinkingValue:
     def best_states_below(self, state: int) -> dict[int, int]:
         """Return the best states of the parts below, given the state of the parent. Call `cost_for_parent` before.
 
-        The value gets its best produced placement, and a copy if it pays. Each user below then takes its cheapest
-        state, with a reshard from the cheaper of both. A free producer below takes its cheapest state that produces the
-        placement.
+        The value gets its best produced placement, and a copy if the copy lowers the cost. Each user below then takes
+        its cheapest state, resharded from the produced placement or from the copy. A free producer below takes its
+        cheapest state that produces the placement.
         """
         produced_index, copy = self._best_placements(state)
         states, produced = {}, self.produced[produced_index]
@@ -379,7 +382,12 @@ class _LinkingValue:
 
 
 def least_by(key: Numbers, cost: Numbers, size: int) -> Numbers:
-    """Return, for each key below `size`, the least cost of the entries with this key; infinite if there are none."""
+    """Return an array [key]: the least cost of the states with this key; infinite if there are none.
+
+    Args:
+        key: [state], a number below `size`.
+        cost: [state].
+    """
     least = np.full(size, np.inf)
     np.minimum.at(least, key, cost)
     return least

@@ -147,13 +147,14 @@ def communicating_groups(
     For example, the axes a and b shard the rows of a batch norm, and c shards nothing. The mean is reduced once over
     (a, b). So there is one group, with the axes (a, b).
 
-    Returns: for each group, its axes, the strategy of its first axis, and the shards of factors along all other axes.
+    Returns: for each group, its axes, the strategy of its first axis, and the number of shards of each factor along all
+    axes except that first one.
     """
     positions_by_key: dict[object, list[int]] = {}
     for position, strategy in enumerate(joint):
         if not strategy.inner_bytes and not strategy.sent:
             continue
-        key: object = position
+        key: object = position  # axes with equal keys are one group; by default, each axis is a group
         if strategy.rewrite == "expand":
             key = strategy.inner_bytes
         elif any(sent.op in EXCHANGES for sent in strategy.sent):

@@ -65,6 +65,7 @@ class JointPlacements:
         Args:
             placed: [..., axis], the numbers of placements in the catalogue.
         """
+        # Zipping the columns returns each row as a tuple, which is a key of `_number`.
         known_numbers, rows = self._number, zip(*placed.reshape(-1, len(self.axes)).T.tolist(), strict=True)
         numbers = [known_numbers[row] if row in known_numbers else self.number(row) for row in rows]
         return np.array(numbers, dtype=np.intp).reshape(placed.shape[:-1])

@@ -213,6 +213,7 @@ class StateFinder:
                 placed_in_state = placed[row_of_state[state]].tolist()
                 joint_placements[state] = [self.placements.number(tuple(axes), order) for axes in placed_in_state]
         strategies_by_axis = [[numbered.strategy for numbered in strategies] for strategies in by_axis]
+        # All strategies of a node have the same number of operands.
         operands, results = np.split(joint_placements, [len(strategies_by_axis[0][0].operands)], axis=1)
         return StateTable(strategies_by_axis, rows, order_of_state, seconds, operands, results)
 
@@ -224,7 +225,14 @@ class StateFinder:
         rows: Numbers,
         nested_rows: Sequence[int],
     ) -> list[list[tuple[int, ...]]]:
-        """Return for each joint strategy its legal nesting orders: that of the mesh, and others for `nested_rows`."""
+        """Return for each joint strategy its legal nesting orders.
+
+        Joint strategies that are not in `nested_rows` have only the order of the mesh, because no order matters.
+
+        Args:
+            rows: [joint strategy, axis], indices into `by_axis`.
+            nested_rows: the joint strategies that shard one dimension over several axes.
+        """
         orders_by_row = [[self._natural]] * len(rows)
         orders_by_key: dict[object, list[tuple[int, ...]]] = {}
         for row in nested_rows:
@@ -277,6 +285,7 @@ class StateFinder:
             shards = np.array([strategy.shards for strategy in strategies])[rows[:, axis]]  # 1.0 or 0.0
             value_fractions = value_fractions * (shards * work_fractions[:, axis, None] + (1.0 - shards))
         fractions_by_value, operand_count = list(value_fractions.T), len(by_axis[0][0].strategy.operands)
+        # `work` may list fewer tensors than the node has: a tie is read and written by no op.
         launches, arithmetic, traffic = work.terms(
             topology,
             work_fractions.prod(1),
@@ -292,7 +301,8 @@ class StateFinder:
             fraction_columns.append(np.array([strategy.fraction for strategy in strategies])[index])
             factor_columns.append(np.array([strategy.factor for strategy in strategies])[index])
         fraction_by_axis = np.stack(fraction_columns, axis=1)
-        # Where several axes shard one factor, the fraction on an axis depends on the axes before it.
+        # Where several axes shard one factor, the fraction on an axis depends on the axes before it. `factor` is only
+        # the first factor of a strategy. If a strategy shards several factors, all rows are computed one by one.
         any_shards_several = any(strategy.shards_several for strategies in by_axis for strategy in strategies)
         shares_factor = np.full(len(rows), any_shards_several)
         for factors, other_factors in itertools.combinations(factor_columns, 2):

@@ -81,8 +81,8 @@ def idle_strategies(
     """Return for each node its idle strategies on one axis: they pass on a partial value that no node produces.
 
     An idle strategy can be dropped because the replicated strategy of the node does the same. A node without a
-    replicated strategy has no idle ones. Neither shards a factor, so both are legal with the same strategies on the
-    other axes.
+    replicated strategy has no idle ones. Idle and replicated strategies shard no factor, so they are legal with the
+    same strategies on the other axes.
 
     For example, an addition may pass on partial sums. If no producer of its operands can leave them partial, this
     strategy is idle. Then strategies of its users that pass on the partial result may be idle too.
@@ -111,8 +111,9 @@ def idle_strategies(
             node_producers = list(producers[node])
             idle: list[Strategy] = []
             for strategy in strategies:
-                operands = [(*producer, strategy.operands[index]) for index, producer in node_producers]
-                if partial_results.isdisjoint(operands):
+                # (producing node, result index, the placement that this strategy needs) of each operand
+                needed_results = [(*producer, strategy.operands[index]) for index, producer in node_producers]
+                if partial_results.isdisjoint(needed_results):
                     idle.append(strategy)
                     continue
                 changed = True
@@ -123,11 +124,12 @@ def idle_strategies(
 
 
 def _split_partial(strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[tuple[int, Placement]]]:
-    """Return the strategies that pass on a partial value, and the (result index, placement) pairs that others create.
+    """Return the strategies that pass on a partial value, and the partial results that other strategies may create.
 
-    All other strategies with partial values may create partial results.
+    Returns: the strategies, and (result index, partial placement) pairs.
     """
     passing = _strategies_passing_partial(strategies)
+    # No strategy in `passing` shards a factor. Testing this first avoids most comparisons with the list.
     creating = [strategy for strategy in strategies if strategy.kinds and (strategy.factors or strategy not in passing)]
     return passing, list(dict.fromkeys(itertools.chain.from_iterable(map(_partial_results, creating))))
 
@@ -141,6 +143,7 @@ def _strategies_passing_partial(strategies: Sequence[Strategy]) -> list[Strategy
     has_replicated = any(not strategy.kinds for strategy in unsharded)
     if not has_replicated:
         return []
+    # `kinds` lists operands, then results; it is empty without partial values.
     return [strategy for strategy in unsharded if any(strategy.kinds[: len(strategy.operands)])]
 
 
@@ -157,22 +160,23 @@ def _legal(
 ) -> list[tuple[int, ...]]:
     """Return combinations of strategies, one index for each axis, that are legal together and not idle.
 
-    The axes are added one after another. A strategy is legal if its source lists it for the strategies on the axes
-    before. Sometimes the order of axes matters, for example if a minor factor may be sharded only after its major
-    factors. Then all combinations are enumerated, and each strategy must be listed for those on all other axes.
+    The axes are added one after another. A strategy is legal if its source lists it for the strategies on the earlier
+    axes. If a source has major factors, plug-in placements or strategies in text, a strategy may be legal only with a
+    strategy on a later axis. Then all combinations are enumerated, and the source must list each strategy for the
+    strategies on all other axes.
 
     Args:
         by_axis: [axis], the candidate strategies.
         idle: [axis], the strategies to leave out.
     """
-    is_ordered = bool(source.majors) or any(
+    needs_all_axes = bool(source.majors) or any(
         strategy.factor_placements or strategy.text for strategies in by_axis for strategy in strategies
     )
     rows: list[tuple[int, ...]] = [()]
     for position, idle_on_axis in enumerate(idle):
         index_of = {strategy: index for index, strategy in enumerate(by_axis[position]) if strategy not in idle_on_axis}
-        rows = _add_axis(None if is_ordered else source, axes, by_axis, rows, index_of)
-    if not is_ordered:
+        rows = _add_axis(None if needs_all_axes else source, axes, by_axis, rows, index_of)
+    if not needs_all_axes:
         return rows
     legal_rows: list[tuple[int, ...]] = []
     for row in rows:
@@ -195,7 +199,8 @@ def _add_axis(
     with 1, the result is (0, 0), (0, 2), (1, 0).
 
     Args:
-        source: lists the legal strategies; None if all in `index_of` are legal, apart from their reductions.
+        source: lists the legal strategies. If it is None, all in `index_of` are legal, unless a value would be partial
+            with different reductions on different axes.
         rows: combinations of strategies on the first axes, as indices into `by_axis`; all rows have one length.
         index_of: strategy on the next axis → its index.
     """
@@ -204,6 +209,7 @@ def _add_axis(
     counts = [count for _, count in axes]
     longer_rows: list[tuple[int, ...]] = []
     for row in rows:
+        # the strategies on the earlier axes; `row` is shorter than `by_axis`
         joint = [strategies_on_axis[index] for strategies_on_axis, index in zip(by_axis, row, strict=False)]
         key = None if source is None else tuple([strategy.factors for strategy in joint])
         if key not in legal_by_factors:

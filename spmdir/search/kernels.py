@@ -106,11 +106,12 @@ class _Kernels:
     def _find(self, step: int) -> int:
         """Return the first step of the kernel of a step."""
         while self.kernel[step] != step:
+            # Link the step to its grandparent, which shortens the path for later calls.
             self.kernel[step] = step = self.kernel[self.kernel[step]]
         return step
 
     def _join(self, step: int, other_step: int) -> None:
-        """Merge the kernels of two steps."""
+        """Merge the kernels of two steps. The earlier of their first steps becomes the first step of both."""
         root, other_root = sorted((self._find(step), self._find(other_step)))
         self.kernel[other_root] = root
 
@@ -133,6 +134,7 @@ class _Kernels:
                 read.add((kernel, source))
                 operands.append(self._bytes(step, value) if is_read else 0)
             results = tuple([0 if value in self.inside else self.metas[value].bytes for value in step.results])
+            # A step without a rule shares its work with no other step.
             key = (step.rule or index, tuple(operands), results, kernel == index)
             if key not in work_by_key:
                 work_by_key[key] = self._work(step, tuple(operands), results, int(kernel == index))
@@ -142,8 +144,8 @@ class _Kernels:
     def _bytes(self, step: Step, value: int) -> int:
         """Return the bytes that a step reads of an operand.
 
-        Of a broadcast view, these are the stored bytes. Of the table of a lookup, they are at most the bytes of the
-        results: only picked rows are read.
+        Of a broadcast view, these are the stored bytes. Of an operand from which the op picks elements, such as the
+        table of a lookup, they are at most the bytes of the results: only the picked elements are read.
         """
         size = min(self.metas[value].bytes, self.metas[self.source[value]].bytes)
         if step.rule is None or step.rule.picked.isdisjoint([step.operands.index(value)]):
@@ -151,7 +153,10 @@ class _Kernels:
         return min(size, sum(self.metas[result].bytes for result in step.results))
 
     def _work(self, step: Step, operands: tuple[int, ...], results: tuple[int, ...], launches: int) -> Work:
-        """Return the work of a step. A light op, or one without a rule, does one operation for each element.
+        """Return the work of a step.
+
+        A light op (`RuleInstance.is_light`), or an op without a rule, does one operation for each element of its
+        largest operand or result.
 
         Args:
             operands, results: the bytes that the step reads of each operand and writes of each result.
@@ -168,10 +173,11 @@ class _Kernels:
 
 
 def _levels(steps: Sequence[Step], value_count: int) -> list[int]:
-    """Return the level of each step: the number of ops on the longest path to it that are not elementwise or views.
+    """Return the level of each step: the most ops on a path to the step that are neither elementwise nor views.
 
-    There may be such an op between elementwise steps of different levels, so these are never one kernel. For example,
-    in `y = exp(x); z = y @ y; w = z + y` the levels are 0, 1 and 1, so the exponential and the sum are two kernels.
+    The step itself counts too. There may be such an op between elementwise steps of different levels, so these steps
+    are never one kernel. For example, in `y = exp(x); z = y @ y; w = z + y` the levels are 0, 1 and 1, so the
+    exponential and the sum are two kernels.
     """
     value_level, levels = [0] * value_count, []
     for step in steps:

@@ -104,13 +104,14 @@ def _raise_prices(unpriced: Decision, budget: float, values: int, decide: Decide
 
 
 def _lower_prices(fitting: Decision, prices: ValuePrices, budget: float, decide: Decide) -> Decision:
-    """Return the cheapest decision that fits, for the lowest factor on all prices. The factor is bisected.
+    """Multiply all prices by one factor, bisect for the lowest factor that fits, and return the cheapest decision.
 
     For example, the factors 1/4, 1/2, 0.35 and 0.30 are tried if decisions fit from 0.29 on.
 
     Args:
         fitting: the decision for `prices`, which fits.
     """
+    # The prices of two raises ago are assumed to be too low. Their decision is not tried again.
     best, too_low, high_enough = fitting, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(too_low * high_enough)  # the middle on a logarithmic scale

@@ -164,10 +164,10 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
 
 
 def _count_layers(weights: Sequence[float]) -> int:
-    """Return the number of equal layers, the most frequent weight of a part; 1 if most nodes are in no such layer.
+    """Return the number of equal layers: the most frequent weight of a part; 1 if most nodes are not in equal layers.
 
-    Weights of 1 do not count. Of equally frequent weights, the largest counts. A part of more than half this weight is
-    in the layers.
+    Weights of 1 do not count, and the largest of equally frequent weights wins. The nodes of a part count as nodes of
+    equal layers if the weight of the part is more than half the number of layers.
     """
     frequency = Counter(int(weight) for weight in weights if weight > 1)
     layers = max(frequency, key=lambda weight: (frequency[weight], weight), default=1)

@@ -103,9 +103,9 @@ class _Part:
             self.message[:] = _least_of(self.cost[self._states_by_placement], self._placement_starts)
 
     def min_marginals(self) -> tuple[Numbers, Numbers]:
-        """Return two arrays: the cost of each state including the values, and the cost of the value at each placement.
+        """Return two arrays: [state], its cost with that of the values, and [placement], the cost of the value alone.
 
-        The second does not contain the messages of this part, so the sum of both for a state does not either.
+        Both omit the messages of this part. The costs of values contain the messages of the other parts.
         """
         if not self.ends:
             return self.cost, np.zeros(0)
@@ -234,6 +234,7 @@ class MessagePassing:
 
         Yields: whether it was the reverse pass.
         """
+        # 0, 0.4, 0.57, 0.67, 0.73, and then MOMENTUM.
         momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
         messages = self._messages.copy()
         self._messages += momentum * (messages - self._previous)
@@ -282,7 +283,8 @@ class MessagePassing:
     def _lower_bounds(self, part: _Part, bound: float) -> Numbers:
         """Return for each state of a part a lower bound on the cost of all decisions with this state.
 
-        In the bound of the program, the exact cost of the state and its values replaces their least costs.
+        The bound of the program contains the least cost of the part and the least costs of its values. The cost of the
+        state with its values replaces these terms.
 
         Args:
             bound: the lower bound of the program, given the parts that are decided.

@@ -62,14 +62,14 @@ def nest(
 ) -> Nested:
     """Return the shardings of a decision, over the axes of the unsplit mesh.
 
-    The fastest of up to three candidates is returned: the initial orders, these improved, and the orders of the search
-    improved.
+    The fastest of up to three candidates is returned: the initial orders, the result of improving the initial orders,
+    and the result of improving the orders of the search.
 
     Args:
         strategies: axis → the strategy of each node.
         annotations: [node], its user annotations.
         rules: [node], its rule; None if it is not a torch op.
-        searched: [node], positions of axes in the nesting order of the search; empty if there is none.
+        searched: [node], positions of axes in the nesting order of the search; empty if the search has none.
     """
     orders = Orders(problem, strategies, annotations, rules)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
@@ -77,6 +77,7 @@ def nest(
     trial_planner = planner.for_tries()
     if _improve(orders, trial_planner):
         nested = min(nested, _build_nested(problem, orders, planner), key=lambda candidate: candidate.seconds)
+    # There is no third candidate, no time to save, or no order that may change.
     if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
         return nested
     previous_orders = dict(orders.chosen)
@@ -89,12 +90,15 @@ def nest(
 
 
 def _use_searched_orders(problem: Problem, orders: Orders, searched: Sequence[Sequence[int]]) -> None:
-    """Set each free order to that of the search, for the node of the dimension or the producer of its value."""
+    """Set each free order to that of the search.
+
+    A key of a node's dimension takes the order of this node, and a key of a value's dimension that of its producer.
+    """
     producer = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
     axis_names = problem.mesh.axis_names
     for key, axes in orders.chosen.items():
         if orders.is_free(key):
-            number, _ = key  # of a node, or ~value
+            number, _ = key  # a node, or ~value, which is negative
             node = number if number >= 0 else producer[~number]
             searched_order = [axis_names[position] for position in searched[node]]
             orders.chosen[key] = tuple(sorted(axes, key=searched_order.index))
@@ -115,7 +119,7 @@ def _build_nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
 def reshard_seconds(problem: Problem, nested: Nested) -> list[float]:
     """Return for each value the seconds of the reshards from its produced to all needed shardings."""
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
-    targets: list[dict[Sharding, None]] = [{} for _ in problem.values]
+    targets: list[dict[Sharding, None]] = [{} for _ in problem.values]  # [value], the distinct needed shardings
     for node, needed in zip(problem.nodes, nested.needed, strict=True):
         for value, sharding in zip(node.operands, needed, strict=True):
             if sharding != nested.produced[value]:
@@ -228,10 +232,13 @@ def _reshard(orders: Orders, value: int) -> tuple[TensorMeta, Sharding, tuple[Sh
 
 
 def _least_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> float:
-    """Return a lower bound of the seconds of a value's reshards: the longest of their separate bounds."""
+    """Return a lower bound on the seconds of all reshards of a value: the largest of the bounds of single reshards.
+
+    The bound is infinite if a reshard is impossible.
+    """
     try:
         return max((planner.least_seconds(meta, source, target) for target in targets), default=0.0)
-    except SpmdirError:  # lower-reshard locates it
+    except SpmdirError:  # the pass `lower-reshard` reports it with its location
         return math.inf
 
 
@@ -241,5 +248,5 @@ def _reshard_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding
         return 0.0
     try:
         return plan_tree(meta, source, targets, planner).seconds
-    except SpmdirError:  # lower-reshard locates it
+    except SpmdirError:  # the pass `lower-reshard` reports it with its location
         return math.inf

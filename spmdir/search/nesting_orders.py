@@ -48,9 +48,9 @@ class Placed:
     def sharding(self, orders: tuple[Order, ...], mesh: Mesh) -> Sharding:
         """Return the sharding with these nesting orders of the dimensions in `nested`."""
         if orders not in self.shardings:
-            chosen = {**self.shards, **dict(zip(self.nested, orders, strict=True))}
+            axes_by_dim = {**self.shards, **dict(zip(self.nested, orders, strict=True))}  # outermost first
             entries = [(axis, placement) for axis, placement in self.placements.items() if placement.dim is None]
-            entries += [(axis, self.placements[axis]) for axes in chosen.values() for axis in axes]
+            entries += [(axis, self.placements[axis]) for axes in axes_by_dim.values() for axis in axes]
             self.shardings[orders] = Sharding(entries, mesh.name).merged(mesh)
         return self.shardings[orders]
 
@@ -69,7 +69,10 @@ class Form:
     factors: Mapping[str, int]
 
     def key(self, node: int, axes: Order) -> Key:
-        """Return the key of the dimension that a node shards over `axes`: of its factor, or of all its factors."""
+        """Return the key of the dimension that a node shards over `axes`.
+
+        It is (node, factor) if all axes shard the same factor, else (node, sorted factors).
+        """
         factors = {self.factors[axis] for axis in axes}
         return (node, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
 
@@ -132,7 +135,7 @@ class Orders:
             for value, placed in zip(node.results, form.results, strict=True):
                 self.placed[value] = placed
                 for dim, axes in placed.nested.items():
-                    self._join((~value, dim), form.key(index, axes), 0.0)
+                    self._join((~value, dim), form.key(index, axes), 0.0)  # 0: the node produces the value
             for value, needed in zip(node.operands, form.operands, strict=True):
                 self.uses[value].append((index, needed))
                 self._add_requests(index, form, value, needed)
@@ -162,7 +165,7 @@ class Orders:
         Dimensions without an order get one, which is entered in `chosen`.
 
         Args:
-            placed: the placements of the value there.
+            placed: the placements that `node` needs, or the produced placements.
         """
         shape = self.problem.values[value].shape
         orders = [
@@ -269,9 +272,14 @@ class Orders:
     def _order(self, key: Key, axes: Order, placed: Placed, shape: tuple[int, ...]) -> Order:
         """Return the nesting order of `axes`, which shard the dimension `key`; a legal one if possible.
 
-        A fixed order comes first, then the order in `chosen`. If there is none, or if it is illegal for this value, the
-        result is the legal order with the largest weight of satisfied requests. It is entered in `chosen`, if there is
-        none. If the order in `chosen` is of other axes, `axes` is returned.
+        A fixed order of these axes is returned. Otherwise, the order in `chosen` is returned if it is legal for this
+        value. If the dimension has no order in `chosen`, or an illegal one, the result is the legal order with the
+        largest weight of satisfied requests. This order is entered in `chosen` only if the dimension had none. If the
+        order in `chosen` is of other axes, the result is `axes`, in mesh order.
+
+        Args:
+            placed: the placements of the value.
+            shape: the shape of the value.
         """
         if key in self._fixed and set(self._fixed[key]) == set(axes):
             return self._fixed[key]
@@ -309,6 +317,7 @@ def _fixed_orders(form: Form, annotations: Sequence[Sharding], rule: OpRule | No
     Returns: factor, or sorted factors of one dimension → the order of the axes that shard them.
     """
     order_of_factor: dict[object, Order] = {}
+    # the placements of each operand and result, with the axes of each of its nested dimensions
     all_nested = [(placed, axes) for placed in (*form.results, *form.operands) for axes in placed.nested.values()]
     # Placements that require the order of the mesh.
     for placed, axes in all_nested:
@@ -370,6 +379,9 @@ def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
     """Return the weight of the requests that `order` satisfies.
 
     For example, (a, c, b) satisfies the request (a, b), and does not satisfy (b, c).
+
+    Args:
+        requests: requested order of some of the axes → its weight in bytes.
     """
     return sum(
         weight

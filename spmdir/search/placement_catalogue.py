@@ -111,6 +111,7 @@ class Catalogue:
         index_of_key: dict[object, int] = {}
         representatives, index_of_pair = [], np.zeros((len(self.placements),) * 2, dtype=np.intp)
         for (row, before), (column, after) in itertools.product(enumerate(self.placements), repeat=2):
+            # P(sum) → P(sum) is free, and P(sum) → P(max) is not, although the classes are the same.
             key = price_class[before], price_class[after], before == after
             if key not in index_of_key:
                 index_of_key[key] = len(representatives)

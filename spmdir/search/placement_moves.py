@@ -114,7 +114,9 @@ class PlacementMoves:
         return may_move
 
     def kept_fraction(self, is_bound: bool) -> Numbers:
-        """Return an array [before, after]: the fraction of its new shard that the rank with least has before a step.
+        """Return an array [before, after]: for the rank that keeps least, the fraction of its new shard that it keeps.
+
+        A rank keeps the elements that it has both before and after a step.
 
         To save time, only the first and last ranks of each axis are compared, and the middle one if there are few axes.
         Shards of plug-ins need not be blocks: for them, the fraction is 1 in a lower bound, otherwise 0.
@@ -155,6 +157,7 @@ class PlacementMoves:
         overlaps = np.ones((len(numbers), len(numbers), 1 if is_least_by_dim else ranks.shape[1]))
         for dim in range(self.chunks.shape[1]):
             # Many placements cut this dimension in the same way. Compute the overlaps of distinct ways only.
+            # Rounding makes cuts equal that differ by rounding errors only.
             cuts = np.column_stack((begin_of_chunk[:, dim], length[:, dim])).round(12)
             distinct_cuts, cut_of_placement = np.unique(cuts, axis=0, return_inverse=True)
             begin, end = distinct_cuts[:, :-1], distinct_cuts[:, :-1] + distinct_cuts[:, -1:]

@@ -41,6 +41,7 @@ class AxisPlacements:
 
     def on(self, axis: str) -> tuple[Placement, ...]:
         """Return the placements on `axis`."""
+        # A sub-axis such as `tp(2)4` has the placements of `tp`. A name that cannot be parsed is looked up unchanged.
         name, *_ = axis_part(axis) or (axis,)
         return next((placements for axis_name, placements in self.by_axis if axis_name == name), ())
 
@@ -54,9 +55,14 @@ def parts_of(mesh: Mesh) -> tuple[str, ...]:
 
 
 def splits(size: int, count: int, before: int) -> bool:
-    """Return whether a sub-axis of `count` ranks may shard a dimension that is already in `before` chunks.
+    """Return whether a sub-axis may shard a dimension that other axes cut into chunks already.
 
-    A dimension of `size` elements in one chunk may always be sharded. Otherwise all chunks must have equal lengths.
+    A dimension that is still one chunk may always be sharded. Otherwise all chunks must have equal lengths.
+
+    Args:
+        size: the number of elements of the dimension.
+        count: the number of ranks on the sub-axis.
+        before: the number of chunks into which the other axes cut the dimension.
     """
     return before == 1 or size % (count * before) == 0
 
@@ -79,9 +85,10 @@ def fractions(joint: Iterable[Strategy], counts: Iterable[int], imbalance: float
         if strategy.partition is None:
             fraction_by_axis.append(1.0)
         else:
-            placement, size = strategy.partition
+            placement, size = strategy.partition  # of the first factor of the strategy
             size_before = -(-size // chunks_by_factor.get(strategy.factors[0], 1))
             fraction = largest_part(placement, size_before, count)
+            # The number of rows on a rank is data: the busiest rank has `imbalance` times the mean.
             if placement.varies and dispatched_factors.isdisjoint(strategy.factors):
                 fraction = min(fraction * imbalance, 1.0)
                 dispatched_factors.update(strategy.factors)
@@ -99,6 +106,7 @@ def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
     if type(placement) is Shard:
         return -(-size // count) / max(size, 1)
     try:
+        # A run is (first rank, number of ranks, length of the shard of each).
         return max(length for _, _, length in runs_of(placement, size, count)) / max(size, 1)
     except ShardingError:
         return 1.0  # the size may be legal in another nesting order, which is decided later
@@ -222,10 +230,11 @@ class Problem:
         plugin_placements: the plug-in placements that values may have.
         collectives: those by which values may be resharded.
         topology: the machine, which gives the times.
-        ties: values that are never resharded. So all nodes of such a value place it alike.
+        ties: values that are never resharded, such as those that `tied` adds. All nodes of such a value give it the
+            same placement.
         apart: axes along which ranks have different sizes.
         unsent: values whose sizes differ along `apart`; they are sent along it only if there is no alternative.
-        unsliced: values computed from these; they are sliced along `apart` only if there is no alternative.
+        unsliced: values computed from the batch; they are sliced along `apart` only if there is no alternative.
     """
 
     mesh: Mesh
@@ -254,18 +263,19 @@ class Problem:
 
 @attrs.frozen(cache_hash=True)
 class Annotation:
-    """The strategies of an input, an output or a constraint. A user annotation fixes the placement on its axes.
+    """The strategies of an input, an output or a constraint.
 
-    The axes that are open in the annotation are free, and all axes are free if there is none.
+    A user annotation fixes the placement on each axis that is not open. Without an annotation, no axis is fixed.
 
     Attributes:
         meta: the value.
         sharding: the user annotation; None if there is none.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
-        work: the work of the unsharded value. An input has some, because R would otherwise cost as little as a shard.
+        work: the work of the unsharded value. An input has some, so that R costs more than a shard.
         parts: the axes that are sub-axes, which together must shard evenly.
-        plugin_placements: the plug-in placements that it may have on each axis.
-        is_tied: whether the node has a tie, as a second result of an input or a second operand of an output.
+        plugin_placements: the plug-in placements that the value may have on each axis.
+        is_tied: whether the node has a tie (see `tied`): the second result of an input or the second operand of an
+            output.
     """
 
     meta: TensorMeta
@@ -292,6 +302,7 @@ class Annotation:
         candidates = self.candidates(axis, count)
         if axis not in self.parts or self._is_fixed(axis):
             return candidates
+        # `partition` is (placement, size of the dimension), and the only factor of the strategy is that dimension.
         return tuple(
             strategy
             for strategy in candidates
@@ -317,8 +328,8 @@ class Annotation:
         return self.sharding is not None and axis not in self.sharding.open_axes
 
     def _strategy(self, placement: Placement) -> Strategy:
-        """Return the strategy that gives the value a placement. A tie has the same one."""
-        placements = (placement,) * (1 + self.is_tied)
+        """Return the strategy that gives the value, and the tie if there is one, a placement."""
+        placements = (placement,) * (1 + self.is_tied)  # of the value, then of the tie
         return Strategy(
             () if self.role == "input" else placements,
             () if self.role == "output" else placements,
@@ -357,7 +368,7 @@ def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
         pairs: (input, output) pairs of node numbers. An input may occur in several pairs, an output in one.
     """
     values, nodes = list(problem.values), list(problem.nodes)
-    ties: dict[int, int] = {}
+    ties: dict[int, int] = {}  # input node → the value that is its tie
     for input_node, output in pairs:
         if input_node not in ties:
             ties[input_node] = len(values)

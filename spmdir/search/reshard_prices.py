@@ -64,8 +64,8 @@ class Prices:
         if self._apart:
             price += weight * AVOIDED * self._is_avoided(numbers, value)
         if self.shared.copy_holding:
-            copies = self.shared.copy_holding[value] * self.bytes_held(numbers, value)
-            price += np.where(np.eye(len(numbers), dtype=bool), 0.0, copies[None, :])
+            holding_seconds = self.shared.copy_holding[value] * self.bytes_held(numbers, value)  # of a copy, [after]
+            price += np.where(np.eye(len(numbers), dtype=bool), 0.0, holding_seconds[None, :])
         return price
 
     def exact(self, before: int, after: int, value: int) -> float:

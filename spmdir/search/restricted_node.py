@@ -60,7 +60,10 @@ class Restricted:
         return self._allowed(axis, self.source.candidates(axis, count))
 
     def on(self, mesh: Mesh) -> Restricted:
-        """Return this source on a mesh that splits axes. If it splits `axis`, no strategy is excluded any more."""
+        """Return this source on a mesh that splits axes.
+
+        If the mesh splits `axis`, no strategy is excluded any more, because no axis of the mesh has this name.
+        """
         return attrs.evolve(self, source=self.source.on(mesh))
 
     def _allowed(self, axis: str, strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:

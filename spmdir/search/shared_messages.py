@@ -60,6 +60,7 @@ def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
             early.update(use.results)
     late = {value for use in uses for value in use.results}
     for use in reversed(uses):
+        # A contraction depends on the operands of this op, directly or through its results.
         if use.is_contraction or not late.issuperset(use.results):
             late.difference_update(use.operands)
     return early | late

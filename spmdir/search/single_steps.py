@@ -122,6 +122,7 @@ class StepTimer:
             is_legal: [before, after], whether the pair is legal.
         """
         before, after = np.nonzero(is_legal)
+        # A copy has no group. Two ranks are assumed, because a step of a group of one rank takes no time.
         return self.steps((before, after), _line(COPY, StepGroup((), 2, 1), (LINEAR,), self.topology))
 
 

@@ -118,6 +118,7 @@ class Search:
         is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
         block_size = 2 if is_wide or problem.plugin_placements else AXES_TOGETHER
         for block in _blocks(len(axes), block_size):
+            # The first axes, up to the last one of the block; all axes as soon as each has a strategy.
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
                 joints, orders = _extended(joints, starts, len(decided)), ()

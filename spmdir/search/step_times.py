@@ -79,13 +79,18 @@ class StepTimes:
         if key not in self._tables:
             included = np.flatnonzero(is_included)
             self._tables[key] = self._shortest_sequences(included, is_passable[included], meta.bytes)
-        row = (is_included.cumsum() - 1)[numbers]
+        row = (is_included.cumsum() - 1)[numbers]  # the rows of `numbers` in the internal table
         return self._tables[key][np.ix_(row, row)]
 
     def _find_passable(self, meta: TensorMeta) -> Numbers:
-        """Return for each joint placement whether a sequence may pass through it."""
+        """Return for each joint placement whether a sequence may pass through it.
+
+        In a lower bound, it must shard only dimensions that the value has. In an estimate, its chunks must also have
+        equal lengths.
+        """
         if self._is_bound:
             return np.array(~(self._moves.dims >= meta.rank).any(1))
+        # The sizes of all dimensions that some placement shards. Size 1 rejects shards of dimensions that are missing.
         shape = np.ones(self._moves.chunks.shape[1], dtype=int)
         shape[: meta.rank] = meta.shape[: len(shape)]
         return np.array((shape % self._moves.chunks == 0).all(1))
@@ -123,7 +128,7 @@ class StepTimes:
             size: bytes of the value on one device. An empty value takes no time.
         """
         seconds = np.full((len(included), len(included)), np.inf)
-        row_of_placement = np.full(len(self._moves.rows), -1)
+        row_of_placement = np.full(len(self._moves.rows), -1)  # -1 if it is not included
         row_of_placement[included] = np.arange(len(included))
         for step in steps:
             row, column = row_of_placement[step.before], row_of_placement[step.after]
@@ -140,7 +145,7 @@ class StepTimes:
 
 
 def _append_steps(seconds: Numbers, last_seconds: Numbers, passable: Iterable[int]) -> None:
-    """Lower `seconds` in place to those of a sequence to a passable placement and one more sequence from there.
+    """Lower `seconds` in place by joining two sequences of steps, where a passable placement ends the first sequence.
 
     For example, with `seconds` P → S = 15 and P → R = 50, and `last_seconds` S → R = 27, P → R becomes 42 if S is
     passable. If both arrays are the same one, this is the Floyd–Warshall algorithm for shortest paths.

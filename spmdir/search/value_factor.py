@@ -27,7 +27,8 @@ class End:
     Attributes:
         placement_of_state: [state of the part], the index of the value's placement at this end.
         size: the number of placements.
-        is_last: whether no later part that passes visit shares the value, in program order and in reverse.
+        is_last: for passes in program order and for passes in reverse, whether no part that the pass visits after this
+            one shares the value.
         message: [placement], seconds added to the value and subtracted from the part.
         decided: the index of the decided placement; None if the part is not decided.
         copy_costs: the cached result of `Use.costs_from_copies`. Whoever changes the message, the prices or `decided`
@@ -82,6 +83,7 @@ class Use(End):
 
     def __init__(self, needs: Sequence[Numbers]):
         counts = [int(need.max()) + 1 for need in needs]
+        # `ravel_multi_index` encodes the placements of all operands as one number, and `unravel_index` decodes it.
         placements, placement_of_state = np.unique(np.ravel_multi_index(needs, counts), return_inverse=True)
         super().__init__(placement_of_state, len(placements))
         self.needs = np.unravel_index(placements, counts)

@@ -119,6 +119,7 @@ def certify(
             "bounds times: omit the table"
         )
     topology = problem.topology
+    # The bound must hold for every router, so it assumes that all ranks of experts receive equally many rows.
     balanced = attrs.evolve(problem, topology=attrs.evolve(topology, imbalance=1.0))
     dual = DualBound(balanced, DEPTH, counted_fractions)
     bound = _rise(dual, objective)

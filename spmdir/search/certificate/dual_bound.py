@@ -153,8 +153,10 @@ class DualBound:
         Args:
             side: "operand" or "result".
             index: of the operand or the result.
-            group: for a result, the number of a set of uses that its value's edges are divided into; a result has one
-                message for each set.
+            group: for a result, the number of the group of uses; see `_equal_values`. A result has one message for each
+                group.
+
+        Returns: the message, and [placement of the message], the number of the joint placement.
         """
         key = part, side, index, group
         if key not in self._known_messages:
@@ -191,6 +193,7 @@ class DualBound:
         messages = list(itertools.chain(*self._messages))
         latest = [message.seconds for message in messages]
         if self._previous:
+            # Momentum grows from turn to turn, as in Nesterov's method: 0.4, 0.57, 0.67, 0.73, and then MOMENTUM.
             momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
             for message, seconds, previous_seconds in zip(messages, latest, self._previous, strict=True):
                 message.change(seconds + momentum * (seconds - previous_seconds))
@@ -313,6 +316,7 @@ class _Tables:
         by the factor `UNEVEN` for chunks of different lengths.
         """
         shared = self._shared
+        # `exposed` is empty if all reshards count in full.
         key = shared.values[value], value in shared.ties, shared.exposed and shared.exposed[value]
         if key not in self._tables:
             numbers = np.flatnonzero(self._last_dim < max(shared.values[value].rank, 1))
@@ -400,6 +404,7 @@ def number_all(placements: JointPlacements, rank: int) -> None:
     catalogue, index = placements.catalogue.placements, placements.catalogue.index
     kinds = {kind for placed in placements.all for number in placed if (kind := catalogue[number].kind)}
     shards = [index[Shard(dim)] for dim in range(rank)]
+    # Without reductions, only R and shards are combined.
     for partial in [index[Partial(kind)] for kind in sorted(kinds)] or [index[R]]:
         choices = dict.fromkeys([index[R], *shards, partial])
         for placed in itertools.product(choices, repeat=len(placements.axes)):

@@ -53,10 +53,11 @@ class NodeMessage:
         return np.minimum.reduceat(cost[self._order], self._starts)
 
     def collect(self) -> Numbers:
-        """Return for each placement the most seconds that values can pay to a node, with no value below 0.
+        """Return for each placement the most seconds that values can pay to a node without a negative least cost.
 
-        If a value has several messages of this class, each takes an equal part of its change. As the least cost is
-        concave in the messages, it is not negative then either.
+        If a value has k = `sharers` messages of this class, all of them change at once. So each message takes 1/k of
+        the cost of the value, which includes the message: it pays (collected + seconds)/k − seconds. The least cost of
+        the value is concave in the messages, so it stays at least 0.
         """
         collected = _least([values.least_at(use) for values, use in self.ends])
         return collected if self.sharers == 1 else (collected - (self.sharers - 1) * self.seconds) / self.sharers
@@ -179,6 +180,7 @@ class EqualValues:
             # Before, a larger set remained: the uses in `larger` and not in `remaining` branch off here.
             supersets = [larger for larger in range(remaining + 1, all_bits + 1) if larger & remaining == remaining]
             branched = _least([path_costs[larger] + trees[larger ^ remaining] for larger in supersets])
+            # `use` reshards from the last placement of the path, so the path does not end with another reshard.
             path_costs[remaining] = _least(self.price + branched[:, None]) if remaining else branched
         return path_costs[0]
 
@@ -194,7 +196,7 @@ class EqualValues:
             if len(self.uses) == 1:
                 return self._serve(0)[self.produced]
             branched, _ = self._trees(range(len(self.uses)))
-            return _least(self._price_from_produced + branched[-1], axis=1)
+            return _least(self._price_from_produced + branched[-1], axis=1)  # the last set has all uses
         if len(self.uses) == 1:
             end = self.uses[use]
             least = _least(self._price_from_produced[:, end.needed] + self.producer.seconds[:, None])
