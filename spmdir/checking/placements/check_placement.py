@@ -198,6 +198,7 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
         verdict = _verdict_of_placement(placement, path, effort)
         if not verdict.broken:
             uncovered = {*verdict.uncovered} if uncovered is None else uncovered.intersection(verdict.uncovered)
+        # Only the last instance reports what none of them covers; `uncovered` is None if all verdicts are broken.
         yield _with_uncovered_error(verdict, placement, path, uncovered or () if number == len(usual) else ())
     for placement in filter(_accepts_any_tensor, drawn):
         verdict = _verdict_of_placement(placement, path, attrs.evolve(effort, quick=True))
@@ -226,7 +227,7 @@ def _verdict_of_placement(placement: Placement, path: str | None, effort: Effort
 def _with_uncovered_error(
     verdict: Verdict, placement: Placement, path: str | None, uncovered_by_class: Collection[Unchecked]
 ) -> Verdict:
-    """Return a verdict with an error for its parts of laws without an example or a reason.
+    """Return `verdict` with an error for its parts of laws that have neither an example nor a reason.
 
     Args:
         uncovered_by_class: the parts that no placement of the class covers.
@@ -294,6 +295,7 @@ def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort)
         law_error.__cause__ = error
         return law_error
 
+    # The time limit is that of 100 examples, because making the examples runs code of the placement many times.
     subjects_and_examples, error = _run_in_time(
         lambda: (list(law.subjects(placement)), list(law.examples(placement))), effort, 100
     )
@@ -314,6 +316,7 @@ def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort)
         if len(checked) >= required and example.subject not in _uncovered(subjects, checked):
             continue
         say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(examples))
+        # One example of a slow law takes as long as 100 others.
         fault, error = _run_in_time(partial(law.find_fault, placement, example), effort, 100 * law.is_slow)
         if isinstance(error, UnsupportedError):  # the placement cannot represent the values
             continue

@@ -68,7 +68,9 @@ def rounding_limit(placement: Placement, count: int, shards: Sequence[torch.Tens
     if not finite:
         return 0.0
     largest = max((float(shard.abs().max()) for shard in finite if shard.numel()), default=0.0)
+    # The magnitude must not be 0, so that values that round to 0 are accepted.
     least_magnitude = torch.finfo(torch.float64).tiny if _is_homogeneous(placement) else 1.0
+    # `before` and `after` round several times each.
     roundings = 16 if is_mapped(placement) else 4
     return roundings * count * max(largest, least_magnitude) * max(torch.finfo(shard.dtype).eps for shard in finite)
 
@@ -110,6 +112,7 @@ def inexact_difference(
     error_norm = tensor_norm(error.norm, actual - expected)
     operands = [expected] if error.of == "result" else shards
     operand_norm = sum(tensor_norm(error.norm, operand) for operand in operands)
+    # If each element is wrong by `limit`, the l2 norm of the error is the square root of their number times `limit`.
     bound = factor * operand_norm + limit * (expected.numel() ** 0.5 if error.norm == "l2" else 1)
     if error_norm <= bound:
         return None

@@ -133,6 +133,7 @@ def _find_edge_fault(placement: Placement, example: Example) -> str | None:
         return f"`itemsize` is {edge.itemsize} bytes; expected a finite number above 0"
     try:
         for shape, count in _source_shapes(placement, edge):
+            # The costs are evaluated for elements of 4 bytes, only to find invalid ones.
             if edge.bytes is not None:
                 edge.sent(shape, 4, count)
             if edge.seconds is not None:

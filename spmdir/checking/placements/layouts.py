@@ -113,6 +113,7 @@ def _usual_shapes(placement: Placement) -> Iterator[Shape]:
 def _draw_layouts(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
     """Draw random numbers of ranks and shapes until the placement accepts enough. Each call draws the same."""
     random, accepted = Random(type(placement).__name__), []
+    # Sizes from the fields are drawn more often, because they are more often accepted.
     sizes = (*DRAWN_SIZES, *3 * _sizes_in_fields(placement))
     min_rank = 0 if placement.dim is None else placement.dim + 1
     for _ in range(MAX_DRAWS):

@@ -144,7 +144,7 @@ def _find_elementwise_fault(placement: Any, example: Example) -> Fault:
     if not tensor.dim() or not len(tensor):
         return Outcome.NOT_APPLICABLE
     shards = placement.distribute(tensor, example.ranks, example.noise())
-    half = -(-len(tensor) // 2)
+    half = -(-len(tensor) // 2)  # rounded up, at least one row
     # `before` and `after` may change their operand.
     results = [
         ("before", placement.before(shard.clone())[:half], placement.before(shard[:half].clone())) for shard in shards

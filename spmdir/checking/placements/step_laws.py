@@ -120,6 +120,7 @@ def _tensors_of_sizes(placement: Placement) -> Iterator[Example]:
             shortest = nonempty[-1] if nonempty else fitting[-1]
             yield from (fitting[0], fitting[len(fitting) // 2], shortest, fitting[-1])
         else:
+            # Each number of ranks gets a tensor of another size.
             yield fitting[number % len(fitting)]
 
 
@@ -420,7 +421,7 @@ def _find_cost_fault(placement: Placement, example: Example) -> str | None:
             return f"the edge declares {number} {name}; expected a finite number from 0 on"
     sent, allowance = example.count_sent_bytes(), ALLOWANCE * example.mesh.world_size
     declared = f"the edge declares {cost.wire_bytes:g} wire bytes; expected"
-    if sent > (cost.wire_bytes + allowance) * 1.001:
+    if sent > (cost.wire_bytes + allowance) * 1.001:  # a factor for floating-point errors of the costs
         return f"{declared} at least {sent:g}, the bytes that its collectives send from one rank"
     if cost.wire_bytes > MAX_DECLARED_RATIO * sent + allowance:
         return f"{declared} about {sent:g}, the bytes that its collectives send from one rank"

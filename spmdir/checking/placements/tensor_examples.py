@@ -86,6 +86,7 @@ def magnitude_tensors(placement: Placement) -> Iterator[Example]:
                 continue
             yield from (attrs.evolve(usual, values=values) for values in ("sparse", "low-rank"))
             yield attrs.evolve(usual, values="zero", noise_scale=0)
+            # Without noise, most partial values are 0. With large noise, they cancel.
             if placement.trait == "partial":
                 yield attrs.evolve(usual, noise_scale=0)
             if placement.trait == "partial" and not is_mapped(placement):

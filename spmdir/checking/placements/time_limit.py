@@ -33,6 +33,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
+    # Frame 0 is this generator, frame 1 is `contextlib`, and frame 2 has the `with` statement.
     has_ended, caller = False, sys._getframe(2)
 
     def interrupt(_: int, frame: FrameType | None) -> None:

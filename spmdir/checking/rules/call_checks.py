@@ -64,7 +64,7 @@ def check_op(
     cases: list[TriedSample] = []
     notes: list[str] = []
     faults: list[Fault] = []
-    is_sound: dict[tuple[int, str], bool] = {}
+    is_sound: dict[tuple[int, str], bool] = {}  # (index in `cases`, strategy) → whether all its runs were sound
     run_texts: set[TextStrategy] = set()
     plugins = tuple(map(parse_placement, options.placements))
 
@@ -110,6 +110,7 @@ def check_op(
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
     unchecked: list[str] = []
+    # `texts` also contains strategies for which no call was found.
     for strategy in texts or rules.text_strategies(op):
         if strategy in run_texts:
             continue
@@ -281,6 +282,7 @@ def check_in_all_trials(
     """Return the assignment with its result placements if it is sound in all trials, else None.
 
     Args:
+        operands: the placement of each operand.
         so_far: the assignment from earlier trials. Only its placements of results are considered.
     """
     assignment = so_far

@@ -60,6 +60,7 @@ def capture(
     """Return (op, kind of call, pickled sample) of each distinct call in the samples of one OpInfo.
 
     Args:
+        index: the index of the OpInfo in `opinfo_names`.
         selected: the ops to capture; None for all functional aten ops.
         element_types: the element types of the samples.
     """
@@ -114,7 +115,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _record(self, sample: Sample) -> None:
-        """Add a call, unless an equal one has been recorded."""
+        """Add a call, unless one of the same op, operand shapes, element types and arguments has been recorded."""
         argument_types = sorted((name, type(value).__name__) for name, value in sample.arguments.items())
         arguments = [(name, sample.arguments[name]) for name in sorted(sample.arguments)]
         kind = f"{list(map(_kind_of_operand, sample.operands))} {argument_types}"
@@ -192,7 +193,10 @@ def _literal(value: Any) -> Any:
 
 
 def _kind_of_operand(operand: Any) -> Any:
-    """Return the properties of an operand by which kinds of calls differ: rank, sizes of 0 and 1, element type."""
+    """Return the properties of an operand by which kinds of calls differ: rank, sizes of 0 and 1, element type.
+
+    Sizes above 1 count as 2. The first two tensors represent a list.
+    """
     if isinstance(operand, list):
         return [_kind_of_operand(tensor) for tensor in operand[:2]]
     if not isinstance(operand, Tensor):

@@ -142,7 +142,13 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _select_varied_calls(groups: list[list[bytes]]) -> Iterator[bytes]:
-    """Yield at most MAX_CAPTURED_CALLS calls: the first of each group, then the second, and so on."""
+    """Yield at most MAX_CAPTURED_CALLS calls: the first call of each kind, then the second of each kind, and so on.
+
+    If there are many kinds, only evenly spaced ones are used.
+
+    Args:
+        groups: for each kind of call, its calls.
+    """
     step = max(1, len(groups) // MAX_CAPTURED_CALLS)
     rounds = itertools.zip_longest(*groups[::step])
     calls = (call for calls_of_round in rounds for call in calls_of_round if call is not None)

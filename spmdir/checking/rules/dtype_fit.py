@@ -34,6 +34,7 @@ def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:
             lines = _signatures_by_value(op, trials, accepted, name)
             if all(all(line.results) for line in lines):
                 return lines
+    # No signature agrees with the accepted trials: keep the last one, with () for the results that do not fit.
     return [signature]
 
 
@@ -78,6 +79,7 @@ def _fit_signature(
         guard: (argument, text of its value), if the signature holds only for this value.
     """
     rejected = [trial for trial in trials if trial.is_rejected]
+    # Without accepted trials, assume one result.
     result_count = max((len(types) for trial in accepted for _, types in trial.result_types), default=1)
     dtype = dtype_argument(op)
     results = tuple(_find_sources(accepted, index, dtype) for index in range(result_count))
@@ -107,7 +109,10 @@ def _restricted_operands(trials: Sequence[TypeTrial], dtype: str | None) -> Iter
 
 
 def _allowed_types(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
-    """Return the element types that operand `name` may have. If it may have all, return ()."""
+    """Return the element types that operand `name` may have; () if it may have all.
+
+    Types that were not tried are allowed.
+    """
     accepted_types = _types_of([trial for trial in trials if not trial.is_rejected], name)
     rejected_types = _types_of([trial for trial in trials if trial.is_rejected], name) - accepted_types
     if not rejected_types or not accepted_types:
@@ -186,6 +191,9 @@ def _find_sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) 
 def _find_source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
     """Return the simplest source that gives the right element type in all pairs; None if there is none.
 
+    If all calls with the argument `dtype` return that type, the source names the argument. Operands then determine the
+    type only in calls without it.
+
     Args:
         dtype: the name of the argument that is an element type, if there is one.
     """
@@ -227,12 +235,13 @@ def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
     if len(affecting) > 1:
         promoted_names.append(tuple(affecting))
     promoted_names += [(name,) for name in operands]
-    if len(operands) <= 6:
+    if len(operands) <= 6:  # the number of pairs grows quadratically
         promoted_names += itertools.combinations(operands, 2)
     promoted_names += [tuple(operands), (*operands, *numbers)]
     for names, map_name in itertools.product(dict.fromkeys(promoted_names), MAPS):
         if names:
             yield TypeSource(names, map_name)
+    # For an op without operands, try torch's default type last.
     if not types and not operands:
         yield TypeSource(fixed=dt.F32)
 
@@ -250,9 +259,10 @@ def _affects_result(pairs: Pairs, name: str) -> bool:
 
 
 def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> tuple[list[tuple[TypeTrial, str]], int]:
-    """Return (trial, message) for each trial that torch accepts but `lines` reject, and a number of trials.
+    """Compare type signatures with trials, without the trials to which no signature applies.
 
-    The number counts the trials that torch rejects but `lines` accept. Trials that no line is for are left out.
+    Returns: a list of (trial, message) for the trials that torch accepts but `lines` reject, and the number of trials
+        that torch rejects but `lines` accept.
     """
     wrong, lenient_number = [], 0
     for trial in trials:

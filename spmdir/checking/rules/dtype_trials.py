@@ -103,6 +103,7 @@ def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[
         call, tensors, _ = call_of(sample)
         is_trusted = is_trusted and not _run_trial(call, tensors, call.argument, devices).is_rejected
         for number, (operands, arguments) in enumerate(_variants(call, tensors, devices)):
+            # Only the sample itself, and variants with one operand, are run with all types.
             assignments = _type_assignments(operands, COMMON_TYPES if number and len(operands) > 1 else RANKING)
             for types in _with_f32_statistics(assignments, _statistics_operands(call, arguments)):
                 converted = [_cast(operand, type_) for operand, type_ in zip(operands, types, strict=True)]
@@ -150,8 +151,9 @@ def _variants(
 def _type_assignments(tensors: Sequence[Tensor], types: Sequence[DType]) -> Iterator[tuple[DType, ...]]:
     """Yield a tuple of element types of all operands, for several combinations of `types`.
 
-    First all floating-point operands have the same type. Then all operands have, if their original types are equal.
-    Then two floating-point operands have all pairs of types, or one operand of several has another type.
+    First all floating-point operands have the same type. Then all operands have the same type, if their original types
+    are equal. Then two floating-point operands have all pairs of types. For other operands, and if `types` are all
+    types, one operand has another type than the rest.
     """
     original_types = [DTYPES_OF_TORCH[tensor.dtype] for tensor in tensors]
     float_indices = [index for index, original in enumerate(original_types) if original.is_float]
@@ -250,6 +252,7 @@ def _with_missing_kernels(trials: list[TypeTrial]) -> list[TypeTrial]:
         trials_of_kind = []  # with one element type for all operands
         for trial in trials:
             first_type, *other_types = dict.fromkeys(trial.types) or (None,)
+            # Few kernels support types of one byte, such as float8, so these do not count.
             if not other_types and first_type and first_type.kind == kind and first_type.itemsize > 1:
                 trials_of_kind.append(trial)
         is_kind_missing[kind] = bool(trials_of_kind) and all(trial.lacks_kernel for trial in trials_of_kind)

@@ -70,10 +70,11 @@ def halo_reduce(blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int
 
 
 def rotate(tensors: Sequence[Any], mesh: Mesh, axes: Sequence[str], steps: int = 1) -> list[Any]:
-    """Return the tensor of the rank `steps` before each one in its ring."""
+    """Return, for each rank, the tensor of the rank that is `steps` positions earlier in its ring."""
     results: list[Any] = [None] * len(tensors)
     for group in _groups(mesh, axes):
         for index, rank in enumerate(group):
+            # A negative index counts from the end of the group, so it wraps around the ring.
             results[rank] = tensors[group[index - steps % len(group)]]
     return results
 

@@ -57,6 +57,7 @@ class Worker:
         if self._closed:
             return Death("interrupted", "")
         answer = self._run(job, timeout)
+        # Without a stage, the process ended before it reported a step of this job.
         if isinstance(answer, Death) and not answer.stage and not answer.late and not self._closed:
             answer = self._run(job, timeout)
         return answer
@@ -147,7 +148,7 @@ def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -
     idle = list(workers)
 
     def ask(job: Any, timeout: float) -> Any:
-        """Return the answer of an idle worker. There is one for each thread."""
+        """Return the answer of an idle worker. There are as many workers as threads, so one is idle."""
         worker = idle.pop()
         try:
             return worker.ask(job, timeout)

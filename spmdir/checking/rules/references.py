@@ -51,6 +51,7 @@ def _gradients(
     scores, keys = _scores(query, key, bias, causal, scale)
     group_size = query.shape[1] // key.shape[1]
     values = value.repeat_interleave(group_size, 1)
+    # Memory-efficient kernels pad logsumexp, see `_pad`.
     softmax = torch.exp(scores - logsumexp[..., : query.shape[2]].unsqueeze(-1))
     grad_scores = softmax * (grad @ values.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True))
     grad_scores = grad_scores * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -75,6 +76,7 @@ def _pad(logsumexp: Tensor) -> Tensor:
 
 def efficient(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
               dropout_p: float = 0.0, is_causal: bool = False, scale: Scale = None) -> Any:  # fmt: skip
+    """Compute `_scaled_dot_product_efficient_attention`."""
     out, logsumexp = _attention(query, key, value, attn_bias, is_causal, scale)
     return out, _pad(logsumexp), torch.zeros(()), torch.zeros(())
 
@@ -90,7 +92,10 @@ def efficient_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | 
                       cu_seqlens_k: None, max_seqlen_q: int | None, max_seqlen_k: int | None, dropout_p: float,
                       custom_mask_type: int, compute_log_sumexp: bool = False, scale: Scale = None,
                       **options: Any) -> Any:  # fmt: skip
-    """Compute `_efficient_attention_forward`, whose tensors are [batch, positions, heads, features]."""
+    """Compute `_efficient_attention_forward`, whose tensors are [batch, positions, heads, features].
+
+    The mask type 1 is causal.
+    """
     query, key, value = _swap_heads_and_positions(query, key, value)
     out, logsumexp = _attention(query, key, value, bias, custom_mask_type == 1, scale)
     return out.transpose(1, 2), _pad(logsumexp), torch.zeros(()), torch.zeros(()), None, None
@@ -101,7 +106,7 @@ def efficient_forward_backward(grad: Tensor, query: Tensor, key: Tensor, value: 
                                max_seqlen_k: int, logsumexp: Tensor, dropout_p: float, philox_seed: Tensor,
                                philox_offset: Tensor, custom_mask_type: int, bias_requires_grad: bool,
                                scale: Scale = None, **options: Any) -> Any:  # fmt: skip
-    """Compute `_efficient_attention_backward`, without the gradient of the bias."""
+    """Compute `_efficient_attention_backward`, without the gradient of the bias. The mask type 1 is causal."""
     grad, query, key, value, out = _swap_heads_and_positions(grad, query, key, value, out)
     gradients = _gradients(grad, query, key, value, bias, out, logsumexp, custom_mask_type == 1, scale)
     return *_swap_heads_and_positions(*gradients), None
@@ -162,6 +167,7 @@ def cudnn_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out:
                    philox_seed: Tensor, philox_offset: Tensor, attn_bias: Tensor | None, cum_seq_q: None,
                    cum_seq_k: None, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
                    scale: Scale = None) -> Any:  # fmt: skip
+    """Compute `_scaled_dot_product_cudnn_attention_backward`, whose logsumexp is a column."""
     return _gradients(grad, query, key, value, attn_bias, out, logsumexp.squeeze(-1), is_causal, scale)
 
 
@@ -169,6 +175,7 @@ def overrideable_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tenso
                           grad_input_mask: Any, out: Tensor, logsumexp: Tensor, cum_seq_q: None, cum_seq_k: None,
                           max_q: int, max_k: int, dropout_p: float, is_causal: bool, philox_seed: Tensor,
                           philox_offset: Tensor, scale: Scale = None) -> Any:  # fmt: skip
+    """Compute `_scaled_dot_product_fused_attention_overrideable_backward`, without the gradient of the bias."""
     return *_gradients(grad, query, key, value, attn_bias, out, logsumexp, is_causal, scale), None
 
 
@@ -192,7 +199,7 @@ def scaled_grouped(self: Tensor, mat2: Tensor, scale_a: Tensor, scale_b: Tensor,
 
 
 def int8_product(self: Tensor, mat2: Tensor, scales: Tensor) -> Tensor:
-    """Return the product, as torch's kernel, which reads out of bounds of small operands."""
+    """Return the scaled product `self @ mat2.T`. Torch's own kernel reads out of bounds of small operands."""
     return (self.double() @ mat2.double().T * scales.double()).to(self.dtype)
 
 

@@ -109,8 +109,9 @@ class AssignmentTrial:
         It is sound if the results have common placements on all `counts` of ranks and for all draws of partial values.
 
         Args:
+            operands: the placement of each operand.
             counts: the numbers of ranks.
-            so_far: the assignment with its results in other trials.
+            so_far: the assignment with the result placements of earlier trials. No others are considered.
         """
         partial_sizes = [
             tensor.numel()
@@ -170,6 +171,10 @@ class AssignmentTrial:
         """Return the placements that the results form on `count` ranks; None if there are none for a result.
 
         Args:
+            operands: the placement of each operand.
+            draw: the number of the random draw of partial values.
+            sizes_placement: the placement of the first result from which local size arguments follow; R for global
+                sizes.
             candidates_of_results: for each result, the placements to consider; None for all.
         """
         results_of_ranks = self.run(operands, count, draw, sizes_placement)
@@ -228,7 +233,11 @@ class AssignmentTrial:
 
 
 def _operand_candidates(metas: Sequence[Any]) -> list[Placement]:
-    """Return the placements to try for an operand."""
+    """Return the placements to try for an operand.
+
+    Args:
+        metas: the type of the operand, or of each tensor if the operand is a list.
+    """
     reductions = REDUCTIONS_OF_KIND.get(metas[0].dtype.kind, ("sum", "max", "min"))
     dims = range(min(meta.rank for meta in metas))
     shards = [Shard(dim) for dim in dims if all(meta.shape[dim] > 1 for meta in metas)]
@@ -264,7 +273,7 @@ def is_placement_of(
     """
     count = len(local_tensors)
     if placement.trait == "shard":
-        dim = placement.dim or 0
+        dim = placement.dim or 0  # a shard placement has a dimension; `or 0` is for the type checker
         for rank, local in enumerate(local_tensors):
             length = chunk(expected.shape[dim], count, rank)[1]
             if list(local.shape) != [*expected.shape[:dim], length, *expected.shape[dim + 1 :]]:

@@ -82,10 +82,10 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
     """
     target = torch_op(name)
     positional, values = bind_arguments(target, slots, tensors, arguments)
-    draws = is_random(target)
+    is_random_op = is_random(target)
     target = cpu_implementation(name)
-    with torch.random.fork_rng((), enabled=draws):
-        if draws:
+    with torch.random.fork_rng((), enabled=is_random_op):
+        if is_random_op:
             torch.default_generator.manual_seed(17)
         result = target(*positional, **values)
     return list(result) if isinstance(result, (tuple, list)) else [result]
@@ -164,7 +164,7 @@ def collect(
 
 
 def local_type(type_: LocalType, strategies: AxisStrategies, result: int, mesh: Mesh, rank: int) -> LocalType:
-    """Return the local type on `rank` of a result of global type `type_`."""
+    """Return the local type on `rank` of the result with index `result`, whose global type is `type_`."""
     coordinate = mesh.coordinate(rank)
     for axis, strategy in strategies:
         type_ = own_type(strategy.results[result], *type_, mesh.sizes[axis], coordinate[axis])
@@ -172,7 +172,7 @@ def local_type(type_: LocalType, strategies: AxisStrategies, result: int, mesh: 
 
 
 def _evaluate_on_rank(value: Any, mesh: Mesh, rank: int) -> Any:
-    """Replace local forms in an argument by their values on a rank."""
+    """Return an argument with each `Local`, an integer that depends on the rank, replaced by its value on `rank`."""
     if isinstance(value, tuple):
         return tuple(_evaluate_on_rank(part, mesh, rank) for part in value)
     return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
@@ -212,11 +212,12 @@ def form_of(rule: OpRule, strategies: AxisStrategies, mesh: Mesh, operands: tupl
     used = [strategy for _, strategy in strategies]
     if all(strategy.rewrite not in ("local", SPLIT) for strategy in used):
         return None
-    entries_of_factor: dict[int, list[tuple[str, Placement]]] = {}
+    entries_of_factor: dict[int, list[tuple[str, Placement]]] = {}  # factor → (mesh axis, placement), outer axes first
     for axis, strategy in strategies:
         for factor in strategy.factors:
             entries_of_factor.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
     shards = {factor: shard_of(rule.factors[factor].size, entries) for factor, entries in entries_of_factor.items()}
+    # The factors of which a rank has several separate ranges.
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     return rule.local_form(shards, operands, Rank(mesh, mesh.coordinate(0)), scattered, used)
 
@@ -439,9 +440,9 @@ def strategies_of(rule: OpRule, count: int, plugins: Sequence[Placement] = ()) -
 
 
 def judge(case: Case, strategies: AxisStrategies, mesh: Mesh) -> Verdict:
-    """Compare `case` by strategies, one for each axis of `mesh`, with one device.
+    """Run `case` by `strategies`, one for each axis of `mesh`, and compare the results with those of one device.
 
-    If operands are partial, they are compared twice, with different random partial values.
+    If an operand is partial, the case is run twice, with different random partial values.
     """
     text = " and ".join(str(strategy) for _, strategy in strategies)
     operand_placements = [placement for _, strategy in strategies for placement in strategy.operands]

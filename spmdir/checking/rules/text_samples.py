@@ -52,6 +52,7 @@ def runs_of_texts(
     """
     kinds = tuple(dict.fromkeys(kind for kind in map(type, placements) if texts_of(kind)))
     ops = dict.fromkeys(sample.op for sample in samples)
+    # `text_strategies(op)` contains the strategies of rules, which are checked without plug-in placements.
     runs_of_text: dict[TextStrategy, list[TextRun]] = {
         text: [] for op in ops for text in rules.text_strategies(op, kinds) if text not in rules.text_strategies(op)
     }
@@ -61,6 +62,7 @@ def runs_of_texts(
         for run in _runs(sample, placements, rules, counts, is_derived=False):
             runs_of_text[run.strategy.text].append(run)  # type: ignore[index]
     for text, runs in runs_of_text.items():
+        # Variants of two samples suffice.
         first_and_last = {id(run.sample): run.sample for run in (*runs[:1], *runs[-1:])}
         for sample in first_and_last.values():
             for variant in with_other_keywords(sample):

@@ -89,6 +89,7 @@ def difference(actual: Tensor, expected: Tensor, through_sums: bool) -> str | No
     tolerance = TOLERANCES.get(expected.dtype, 1e-6)
     if torch.allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
         return None
+    # Multiplication by 1.0 converts Booleans and unsigned integers, for which differences are not defined or wrap.
     error = (actual * 1.0 - expected * 1.0).abs()
     return f"differs by {error.max():.3g}" if error.isfinite().all() else "differs in NaN or infinities"
 
@@ -101,7 +102,7 @@ def special_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def hard_variants(sample: Sample) -> Iterator[Sample]:
-    """Yield the sample with infinities and zeros as half of its f64 elements. Any two of them occur together."""
+    """Yield the sample with infinities and zeros as about half of its f64 elements, so any two of these may meet."""
     for draw in range(HARD_VARIANTS):
         seed(sample.op, "hard", draw)
         yield from _with_special_values(sample, (float("inf"), float("-inf"), 0.0, -0.0), 0.5)
