@@ -37,7 +37,7 @@ def reject_effects(module: fx.GraphModule) -> None:
     for node in iterate_calls(module):
         if not isinstance(node.target, OpOverload):
             continue
-        reason = reason_against(node.target)
+        reason = reason_against(node.target)  # such as "gives-nothing"; its first word is the kind of reason
         returns_nothing = reason == "gives-nothing" and not schema_of(node.target).returns
         is_assertion = _ASSERTIONS.match(op_name(node.target)) is not None
         if reason.partition(" ")[0] in NOT_EVEN_TRACED or (returns_nothing and not is_assertion):

@@ -62,7 +62,7 @@ class _Value:
     Attributes:
         created_at: the time at which the node ran.
         root: the first of the values that share its memory according to schemas; None for that first value.
-        is_exact: whether torch writes correctly through the views from the root to this value; True for a root.
+        is_exact: whether torch can write correctly through the views from the root to this value; True for a root.
         final_layout: for an input, its layout after the run. Ops such as `t_` may have changed it.
         last_read_at: the time of the last read.
     """
@@ -118,10 +118,10 @@ class _AliasTracer(EntrywiseInterpreter):
         values: node → its tensor, including nodes of inner graphs.
         groups: storage → its values, in the order of their creation.
         writes: the writes, in the order of execution.
-        writes: the writes, in the order of execution.
         layout_changes: (tensor, node) for each tensor whose shape, strides or memory the node changed in place.
         kept_alive: all results. Freed memory could be reused, and would then seem shared.
-        clock: the current time, in a list that inner graphs share.
+        clock: a list with one number, the current time. The tracers of inner graphs share the list.
+        _is_exact: node → whether torch can write through all view ops that the node ran.
     """
 
     def __init__(self, module: fx.GraphModule, outer: _AliasTracer | None = None):
@@ -187,7 +187,8 @@ class _AliasTracer(EntrywiseInterpreter):
         group = self.groups.setdefault(layout.storage, [])
         inputs = [self.values[operand] for operand in call.all_input_nodes if operand in self.values]
         source = next((value for value in inputs if value.layout.storage == layout.storage), None)
-        if source is None and group:  # the value enters or leaves an inner graph
+        # The placeholder of an inner graph, or the result of a call of one, has no input with its memory.
+        if source is None and group:
             source = next((value for value in reversed(group) if value.layout == layout), None)
         root = source.root_or_self if source is not None and declares_aliases(call.target) else None
         is_exact_view = self._is_exact.get(call, True) and (source is None or source.is_exact)
@@ -290,7 +291,7 @@ def _plan_edits(tracer: _AliasTracer) -> tuple[dict[fx.Node, Call], dict[int, fx
         if not any(value.layout.overlaps(alias.layout) for alias in hidden_aliases):
             continue
         for index, undeclared in enumerate(group):
-            if index and undeclared.root is None:
+            if index and undeclared.root is None:  # the first value owns the memory, so it has no alias to declare
                 source = next((earlier for earlier in group[:index] if earlier.layout == undeclared.layout), None)
                 call = _producing_call(undeclared.node)
                 if source is not None:
@@ -375,6 +376,7 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
 
     def insert_view(layout: Layout, origin: fx.Node) -> fx.Node:
         """Insert the view of the flat tensor that has the elements of `layout`."""
+        # The flat tensor starts at the first element of the group, not at the start of the storage.
         strides = layout.size, layout.stride, layout.offset - first_layout.offset
         return insert_call(_aten.as_strided.default, flat_tensor, *strides, origin=origin)
 
@@ -399,7 +401,7 @@ def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.
 
 
 def _memory_order(group: Sequence[_Value], writer: fx.Node) -> list[int]:
-    """Return the dimensions of the first value from the outermost to the innermost in memory.
+    """Return the dimensions of the first value of `group`, from the outermost to the innermost in memory.
 
     Raises:
         UnsupportedError: the values of `group` cannot be views of one flat tensor.

@@ -41,6 +41,7 @@ def find_slices(
         slices = _find_slices(shape, lengths_and_steps, offset)
         if slices is not None:
             return shape, slices
+    # A contiguous result is a range of the flat tensor.
     if all(step == math.prod(size[dim + 1 :]) for dim, step in enumerate(stride)):
         return (self.numel(),), [(0, offset, offset + math.prod(size), 1)]
     return None
@@ -55,7 +56,7 @@ def _find_slices(shape: tuple[int, ...], lengths_and_steps: list[tuple[int, int]
         lengths_and_steps: (length, stride) of each dimension of the result, outermost first.
         offset: the offset of the first element.
     """
-    remaining, slices = list(lengths_and_steps), []
+    remaining, slices = list(lengths_and_steps), []  # remaining: the dimensions of the result without a slice so far
     for dim, extent in enumerate(shape):
         dim_stride = math.prod(shape[dim + 1 :])
         start, length, step = offset // dim_stride % extent, 1, 1
@@ -79,7 +80,7 @@ def _is_contiguous(self: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> 
 
 
 def _flat_positions(self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """Return the index of each element of an `as_strided` in the flat contiguous tensor."""
+    """Return a tensor of shape `size`: the index in the flat contiguous `self` of each element of an `as_strided`."""
     positions = _ATEN.full.default([], offset, dtype=torch.int64, device=self.device)
     for length, step in zip(size, stride, strict=True):
         positions = positions.unsqueeze(-1) + torch.arange(length, device=self.device) * step
@@ -112,6 +113,7 @@ def _as_strided_scatter(
         return _ATEN.index_put.default(self.reshape(-1), [positions], src).reshape(self.shape)
     if sliced is None:
         return NotImplemented
+    # Slice `self` step by step; then, from the innermost slice outwards, write each updated slice to its source.
     outer_tensors = [self.reshape(sliced[0])]
     for slice_ in sliced[1]:
         outer_tensors.append(_ATEN.slice.Tensor(outer_tensors[-1], *slice_))

@@ -21,15 +21,15 @@ from spmdir.torch_interop.symbolic_numbers import comparable_number
 
 
 def _replace_by_operand(_: BoundCall, __: fx.Node) -> None:
-    """Return None: the result of the call is its operand, as `REWRITES` defines."""
+    """Return None, which means in `REWRITES` that the operand replaces the result of the call."""
     return
 
 
 def _cast(call: BoundCall, node: fx.Node) -> BoundCall | None:
-    """Return a cast as `_to_copy`.
+    """Return a cast, such as `type_as`, as a call of `_to_copy`.
 
-    If the element type does not change, the cast becomes a clone with its `memory_format`. Without a `memory_format`,
-    the cast is its operand, so the result is None.
+    If the element type does not change, a cast with a `memory_format` becomes a clone. Without one, the result is
+    None, because the cast is its operand.
     """
     has_format = "memory_format" in call.arguments
     arguments = {"memory_format": call.arguments["memory_format"]} if has_format else {}
@@ -73,7 +73,10 @@ def _as_factory(name: str) -> Callable[[BoundCall, fx.Node], BoundCall]:
 
 
 def _with_dtype(call: BoundCall, _: fx.Node) -> BoundCall:
-    """Return a factory with an explicit element type, if it uses torch's default type and this is not f32."""
+    """Return the call of a factory, with an explicit element type if it uses torch's default type and this is not f32.
+
+    In the IR, a factory of floating-point numbers without `dtype` returns f32, whatever torch's default type is.
+    """
     (result,) = call.results
     if result is None or "dtype" in call.arguments or not result.dtype.is_float or result.dtype == F32:
         return call
@@ -91,7 +94,7 @@ def _with_kernel_statistics(call: BoundCall, _: fx.Node) -> BoundCall:
 
 
 def _as_strided(call: BoundCall, node: fx.Node) -> BoundCall | None:
-    """Return an `as_strided` as a view; None, for its operand, if it changes nothing.
+    """Return an `as_strided` as a call of `view`; None if its result is its operand.
 
     Raises:
         UnsupportedError: the `as_strided` is not a view of all elements of a contiguous tensor.
@@ -130,7 +133,7 @@ def _is_contiguous(value: Any) -> bool:
 
 
 def _as_strided_scatter(call: BoundCall, node: fx.Node) -> BoundCall:
-    """Return a scatter that replaces all elements of a contiguous tensor as a view of the new elements.
+    """Return an `as_strided_scatter` as a view of its second operand, whose elements replace all those of the first.
 
     Raises:
         UnsupportedError: the scatter replaces only some elements, or the tensor is not contiguous.
@@ -166,6 +169,7 @@ def _einsum(call: BoundCall, _: fx.Node) -> BoundCall:
     equation = str(call.arguments["equation"]).replace(" ", "")
     terms, arrow, result = equation.partition("->")
     ranks = [len(meta_of(operand.type).shape) for operand in call.operands]  # type: ignore[union-attr]
+    # For each operand, the number of dimensions that its `...` stands for; the named dimensions are single letters.
     ellipsis_ranks = [
         rank - len(term) + len("...") if "..." in term else 0
         for term, rank in zip(terms.split(","), ranks, strict=True)
@@ -174,6 +178,7 @@ def _einsum(call: BoundCall, _: fx.Node) -> BoundCall:
     if not arrow:
         output_letters = sorted(letter for letter in set(terms) if letter.isalpha() and terms.count(letter) == 1)
         result = "".join(["..." if max(ellipsis_ranks) else "", *output_letters])
+    # Dimensions of ellipses are aligned at the end, as in broadcasting, so a shorter one gets the last letters.
     expanded_terms = (
         term.replace("...", letters[len(letters) - count :])
         for term, count in zip(terms.split(","), ellipsis_ranks, strict=True)

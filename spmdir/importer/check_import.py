@@ -91,7 +91,7 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
     else:
         names, is_user_input, state = _read_traced_inputs(program, len(nodes))
         examples = pytree.tree_leaves(tuple(example_inputs or ()), is_leaf=_is_none)
-    if len(examples) != sum(is_user_input):  # such as none
+    if len(examples) != sum(is_user_input):  # such as no examples at all; then inputs are random
         examples = [None] * sum(is_user_input)
     remaining_examples, generator = iter(examples), torch.Generator().manual_seed(SEED)
     values = []
@@ -139,8 +139,8 @@ def _read_exported_inputs(source: ExportedProgram) -> tuple[list[str], list[bool
 def _read_traced_inputs(program: Program, count: int) -> tuple[list[str], list[bool], dict[str, Any]]:
     """Return the same as `_read_exported_inputs` for a graph of make_fx with `count` placeholders.
 
-    All its placeholders are user inputs. Tensors that the graph reads as attributes come before them in
-    `program.inputs`.
+    All its placeholders are user inputs. They are the last `count` of `program.inputs`, after the tensors that the
+    graph reads as attributes.
     """
     state = {
         entry.names[0]: entry.value
@@ -169,6 +169,8 @@ def check_import(module: ModuleOp, original: Original, program: Program, is_exac
         _compare(f"output {index}", value, expected, is_exact, program.outputs[index].value)
         for index, (value, expected) in enumerate(zip(results[:count], original.outputs, strict=True))
     ]
+    # Results after the outputs are new values. Also compare those of arguments that only one of the two graphs changes;
+    # in the other graph, the argument keeps its value of `before`.
     mutations = dict(zip(_mutation_names(module), results[count:], strict=True))
     entries = {entry.names[0]: entry for entry in program.inputs}
     before = {**original.state, **dict(zip(_input_names(module), original.inputs, strict=True))}
@@ -213,10 +215,11 @@ def _compare(label: str, actual: Any, expected: Any, is_exact: bool, node: Any) 
         return Comparison(label, 0.0, tolerance)
     actual, expected = plain_tensor(actual), plain_tensor(expected)
     wide = torch.complex128 if expected.is_complex() else torch.float64
+    # A NaN on one side only is an infinite difference. Equal infinities, whose difference is NaN, are set to 0 below.
     difference = (actual.to(wide) - expected.to(wide)).abs().nan_to_num(torch.inf)
     difference[(actual == expected) | (actual.isnan() & expected.isnan())] = 0
     largest = float(difference.max())
-    scale = float(expected.to(wide).abs().nan_to_num(0, 0).max())
+    scale = float(expected.to(wide).abs().nan_to_num(0, 0).max())  # the largest finite element
     if is_rounded and largest <= tolerance * scale:
         return Comparison(label, largest / scale if scale else 0.0, tolerance)
     raise CheckError(
@@ -241,7 +244,7 @@ def _is_bitwise_equal(left: Tensor, right: Tensor) -> bool:
 
 
 def _mutation_names(module: ModuleOp) -> list[str]:
-    """Return the names of the arguments that the program returns new values of."""
+    """Return the names of the arguments whose new values the program returns."""
     function = ir.main_function(module)
     return _signature_names(function, "res_attrs", "mutation", len(function.function_type.outputs))
 
@@ -253,7 +256,13 @@ def _input_names(module: ModuleOp) -> list[str]:
 
 
 def _signature_names(function: FuncOp, attrs_name: str, kind: str, count: int) -> list[str]:
-    """Return the names of the arguments (`arg_attrs`) or results (`res_attrs`) of one kind, among `count`."""
+    """Return the names of the arguments (or results) of a function that have one kind.
+
+    Args:
+        attrs_name: "arg_attrs" for arguments, "res_attrs" for results.
+        kind: such as "input" or "mutation".
+        count: the number of all arguments (or results).
+    """
     indices = [index for index in range(count) if signature_kind(function, attrs_name, index) == kind]
     return [signature_name(function, attrs_name, index) for index in indices]
 

@@ -49,7 +49,7 @@ class LateWrite:
 
 
 def find_tangent_dependencies(graph: fx.Graph, tangents: Mapping[fx.Node, int]) -> dict[fx.Node, frozenset[int]]:
-    """Return node → indices of the outputs whose gradients it depends on.
+    """Return node → indices of the outputs on whose gradients the node depends.
 
     Args:
         tangents: placeholder of the gradient of an output → index of the output.
@@ -82,11 +82,11 @@ def repeat_regions(
             write to one buffer are recomputed for different outputs.
     """
     backward = {node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"}
-    saving_ops_by_node = find_saving_ops(graph, backward)
+    saving_ops_by_node = find_saving_ops(graph, backward)  # backward node → forward op whose gradient it computes
     recomputations_by_region = find_recomputations(graph, saving_ops_by_node, _recomputed_region)
     writes = find_repeated_writes(graph, new_buffer_values, recomputations_by_region, _recomputed_region)
     copied_nodes = {node for node in graph.nodes if node not in backward and _is_recomputed(node, backward)}
-    exits = {write.exit for write in writes}
+    exits = {write.exit for write in writes}  # new values of buffers; the recomputation also computes them
     copies = _Copies(copied_nodes | exits)
     late_values = _add_late_arguments(graph, writes)
     region_starts = {recomputations_by_region[write.region].first: write.region for write in writes}
@@ -125,11 +125,15 @@ def _is_recomputed(node: fx.Node, backward: Set[fx.Node]) -> bool:
 
 @attrs.define(eq=False)
 class _Copies:
-    """The copies of nodes of regions.
+    """The copies of forward nodes that the backward computes again, instead of reading the values of the forward.
+
+    A node has at most one copy, which all backward nodes share. Copies are inserted on demand, see `copy_of`.
 
     Attributes:
-        copied_nodes: the nodes to copy.
-        entries: (value of a buffer, a region that starts from it) → the value that the copy of the region starts from.
+        copied_nodes: the nodes that may be copied. All other operands of copies are kept values, which copies read.
+        entries: (value of a buffer that a region reads first, region) → the value that the copy of this region reads
+            instead: the buffer's value at the time of the backward.
+        _copies: node → its copy, for the nodes that were copied so far.
     """
 
     copied_nodes: Set[fx.Node]
@@ -137,7 +141,11 @@ class _Copies:
     _copies: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
 
     def copy_of(self, node: fx.Node, before: fx.Node) -> fx.Node:
-        """Return the copy of `node`. On first use, copy it and its producers of the region to the place `before`."""
+        """Return the copy of `node`.
+
+        If there is none yet, copy `node`, and those of its transitive producers that are recomputed with the same
+        region, and insert the copies before the node `before`.
+        """
         if node not in self._copies:
             region = _recomputed_region(node)
             operands = {operand: self._copy_operand(operand, region, before) for operand in node.all_input_nodes}
@@ -146,7 +154,10 @@ class _Copies:
         return self._copies[node]
 
     def _copy_operand(self, operand: fx.Node, region: Any, before: fx.Node) -> fx.Node:
-        """Return the operand of a copy in `region`: the buffer at its start, a copy, or the original."""
+        """Return what the copy of a node of `region` reads instead of `operand`.
+
+        This is the late value of a buffer (see `entries`), or the copy of `operand`, or `operand` if it is kept.
+        """
         if (operand, region) in self.entries:
             return self.entries[operand, region]
         is_copied = operand in self.copied_nodes and _recomputed_region(operand) == region
@@ -170,7 +181,11 @@ def _find_sources(
     saving_ops_by_node: Mapping[fx.Node, fx.Node],
     tangents: Mapping[fx.Node, int],
 ) -> dict[fx.Node, frozenset[int]]:
-    """Return buffer → indices of the outputs whose gradients need the regions that write to it."""
+    """Return placeholder of a buffer → indices of the outputs whose gradients need the regions that write to it.
+
+    Raises:
+        UnsupportedError: regions that write to one buffer are needed for the gradients of different outputs.
+    """
     dependencies = find_tangent_dependencies(graph, tangents) if writes else {}
     sources_by_region: dict[int | None, frozenset[int]] = {}
     for node, saver in saving_ops_by_node.items():

@@ -17,23 +17,26 @@ from spmdir.torch_interop.dispatch import is_inside_transform
 
 @torch.library.custom_op("spmdir::constrain", mutates_args=(), schema="(Tensor x, str sharding) -> Tensor")
 def _constrain(x: Tensor, sharding: str) -> Tensor:
+    """Compute the op `spmdir::constrain` on real tensors: it copies `x`."""
     return x.clone()  # a custom op may not return its argument
 
 
 @_constrain.register_fake
 def _(x: Tensor, sharding: str) -> Tensor:
+    """Return the result of the op on fake tensors."""
     return torch.empty_like(x)
 
 
 def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
-    """Keep the sharding for the backward."""
+    """Save the sharding in `ctx` for the backward, as autograd's `setup_context`."""
     ctx.sharding = inputs[1]
 
 
 def _gradient_sharding(sharding: str) -> str:
-    """Return the sharding of the gradient. Partial axes become replicated: a partial gradient saves nothing.
+    """Return the text of the sharding of the gradient of a value with `sharding`.
 
-    The compiler decides axes with lossy placements, because the gradient of a rounded value is exact.
+    Partial axes become replicated: a partial gradient saves nothing. An axis with a lossy placement becomes `?`
+    (the compiler decides it), because the gradient of a rounded value is exact.
     """
     entries = parse_sharding(sharding).entries
     not_partial = [(axis, placement) for axis, placement in entries if placement.trait != "partial"]
@@ -41,13 +44,13 @@ def _gradient_sharding(sharding: str) -> str:
 
 
 def _tangent_sharding(sharding: str) -> str:
-    """Return the sharding of the tangent. The compiler decides axes with lossy placements."""
+    """Return the text of the sharding of the tangent of a value: `sharding` with `?` on axes with lossy placements."""
     entries = parse_sharding(sharding).entries
     return str(Sharding([(axis, OPEN if placement.error else placement) for axis, placement in entries]))
 
 
 def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    """Return the gradients of (x, sharding)."""
+    """Return the gradients of `x` and `sharding`; the second is None, because a string has no gradient."""
     return _constrain(gradient, _gradient_sharding(ctx.sharding)), None
 
 
@@ -73,7 +76,10 @@ class _ConstrainFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
-        """Constrain all samples, stacked along a new first dimension."""
+        """Constrain all samples at once, and return (the result, the index of its batch dimension: 0).
+
+        The batch dimension of `x` moves to the front, so the placements of one sample shift by one dimension.
+        """
         shifted = []
         for axis, placement in parse_sharding(sharding).entries:
             if placement.dim is not None:

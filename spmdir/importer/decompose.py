@@ -45,6 +45,7 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
 
     def call_on_tensors(*tensors: Any) -> Any:
+        """Call `callee` with the arguments of the node, but with `tensors` in place of its input nodes."""
         remaining = iter(tensors)
         values_of_leaves = [next(remaining) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(values_of_leaves, spec)
@@ -61,7 +62,7 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
     results = None if example is None else pytree.tree_leaves(with_right_states(target, example))
     # Only the first method traces assertions on numbers and in-place reshapes; only the second keeps symbolic sizes.
     methods = [torch.func.functionalize(call_on_tensors, remove="mutations"), dispatch_functionalize(call_on_tensors)]
-    for functional in methods[has_symbolic_sizes:]:
+    for functional in methods[has_symbolic_sizes:]:  # skips the first method if sizes are symbolic
         graph = _trace(functional, fakes, mode, rules)
         if graph is None or (results is not None and not _returns_like(graph, results)):
             continue
@@ -73,14 +74,15 @@ def decompose_node(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Nod
 
 
 def has_rule(name: str, rules: RuleSet) -> bool:
-    """Return whether the op `name` has a rule, or is rewritten into an op that has one."""
+    """Return whether the op `name` has a sharding rule, is rewritten into ops that have one, or is a local map."""
     return name in rules.records or name in REWRITES or is_local_map(name)
 
 
 def _returns_like(graph: fx.Graph, expected: Sequence[Any]) -> bool:
     """Return whether a graph returns tensors of the shapes and element types of `expected`.
 
-    A symbolic size matches any size, because equal sizes may have different expressions.
+    A symbolic size matches any size, because equal sizes may have different expressions. Results that are not tensors
+    are not compared.
     """
     (output,) = graph.find_nodes(op="output")
     results = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(output.args)]

@@ -33,13 +33,16 @@ def works_on_lists(target: Any) -> bool:
 
 
 def has_entrywise_form(target: Any) -> bool:
-    """Return whether `entrywise_forms` has a form of `target`, an op on lists."""
+    """Return whether `entrywise_forms` has a form of `target`, an op on lists: one written here, or torch's."""
     functional = _functional(target)
     return functional in ENTRYWISE_FORMS or str(functional).startswith("aten._foreach_")
 
 
 def has_written_form(target: Any) -> bool:
-    """Return whether `target` has a form in `ENTRYWISE_FORMS`, which may round differently from the kernel."""
+    """Return whether `target` is an op on lists with a form in `ENTRYWISE_FORMS`, which spmdir writes itself.
+
+    Such a form may round differently from torch's kernel. The other forms are torch's decompositions.
+    """
     return works_on_lists(target) and _functional(target) in ENTRYWISE_FORMS
 
 
@@ -131,6 +134,7 @@ def _map_over_parameters(update: Callable[..., tuple[Tensor, ...]]) -> Callable[
             options["lr"] = options["lr"].double()
         updated_lists: Lists = tuple([] for _ in range(2 + len(state_lists)))
         for index, (p, g) in enumerate(zip(self, grads, strict=True)):
+            # The list of a state that the optimizer does not have, such as the momentum of plain SGD, is empty.
             old_values = (p, g, *(entries[index] if entries else None for entries in state_lists))
             p, g, *states = (x.float() if x is not None and x.dtype in _HALVES else x for x in old_values)
             assert p is not None and g is not None
@@ -187,7 +191,10 @@ def _adagrad_update(p: Tensor, g: Tensor, total: Tensor, step: Tensor, *, lr: An
 
 
 def _keep_first(count: int, update: Callable[..., Lists]) -> Callable[..., Lists]:
-    """Return `update` restricted to the first `count` lists of its result. The op does not change the other lists."""
+    """Return a function that calls `update` and returns only the first `count` lists of its result.
+
+    The kernel does not return the other lists, such as the steps, because it does not change them.
+    """
     return lambda *lists, **options: update(*lists, **options)[:count]
 
 

@@ -27,10 +27,10 @@ def definition_of(function: Callable[..., Any]) -> Location | None:
 
 
 def module_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return (stem, name to load) of the module of a function.
+    """Return (stem, name to load it by) of the module that defines a function.
 
-    The stem is the same whether the file is a script, is imported, or is loaded as a plug-in: `kernels` for
-    `my/kernels.py`. The second is `my.kernels` if the module was imported by its name, else `kernels.py`.
+    For `my/kernels.py`, the stem is `kernels`, whether the file runs as a script, is imported, or is loaded as a
+    plug-in. The second is `my.kernels` if the module was imported by name, else the file name `kernels.py`.
     """
     definition, name = definition_of(function), function.__module__ or "builtins"
     if definition is not None and (name == "__main__" or name.startswith(_PLUGIN)):
@@ -42,10 +42,10 @@ def module_of(function: Callable[..., Any]) -> tuple[str, str]:
 def op_name(function: Callable[..., Any], shardings: Sequence[Sequence[str]], tensors: Sequence[bool]) -> str:
     """Return the name of the op of a function, the same in all processes, such as `kernels_attention_1a2b3c4d`.
 
-    Functions with equal names differ in the digits, if they have other shardings or capture other literals.
+    The digits at the end distinguish functions of one name with different shardings or different captured literals.
 
     Args:
-        shardings: the texts of the shardings of its operands, and those of its results.
+        shardings: (texts of the shardings of the operands, texts of the shardings of the results).
         tensors: for each argument, whether it is a tensor.
     """
     stem = module_of(function)[0]
@@ -74,7 +74,7 @@ def captured_values(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def read_globals(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return name → value of the globals of a function that its code names."""
+    """Return name → value of the global variables that the code of a function reads."""
     code, values = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     return {name: values[name] for name in code.co_names if name in values} if code is not None else {}
 

@@ -39,6 +39,7 @@ def register(local: LocalFunction) -> OpOverload:
     """Register the op of a function and the op of its gradient with torch, and return the op of the function."""
     for name, run, fake, further_parameters in (
         (local.name, local.run, local.run, ""),
+        # `wanted` has the indices of the operands whose gradients the op returns.
         (local.name + BACKWARD, local.run_backward, _fake_gradients, ", int[] wanted"),
     ):
         LIBRARY.define(f"{name}{_PARAMETERS}{further_parameters}) -> Tensor[]")
@@ -58,7 +59,7 @@ def register(local: LocalFunction) -> OpOverload:
 
 
 def registered_function(op: Any) -> tuple[LocalFunction, bool] | None:
-    """Return the function of an op, and whether the op is its gradient; None if the op is no local map."""
+    """Return (function, whether `op` computes its gradient) of the op of a local map; None for any other op."""
     return getattr(op, _FUNCTION, None)
 
 
@@ -114,7 +115,12 @@ class _GradientFunction(torch.autograd.Function):
 
 
 def _save_operands(ctx: Any, backward_op: OpOverload | None, inputs: Any, output: Sequence[Tensor]) -> None:
-    """Keep the operands, the arguments and the types of the results for the backward."""
+    """Save in `ctx`, for the backward, the operands, the other arguments, and shape, dtype and device of each result.
+
+    Args:
+        backward_op: the op of the gradient.
+        inputs: (operands, *other arguments of the op).
+    """
     operands, *ctx.arguments = inputs
     ctx.save_for_backward(*operands)
     ctx.results = [(result.shape, result.dtype, result.device) for result in output]
@@ -147,5 +153,5 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None], needed: Sequence[bo
 
 
 def _fake_gradients(operands: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
-    """Return tensors without values like the gradients."""
+    """Return fake gradients: an empty tensor like each operand in `wanted`, the last of `arguments`."""
     return [torch.empty_like(operands[index]) for index in arguments[-1]]

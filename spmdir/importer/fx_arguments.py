@@ -78,7 +78,7 @@ def op_signature(overload: Any) -> OpSignature:
 
 
 def _parameter_role(type_: Any) -> str:
-    """Return the role of a parameter of a type of torch's schemas."""
+    """Return the role of a parameter, see `_Parameter`, whose type in the schema is `type_`."""
     while type_.kind() == "OptionalType":
         type_ = type_.getElementType()
     if type_.kind() != "ListType":
@@ -134,6 +134,7 @@ def bind_arguments(
             literal = _to_literal(_coerce(value, parameter), location)
             if literal is not None or parameter.default is not None:
                 arguments[parameter.name] = literal
+    # Missing tensors at the end are implied. If all tensors are present, the structure is implied too.
     while structure and structure[-1] == 0:
         structure.pop()
     is_flat = all(entry == 1 for entry in structure)
@@ -155,7 +156,7 @@ def _check_placement(name: str, argument: str, value: Any, location: Location | 
 
 
 def _coerce(value: Any, parameter: _Parameter) -> Any:
-    """Convert `value` to its type in the schema: a number to a list of equal numbers, an int to a float."""
+    """Convert a number to the type of its parameter: to a list of equal numbers for `int[2]`, an int to a float."""
     if parameter.role == "list" and parameter.count and isinstance(value, (int, Size)):
         return (value,) * parameter.count
     return apply("float", value) if parameter.role == "float" and isinstance(value, (int, Size)) else value

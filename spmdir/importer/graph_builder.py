@@ -75,7 +75,8 @@ class GraphBuilder:
     Args:
         symbols: the symbols of the sizes in the graph.
         arguments: the arguments of the function, whose shapes define symbolic sizes.
-        missing_rule: "error" or "warn", the treatment of ops without a rule and without a decomposition.
+        missing_rule: what to do with an op without a rule and without a decomposition: "error" rejects it, and "warn"
+            builds it, to run replicated.
 
     Attributes:
         ops: the ops, in order.
@@ -83,7 +84,7 @@ class GraphBuilder:
         is_exact: whether no op was decomposed. Decompositions may round differently.
         rules: the sharding rules; an op without a rule is decomposed if possible.
         _sizes: the SSA values of symbolic sizes.
-        _scalars: key of a call on 0-d tensors → its result, see `_build_call`.
+        _scalars: key of a call on 0-d tensors → its result, so that equal calls are built once.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class GraphBuilder:
         return self._append(op, node)[0]
 
     def _get_item(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        """Return the item that an `operator.getitem` node takes from the results of an op, named after the node."""
+        """Return the item of the results of an op that an `operator.getitem` node takes, and name it after the node."""
         source, index = (_substitute(argument, values) for argument in node.args)
         if not isinstance(source, tuple):
             raise UnsupportedError(
@@ -351,7 +352,7 @@ def _is_scalar_call(call: BoundCall, target: Any) -> bool:
 
 
 def _function_name(target: Any) -> str:
-    """Return the name of a function on numbers in the IR: of an overload its op name, else such as `operator.mul`."""
+    """Return the name in the IR of a function on numbers: the op name of an overload, else such as `operator.mul`."""
     if isinstance(target, OpOverload):
         return op_name(target)
     module = getattr(target, "__module__", "").removeprefix("_") or ""
@@ -399,7 +400,7 @@ _DATA_DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sha
 
 @attrs.frozen
 class _Callee:
-    """The properties of a torch op that do not depend on its arguments.
+    """The properties of a torch op that are the same for all calls of it.
 
     Attributes:
         needs_checks: whether some calls of the op are rejected.
@@ -476,5 +477,5 @@ def tensor_meta(value: Tensor, node: fx.Node, symbols: SymbolTable, location: Lo
 
 @lru_cache(maxsize=65536)
 def _cached_meta(shape: Any, dtype: DType) -> TensorMeta:
-    """Return a shape of fixed sizes with an element type. Equal types share an object."""
+    """Return the `TensorMeta` of fixed sizes. Calls with equal arguments return the same object."""
     return TensorMeta(tuple(shape), dtype)

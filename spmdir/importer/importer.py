@@ -174,7 +174,10 @@ def _build_module(
     out_shardings: Sequence[ShardingLike | None] | None,
     missing_rule: str,
 ) -> tuple[ModuleOp, bool]:
-    """Return the module before `fold-views`, and whether no op was decomposed."""
+    """Return (the module before `fold-views`, whether no op was decomposed).
+
+    The arguments are those of `import_compared`, after their conversion.
+    """
     with collector_paused():
         # The ops, on the arguments of the function.
         symbols = SymbolTable(program.graph, program.ranges)
@@ -189,6 +192,7 @@ def _build_module(
         # The shardings of arguments and results, from the plan.
         names, node_names = [_plan_names(entry) for entry in arguments], [node.name for node in nodes]
         hidden = frozenset(entry.names[0] for entry in arguments if entry.kind in ("tangent", "late_buffer"))
+        # Plans refer to inputs by position: `positions` has the index of each argument among the user inputs.
         labels, positions = [entry.label for entry in arguments], _positions(program)
         shardings = match_input_shardings(plan.shardings, names, node_names, positions, metas, mesh, labels, hidden)
         check_kept_names(plan, names)
@@ -256,7 +260,10 @@ OutputValues = list[tuple[Output, Any]]
 
 
 def _build_outputs(program: Program, builder: GraphBuilder, values: dict[fx.Node, Any]) -> OutputValues:
-    """Build the ops of the program, and return (output, its value): user outputs in order, then mutations.
+    """Build the ops of the program, and return pairs (output, its value): user outputs in order, then mutations.
+
+    A value is an SSA value, a symbolic size, or a literal.
+
 
     Args:
         values: placeholder → argument of the function.
@@ -285,7 +292,7 @@ def _build_outputs(program: Program, builder: GraphBuilder, values: dict[fx.Node
 
 
 def _kind(entry: Input, argument: SSAValue) -> str:
-    """Return the `spmd.kind` of an argument. A buffer that `cache.write` writes is a cache."""
+    """Return the attribute `spmd.kind` of an argument: that of its input, but a buffer for `cache.write` is a cache."""
     is_cache = any(use.operation.name == WRITE and use.index == 0 for use in argument.uses)
     return CACHE if entry.kind == "buffer" and is_cache else entry.kind
 
@@ -318,10 +325,11 @@ def _find_result_shardings(
     updated_inputs: Mapping[int, Input | None],
     mesh: Mesh,
 ) -> list[tuple[Sharding | None, str | None]]:
-    """Return (sharding, name of the argument with the same sharding) of each result.
+    """Return a pair for each result: its sharding, and the name of the argument that it is to be sharded like.
 
-    The sharding is that of `out_shardings`, or else that of the input whose new value or gradient the result is. The
-    name is set if the compiler decides the sharding of the argument, completely or on open axes.
+    The sharding is that of `out_shardings`, or else that of the input whose new value or gradient the result is; None
+    if the compiler decides it. The name is set only if the compiler still decides the sharding of this argument,
+    completely or on open axes, and the shapes are equal. It is None otherwise.
 
     Args:
         arguments: argument → its shape and sharding.
@@ -334,7 +342,7 @@ def _find_result_shardings(
             "pass None for an output that the compiler decides"
         )
     mutation_count = len(output_values) - count
-    entries = [*(out_shardings or [None] * count), *([None] * mutation_count)]
+    entries = [*(out_shardings or [None] * count), *([None] * mutation_count)]  # one for each result
     # If two arguments have one name, the first argument wins. The preferred name of an argument wins over other names.
     by_name = {name: argument for argument in reversed(arguments) for name in argument.names}
     by_name |= {argument.names[0]: argument for argument in arguments}
@@ -366,9 +374,13 @@ def _find_result_shardings(
 
 
 def _record_literal_outputs(function: FuncOp, output_values: OutputValues) -> None:
-    """Record the outputs in `spmd.outputs` if some are not tensors.
+    """If some outputs are not tensors, list all outputs in the attribute `spmd.outputs` of `function`.
 
-    `"#N"` is result N of the function, `"=s0"` a symbolic size. Other entries are literals.
+    In the list, `"#N"` is result N of the function, `"=s0"` a symbolic size, and any other entry a literal. A string
+    that starts with `#` or `=` would be ambiguous, and is rejected.
+
+    Raises:
+        UnsupportedError: an output is neither a tensor nor a literal that the list can contain.
     """
     values = [value for output, value in output_values if output.kind == "output"]
     if all(isinstance(value, SSAValue) for value in values):

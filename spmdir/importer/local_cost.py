@@ -33,12 +33,14 @@ def with_cost(
     arguments: Mapping[str, Any],
     mesh: Mesh,
 ) -> dict[str, Any]:
-    """Return the arguments of a call of a local map, completed by its floating-point operations per element.
+    """Return the arguments of a call of a local map, with the attribute `FLOPS`: its operations per element of work.
 
-    The function runs on the local shapes of a rank, without values.
+    To count the operations, the function runs on fake tensors with the local shapes of rank 0.
 
     Args:
+        op: the torch op of the local map, or of its gradient.
         operands, results: the global types.
+        arguments: the arguments of the call that are not tensors, by name.
 
     Raises:
         ShardingError: a declared sharding does not fit the mesh or its tensor, or the function returns other shapes on
@@ -106,6 +108,7 @@ def _run(
     metas = tuple(TensorMeta(tuple(result.shape), DTYPES_OF_TORCH[result.dtype]) for result in results)
     if local.flops is None:
         return metas, counter.flops
+    # The operands of a gradient are the tensor arguments of the function, then the gradients of its results.
     shapes = [tuple(meta.shape) for meta in operands[: sum(local.tensors)]]
     flops = float(local.flops(*shapes) if callable(local.flops) else local.flops)
     return metas, flops * (_BACKWARD_COST if is_backward else 1)
@@ -130,7 +133,7 @@ class _FlopCounter(TorchDispatchMode):
         kwargs = kwargs or {}
         formula = flop_registry.get(getattr(func, "overloadpacket", func))
         if formula is None and isinstance(func, OpOverload) and func.namespace != "prim":
-            with self:
+            with self:  # torch disables a mode inside its own dispatch, so the ops of the decomposition need it again
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result

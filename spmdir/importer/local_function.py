@@ -48,6 +48,10 @@ class LocalFunction:
     def run(self, operands: Sequence[Tensor], literals: str, *_: object) -> list[Tensor]:
         """Return the results of the function. A result that shares the memory of an operand is copied.
 
+        Args:
+            literals: the arguments that are not tensors, as the text of a tuple.
+            _: the further arguments of the op, such as shardings, which the run does not need.
+
         Raises:
             UnsupportedError: the function writes to an operand, or does not return tensors in the declared number. On
                 tensors without values, also if it calls a collective or draws random numbers.
@@ -79,6 +83,9 @@ class LocalFunction:
 
         Args:
             operands: the tensor arguments, then the gradient of each floating-point result.
+            literals: the arguments that are not tensors, as the text of a tuple.
+            _in, _out, _module, _flops: the further arguments of the op, which the run does not need.
+            wanted: the indices of the tensor arguments whose gradients are computed.
         """
         count = sum(self.tensors)
         with torch.inference_mode(False), torch.enable_grad():
@@ -113,7 +120,7 @@ class LocalFunction:
         )
 
     def _call(self, operands: Sequence[Tensor], literals: str) -> Any:
-        """Call the function."""
+        """Call the function with tensors from `operands` and values from the text `literals`, each in its position."""
         tensors, values = iter(operands), iter(_read_literals(literals))
         return self.function(*(next(tensors) if is_tensor else next(values) for is_tensor in self.tensors))
 
@@ -135,7 +142,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _copy_if_shared(result: Tensor, operands: Sequence[Tensor]) -> Tensor:
-    """Return a result, or a copy if it shares memory with an operand: results of torch ops may not."""
+    """Return `result`, or a copy if it shares memory with an operand, because results of custom ops must not."""
     return result.clone() if _find_shared(result, operands) is not None else result
 
 
@@ -178,7 +185,10 @@ class _RejectedOps(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _reject_writes(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Raise UnsupportedError if a call writes to an operand. Tensors without values do not count their writes."""
+        """Raise UnsupportedError if a call writes to an operand, as the schema of `func` declares.
+
+        `LocalFunction.run` compares version counters instead, but tensors without values do not count their writes.
+        """
         for index, argument in enumerate(schema_of(func).arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue

@@ -125,6 +125,9 @@ def _read_parameters(function: Callable[..., Any], count: int) -> tuple[list[str
 def _check(value: object, where: str) -> str:
     """Return the canonical text of a sharding.
 
+    Args:
+        where: the argument that has the sharding, such as `in_shardings[0]`, for errors.
+
     Raises:
         ParseError, ShardingError: it is malformed, open, lossy, or partial with another reduction than a sum.
     """
@@ -148,7 +151,11 @@ def _check(value: object, where: str) -> str:
 def _bind(
     local: LocalFunction, names: list[str], defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
-    """Return one value for each parameter, in order.
+    """Return the value of each parameter of the function for a call with `args` and `kwargs`, in order.
+
+    Args:
+        names: the names of the parameters; [] if they are unknown. Then a call has only positional arguments.
+        defaults: name → default value.
 
     Raises:
         UnsupportedError: an argument is missing, unknown or surplus.
@@ -220,7 +227,7 @@ def _register_once(local: LocalFunction) -> OpOverload:
 
 
 def _is_same(left: LocalFunction, right: LocalFunction) -> bool:
-    """Return whether two functions have equal code and cost, and capture the same values."""
+    """Return whether two local maps have functions of equal code, capture the same values, and declare equal costs."""
     has_same_cost = left.flops == right.flops or (
         callable(left.flops) and callable(right.flops) and is_same_function(left.flops, right.flops)
     )

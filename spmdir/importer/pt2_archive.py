@@ -95,7 +95,7 @@ def check_archive(path: str) -> None:
 
 
 def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) -> None:
-    """Raise SpmdirError unless the check for the kind of `member` accepts it.
+    """Raise SpmdirError unless `member` passes the check of its kind: a pickle, a list of tensors, the program, data.
 
     Args:
         sizes: member → size in bytes.
@@ -114,7 +114,7 @@ def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) ->
 
 
 def _open_archive(source: Any) -> Any:
-    """Return the reader that torch uses, because other readers could find other members."""
+    """Return torch's reader of an archive. The checks use it too, because another reader could find other members."""
     return file_reader(source)
 
 
@@ -122,7 +122,7 @@ def _member_sizes(reader: Any, limit: int, archive: str) -> dict[str, int]:
     """Return member → size in bytes.
 
     Args:
-        limit: the size of the archive. Members are not compressed, so all together are not larger.
+        limit: the size of the archive in bytes. Uncompressed members have at most this size in total.
         archive: the name of the archive, for errors.
 
     Raises:
@@ -158,6 +158,7 @@ def _check_pickle(data: bytes, member: str, path: str) -> None:
             f"'{path}': the member '{member}' would run code when it is unpickled, or is damaged: {reason}; "
             f"expected tensors and plain values; {_TRUST_ADVICE}"
         ) from None
+    # A view may declare a storage that its file does not contain, so that a small file allocates much memory.
     largest = max(sizes.values())
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor) and leaf.untyped_storage().nbytes() > largest:

@@ -98,7 +98,11 @@ def check_program(program: Any, source: str, advice: str) -> None:
 
 
 def _read_exponent(node: dict[str, Any]) -> int:
-    """Return the exponent of a power node, at least 1; a value above all limits if it is not a literal."""
+    """Return the exponent of a node, in the JSON of a program, that computes a power or a shift of integers.
+
+    The result is at least 1, because it is a factor of the product of all exponents. A float exponent counts as 1,
+    because floats have a fixed number of digits. If the exponent is not a literal, the result exceeds all limits.
+    """
     try:
         argument = node["inputs"][1]["arg"]
         (kind, value), *_ = argument.get("as_sym_int", argument).items()
@@ -160,7 +164,10 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 
 def _is_small(node: ast.AST) -> bool:
-    """Return whether a node may occur in an expression with powers, which may have four nested powers."""
+    """Return whether a syntax node is anything but an integer above 64.
+
+    Expressions with powers may have no larger integers. With at most four powers, this bounds the digits of results.
+    """
     return not (isinstance(node, ast.Constant) and isinstance(node.value, int)) or abs(node.value) <= 64
 
 
@@ -191,6 +198,7 @@ def _is_tree(text: str) -> bool:
             keys = context if isinstance(context, list) else [context]
             if spec["type"] not in PLAIN_TREES or any(isinstance(key, (dict, list)) for key in keys):
                 return False
+            # torch writes the keys of the tree of keyword arguments into the signature of a function.
             if is_arguments and not all(isinstance(key, str) and key.isidentifier() for key in keys if key is not None):
                 return False
             for child in spec["children_spec"]:

@@ -51,7 +51,10 @@ def tree_names(spec: Any) -> list[Names]:
 
 
 def _key_names(path: Names) -> Names:
-    """Return the path and the path without its first key; () if the path starts with a position.
+    """Return the names of a leaf from its path: all its keys, and all but the first, each joined by dots.
+
+    The result is () if the path is empty or starts with a position.
+
 
     Example:
         >>> _key_names(("exp_avg", "up.weight"))
@@ -84,7 +87,7 @@ def field_names(context: Any, count: int) -> list[str] | None:
         >>> field_names([["logits", "loss"], ["hidden"]], 2)
         ['logits', 'loss']
     """
-    names = getattr(context, "_fields", context)
+    names = getattr(context, "_fields", context)  # of a named tuple, or else the context itself
     if isinstance(names, (list, tuple)) and names and isinstance(names[0], list):
         names = names[0]
     if not isinstance(names, (list, tuple)) or len(names) != count:

@@ -37,6 +37,7 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
             tensor for two arguments.
     """
     _check_distinct_examples(exported)
+    # `names` is read before the retrace, which adds `draw_count` outputs without names at the end.
     draw_count, names = 0, iter(_result_names(exported))
     if needs_retrace(exported.graph_module):
         with torch_errors("the exported program cannot be made functional"), warnings.catch_warnings():
@@ -156,7 +157,7 @@ def _expose_draws(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]
 
 
 def _insert_getitem(source: fx.Node, index: int) -> fx.Node:
-    """Append a node that takes result `index` of `source`, and return it."""
+    """Append a node that takes result `index` of `source` to the end of the graph, and return the node."""
     item = source.graph.call_function(operator.getitem, (source, index))
     item.meta["val"] = source.meta["val"][index]
     return item
@@ -186,9 +187,16 @@ def _drop_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
 
 
 def _merge_tied_inputs(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
-    """Return the inputs without unused ones that are tied to a used input. The used input gets their names."""
+    """Merge inputs that are tied, such as the weights of an embedding and of an output layer.
+
+    Of each group of tied inputs, the unused ones are dropped, and the first used input gets their names. Further used
+    inputs stay, and so does a group without a used input.
+
+    Args:
+        state: FQN → tensor; equal tensors are tied.
+    """
     entries = {entry.names[0]: entry for entry in inputs if entry.names[0] in state}
-    merged_inputs: dict[str, Input | None] = {}
+    merged_inputs: dict[str, Input | None] = {}  # preferred name → the input to use instead; None to drop it
     for names in tied_names((name, state[name]) for name in entries):
         group = [entries[name] for name in names]
         used = next((entry for entry in group if entry.node.users), None)

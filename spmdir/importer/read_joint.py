@@ -77,7 +77,7 @@ def read_joint(module: fx.GraphModule) -> Program:
 
 
 def _find_tangents(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Return placeholder of the gradient of an output → index of the output."""
+    """Return the tangents: placeholder of the gradient of an output → index of this output."""
     described = {node: node.meta["desc"] for node in graph.nodes if node.op == "placeholder"}
     return {
         node: descriptor.output.idx
@@ -115,10 +115,11 @@ def _make_unique(prefix: str, names: Sequence[str]) -> str:
 
 
 def _read_input(entry: Input, descriptor: Any, name: str, prefixes: Mapping[str, str]) -> Input:
-    """Return `entry` with the names and kind that its descriptor gives it.
+    """Return `entry` with the names and kind that follow from `descriptor`, its descriptor of AOTAutograd.
 
     Args:
-        name: the name of the placeholder, which becomes the last name.
+        name: the caller's name of the input, else the name of its placeholder. A user input gets it as the first name,
+            any other input as the last.
         prefixes: `tangents` and `late` → the prefix to use, as `tangents_` if a tensor of the module has that name.
     """
     if isinstance(descriptor, aot.ParamAOTInput):
@@ -146,7 +147,7 @@ def _read_input(entry: Input, descriptor: Any, name: str, prefixes: Mapping[str,
 
 
 def _read_output(output: Output, descriptor: Any, names: dict[Any, tuple[str, ...]]) -> Output:
-    """Return `output` with the name and kind that its descriptor gives it.
+    """Return `output` with the name and kind that follow from `descriptor`, its descriptor of AOTAutograd.
 
     Args:
         names: descriptor of an input → the names of the input.
@@ -171,7 +172,10 @@ def _is_missing_gradient(output: Output, descriptor: Any) -> bool:
 
 
 def _output_rank(descriptor: Any) -> tuple[int, int]:
-    """Return the sort key of an output: forward outputs by index, gradients, mutations, mutations of the backward."""
+    """Return the sort key (class, index) of an output. A stable sort keeps the order within all classes but the first.
+
+    The classes are 0 for forward outputs, 1 for gradients, 2 for mutations, and 3 for mutations of the backward.
+    """
     if isinstance(descriptor, aot.PlainAOTOutput):
         return 0, descriptor.idx
     if isinstance(descriptor, LateWrite):

@@ -51,9 +51,9 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _make_user_input(node: fx.Node, path: Names) -> Input:
-    """Return the input of a placeholder, named by `path`, or else by the placeholder: `x_1` and `x`.
+    """Return the input of a placeholder, with the names `path`, or else with those of the placeholder `x_1`: x_1 and x.
 
-    make_fx appends a number to the name of each argument.
+    The second name is the user's, because make_fx appends a number to the name of each argument.
     """
     names = path or (node.name, re.sub(r"_[0-9]+$", "", node.name))
     value = node.meta.get("val")
@@ -155,7 +155,13 @@ class _ValueRecorder(fx.Interpreter):
 
 
 def _functionalize(module: fx.GraphModule, inputs: list[Input]) -> tuple[fx.GraphModule, list[Input]]:
-    """Trace the graph again without in-place ops and ops on lists. Mutations of inputs become `copy_` at the end."""
+    """Trace the graph again without in-place ops and ops on lists, and return (new module, its inputs).
+
+    Mutations of inputs become `copy_` at the end.
+
+    Args:
+        inputs: the input of each placeholder. A constant that the graph writes to becomes a buffer.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.traceback import preserve_node_meta
 

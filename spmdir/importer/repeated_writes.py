@@ -27,8 +27,8 @@ class Recomputation:
     """The start and end of the recomputation of a region in eager mode.
 
     Attributes:
-        first: the first node of the backward that reads a saved value of the region; eager recomputes the region there.
-        last: the last node of the region that saves a value; eager stops there.
+        first: the first backward node that reads a saved value of the region. Eager starts the recomputation there.
+        last: the last forward node of the region that saves a value for the backward. Eager recomputes no later nodes.
     """
 
     first: fx.Node
@@ -37,7 +37,14 @@ class Recomputation:
 
 @attrs.frozen(eq=False)
 class Write:
-    """A write of a region to a buffer: it replaces the value `entry` by the value `exit`."""
+    """A write of a checkpointed region to a buffer.
+
+    Attributes:
+        region: the id of the region.
+        buffer: the placeholder of the buffer.
+        entry: the value of the buffer before the region.
+        exit: the value of the buffer after the region.
+    """
 
     region: int
     buffer: fx.Node
@@ -107,6 +114,7 @@ def find_repeated_writes(
         return []
     order: dict[fx.Node, int] = {}
     for index, node in enumerate(graph.nodes):
+        # An item of a tuple has the position of the op that computes the tuple.
         order[node] = order[node.args[0]] if node.target is operator.getitem else index  # type: ignore[index]
     writes = []
     for buffer, last_value in last_values.items():
@@ -150,6 +158,8 @@ def _find_writes(buffer: fx.Node, value: fx.Node, order: Mapping[fx.Node, int], 
         for operand in operands:
             if operand is buffer or (operand in path and _has_same_meta(operand, buffer)):
                 entries.append(operand)
+        # Several operands may look like the buffer, such as the mean and the variance of a batch norm. The value before
+        # a write is then the same result of an earlier call of the same op.
         if len(entries) > 1:
             entries = [candidate for candidate in entries if _op_and_index(candidate) == _op_and_index(value)]
         if len(entries) != 1:

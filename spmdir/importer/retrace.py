@@ -22,7 +22,10 @@ _PUT = torch.ops.aten.index_put.default
 
 
 def needs_retrace(module: fx.GraphModule) -> bool:
-    """Return whether the IR cannot express some op directly: an in-place op, one on lists, a masked put, autocast.
+    """Return whether the IR lacks some op of `module`: an in-place op, an op on lists, a masked put, autocast.
+
+    The op may also write running statistics.
+
 
     Raises:
         UnsupportedError: a kernel updates lists of tensors, and has no form by ops on entries.
@@ -49,12 +52,16 @@ def _needs_other_ops(node: fx.Node) -> bool:
 
 
 def is_bitwise_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
-    """Return whether each live op is imported as itself. Results are then equal in each bit.
+    """Return whether the retrace kept each live op of `module`, so that all results are equal in each bit.
 
-    A retrace decomposes composite ops, such as binary_cross_entropy_with_logits, which may then round differently.
+    A retrace decomposes composite ops, such as binary_cross_entropy_with_logits, which may then round differently. An
+    in-place op is always replaced, by its functional variant, which runs the same kernel. So only its absence is no
+    reason for a difference. Kernels on lists, such as `_fused_adam_`, are replaced by the formulas in
+    `foreach_ops.ENTRYWISE_FORMS` (`has_written_form`), which may round differently.
 
     Args:
-        imported: the graph that is imported for `module`.
+        module: the original graph.
+        imported: the graph that is imported for `module`, after the retrace.
     """
     imported_ops = {node.target for node in imported.nodes}
     for call in iterate_calls(without_dead_code(module)):
@@ -65,7 +72,10 @@ def is_bitwise_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
 
 
 def retrace_decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:
-    """Return functional op → its form by simpler ops, for ops on lists, masked puts and ops on strides."""
+    """Return functional op → a function that computes it by simpler ops.
+
+    The table has the ops on lists that `module` calls, `index_put` (for masks), and the ops on strides.
+    """
     return {**entrywise_forms(node.target for node in iterate_calls(module)), _PUT: _masked_put, **STRIDED_FORMS}
 
 

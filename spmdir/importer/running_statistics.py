@@ -20,11 +20,11 @@ _aten = torch.ops.aten
 def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
     """Return whether a call of `target` writes its running statistics.
 
-    A normalization does if it has running statistics, and if the argument that switches training on is true.
+    A normalization writes them if it has running statistics, and the argument that switches training on is true.
     """
     if op_name(target) not in STATISTICS:
         return False
-    _, training_argument = STATISTICS[op_name(target)]
+    _, training_argument = STATISTICS[op_name(target)]  # None for an op that always trains
     arguments = _arguments_by_name(target, args, kwargs)
     if arguments.get("running_mean") is None:
         return False
@@ -66,6 +66,7 @@ class StatisticsDeclarer(fx.Interpreter):
         if not writes_statistics(target, args, kwargs):
             return super().call_function(target, args, kwargs)
         if target is _aten.batch_norm.default:
+            # Without `cudnn_enabled`, the last argument, and without the saved statistics, which batch_norm lacks.
             return _aten._native_batch_norm_legit(*args[:8])[0]
         if target is _aten.native_batch_norm.default:
             return _aten._native_batch_norm_legit(*args)

@@ -43,7 +43,11 @@ class SymbolTable:
     """
 
     def __init__(self, graph: fx.Graph, ranges: Mapping[Any, Any]):
-        """Name the symbols in the sizes of the placeholders of `graph`, in order."""
+        """Name the symbols in the sizes of the placeholders of `graph`, in order.
+
+        `_names` is torch symbol → name, `_hints` is name → example size, and `_environments` are the different
+        ShapeEnvs of the sizes that were converted.
+        """
         self._ranges = ranges
         self._names: dict[Any, str] = {}
         self._hints: dict[str, int] = {}
@@ -169,7 +173,10 @@ class SymbolTable:
                     yield value.node.expr
 
     def _symbol_range(self, expression: Any) -> tuple[int, int | None]:
-        """Return the range that the user declared for a torch symbol, or else that of the trace; None is no bound."""
+        """Return (smallest size, largest size) of a torch symbol; the second is None if it is unbounded.
+
+        The user's range has priority over that of the trace. Sizes are never negative.
+        """
         bounds = self._ranges.get(expression)
         if bounds is None:
             traced_ranges = (environment.var_to_range for environment in self._environments)
@@ -260,6 +267,7 @@ def _is_implied(guard: Condition, ranges: Ranges) -> bool:
             high *= math.inf if atom_high is None else atom_high
         lowest += coefficient * (low if coefficient > 0 else high)
         highest += coefficient * (high if coefficient > 0 else low)
+    # Conditions have only the relations >=, >, == and !=.
     if guard.relation == "!=":
         return lowest > 0 or highest < 0
     return guard.relation in (">=", ">") and (lowest > 0 or (guard.relation == ">=" and lowest >= 0))

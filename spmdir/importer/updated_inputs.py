@@ -22,7 +22,10 @@ _UPDATES = frozenset({"sub.Tensor", "addcdiv", "addcmul", "lerp.Scalar", "lerp.T
 
 
 def find_updated_inputs(program: Program) -> list[Input | None]:
-    """Return for each output the input of equal shape whose new value or gradient it is; None if there is none."""
+    """Return, for each output, the input whose new value or gradient it is; None if no input is.
+
+    The weakest evidence, number 4 in the module docstring, counts only if no output has other evidence.
+    """
     inputs = [entry for entry in program.inputs if entry.is_argument]
     by_name = {name: entry for entry in reversed(inputs) for name in entry.names}
     by_node = {entry.node: entry for entry in inputs}
@@ -39,7 +42,7 @@ def _find_by_signature(output: Output, by_name: dict[str, Input]) -> Input | Non
 
 
 def _find_by_path(output: Output, inputs: Sequence[Input]) -> Input | None:
-    """Return the first input with a name and the shape of the output."""
+    """Return the first input that has a name of the output, and the shape of the output; None if there is none."""
     if not isinstance(output.value, fx.Node):
         return None
     candidates = (entry for name in output.names for entry in inputs if name in entry.names)

@@ -59,6 +59,8 @@ def match_input_shardings(
         ParseError: the text of a sharding is malformed.
     """
     matches: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
+    # Last name of an argument → its meta, the first argument wins. The last name of a state of the optimizer is that of
+    # its parameter, which comes before it.
     metas_by_name = {entry[-1]: meta for entry, meta in zip(reversed(names), reversed(metas), strict=True) if entry}
     for key, value in (shardings or {}).items():
         require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
@@ -131,6 +133,7 @@ def _match_key(
         return ([index_of_position[position]] if position in index_of_position else []), True
     range_key = _POSITIONS.fullmatch(key)
     if range_key:
+        # `input:*` has no numbers, and is the range of all positions.
         begin, end = (int(range_key[1]), int(range_key[2])) if range_key[1] else (0, len(positions))
         return [index for position, index in index_of_position.items() if begin <= position <= end], False
     # The preferred names of all arguments come before the second names of any.
@@ -144,7 +147,7 @@ def _match_key(
 
 
 def _select_shardable(indices: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
-    """Return the `indices` of the tensors that the sharding `value` can apply to.
+    """Return those of `indices`, the arguments that a key matches, to which the sharding `value` can apply.
 
     If `value` shards a dimension and some of the tensors have dimensions, 0-d tensors are left out. Otherwise, all
     indices are returned.

@@ -41,11 +41,14 @@ class StartedCollective:
 
     @property
     def states(self) -> tuple[Node, ...]:
-        """Return the new edge states. The op returns them after its values."""
-        return self.messages[0].states  # ops with edge states have one member
+        """The new edge states (see docs/glossary.md) of the collective, which the op returns after its values.
+
+        Buckets have no edge states: an op that has edge states sends one message.
+        """
+        return self.messages[0].states
 
     def wait(self, emit: Emit) -> list[Node]:
-        """Emit the wait, and return the value of each member."""
+        """Emit the wait, and return the result of the op for each member."""
         return [message.compute_value(emit, x) for message, x in zip(self.messages, self.arrive(), strict=True)]
 
 
@@ -89,13 +92,13 @@ class Packing:
 
 
 def _join_flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Concatenate the flattened members."""
+    """Concatenate the flattened members; see `Packing.pack`."""
     flat = [emit(aten.reshape.default, message.x, [-1]) for message in messages]
     return _cat(emit, flat), messages[0].arguments
 
 
 def _split_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Split a tensor that is as long as the sent tensor into one view for each member."""
+    """Split the received flat tensor into one view of the given shape for each member; see `Packing.unpack`."""
     parts = _split(emit, x, list(map(math.prod, shapes)))
     return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -107,7 +110,7 @@ def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Seq
     copies where a reshape needs one. A member with one element per rank would be a view with gaps. Some torch kernels
     ignore the strides of such a view, so it is copied here.
     """
-    count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
+    count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))  # count: the number of ranks
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
     results = []
     for message, part, shape in zip(messages, parts, shapes, strict=True):
@@ -120,8 +123,11 @@ def _split_by_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Seq
 
 
 def _join_by_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Concatenate, for each rank in turn, the chunks of all members along dimension 0."""
-    count = messages[0].arguments[-1]
+    """Concatenate the members by receiving rank: the chunks of all members for rank 0, then those for rank 1, …
+
+    Each member is cut into chunks along dimension 0, one for each rank.
+    """
+    count = messages[0].arguments[-1]  # the number of ranks
     rows = [
         emit(aten.reshape.default, message.x, [count, math.prod(shape) // count])
         for message, shape in zip(messages, shapes, strict=True)
@@ -130,7 +136,7 @@ def _join_by_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shap
 
 
 def _split_own_chunks(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Split a tensor with this rank's chunks of all members into views."""
+    """Split the received tensor, which has this rank's chunk of each member, into views of the shapes of the chunks."""
     count = messages[0].arguments[-1]
     return _split_flat(emit, x, messages, [(shape[0] // count, *shape[1:]) for shape in shapes])
 
@@ -152,7 +158,11 @@ def _join_by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Sh
 
 
 def _add_splits(splits_of_members: Sequence[Sequence[int]], widths: Sequence[int]) -> list[int]:
-    """Return the number of elements of all members together for each rank, from the rows of each member.
+    """Return, for each rank, the number of elements of all members together.
+
+    Args:
+        splits_of_members: the number of rows of each member for each rank, [member][rank].
+        widths: the number of elements of a row of each member.
 
     Example:
         >>> _add_splits([[1, 2], [3, 0]], widths=[10, 100])
@@ -173,7 +183,7 @@ def _split_by_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: S
 
 
 def _splits(messages: Sequence[Message]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Return, for each member, the lengths that it receives from each rank, and that it sends to each rank."""
+    """Return (rows that each member receives from each rank, rows that it sends to each rank), as [member][rank]."""
     return [message.arguments[0] for message in messages], [message.arguments[1] for message in messages]
 
 

@@ -29,7 +29,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import is_call_input, sharding_of, signature_name
 from spmdir.importer.importer import import_fx
-from spmdir.read_back.global_builder import producers_of
+from spmdir.read_back.global_builder import all_producers_of
 from spmdir.read_back.moved_elements import is_move
 from spmdir.simulator.output_error import relative_error, tolerance_of
 from spmdir.simulator.simulate import run_single, simulate
@@ -254,7 +254,7 @@ def _explain_difference(
     if factor is not None:
         message += f": it is {factor:.6g} times the reference"
     producer = output.owner
-    producers = {producer, *producers_of(producer)} if isinstance(producer, Operation) else set()
+    producers = {producer, *all_producers_of(producer)} if isinstance(producer, Operation) else set()
     op, op_factor = _first_difference(function, producers, tensor_of, list(reference_tensor_of.values()))
     if op is None:
         return CheckError(message, location_of(end))

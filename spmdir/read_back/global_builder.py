@@ -64,8 +64,8 @@ class GlobalBuilder:
     """Builds the ops of the global program, one after the other, from the local ops of one rank.
 
     Args:
-        rank: the position in the mesh of the rank whose program is read.
-        groups: the mesh axes of process groups.
+        rank: the index in the mesh of the rank whose program is read.
+        groups: name of a process group → its mesh axes.
 
     Attributes:
         ops: the global ops, in order.
@@ -125,16 +125,19 @@ class GlobalBuilder:
         self._done.append(op)
 
     def _revise(self, op: ValueOp) -> bool:
-        """Choose other global sizes of an op that `op` depends on, so that `op` is legal; return whether there are.
+        """Choose other global sizes of one earlier op, such as a view, so that `op` is legal.
 
-        The ops between them are added again.
+        The chosen op, its users and `op` are added again. If no choice is legal, nothing changes.
+
+        Returns:
+            Whether a legal choice was found.
         """
         state = (self._values, self._operands, self._received, self._lookups, self._errors, self._choices)
-        producers = producers_of(op)
+        producers = all_producers_of(op)
         views = [view for view in reversed(self._done) if view in producers and self._has_sizes(view)]
         for view in views[:_REVISED]:
             users = users_of(view, [*self._done[self._done.index(view) + 1 :], op])
-            for choice in range(1, _CHOICES):
+            for choice in range(1, _CHOICES):  # choice 0 led to the error
                 before, op_count = [dict(entries) for entries in state], len(self.ops)
                 self._choices[view], self._is_revising = choice, True
                 try:
@@ -164,6 +167,7 @@ class GlobalBuilder:
         if is_collective(op):
             self._add_message(op)
             return
+        # Moves of received elements, or of values without a global value, unpack a message.
         is_part = is_move(op) and any(operand in self._received for operand in op.operands)
         if is_part or (is_move(op) and any(operand not in self._values for operand in op.operands)):
             self._add_unpacking(op)
@@ -201,7 +205,11 @@ class GlobalBuilder:
                 raise describe_failure(op, operands, error, self.mesh) from None
 
     def _add_typed(self, op: ValueOp, operands: Sequence[SSAValue], before: Sequence[Operation] = ()) -> None:
-        """Add a torch op on these operands, after the ops `before`; raise NoStrategyError if it is not legal."""
+        """Add a torch op on the global `operands`, after the new ops `before` that compute some of them.
+
+        Raises:
+            NoStrategyError: the op is not legal on the shardings of the operands. Then nothing is added.
+        """
         call = self._typer.infer(op, list(map(global_value, operands)), number=self._choices.get(op, 0))
         self.ops += before
         self._operands[op] = operands
@@ -353,7 +361,7 @@ class GlobalBuilder:
             if source in self._values and self._add_matching(local, message, self._values[source], packed, elements):
                 return
         for source, packed in message.packed.items():
-            for axis in message.axes[:1]:
+            for axis in message.axes[:1]:  # an interpretation changes the placement on one axis
                 for interpretation in self._interpreter.interpretations(source, axis):
                     op_count = len(self.ops)
                     self.ops += interpretation.ops
@@ -379,7 +387,10 @@ class GlobalBuilder:
         return False
 
     def _add_collective(self, call: CollectiveCall, value: SSAValue, op: ValueOp, local: SSAValue) -> SSAValue:
-        """Add the ops of a collective, and return their result."""
+        """Add the ops of a collective on the global `value`, and return the global value of `local`.
+
+        The ranks may scale the result, as for an average; then a multiplication by `call.factor` follows.
+        """
         for step in call.steps:
             new = build_collective(step, value, op.location)
             self.ops.append(new)
@@ -405,8 +416,8 @@ class GlobalBuilder:
         return collective_error(message.op, message.axes, sharding, self.mesh)
 
 
-def producers_of(op: Operation) -> set[Operation]:
-    """Return the ops that an op depends on."""
+def all_producers_of(op: Operation) -> set[Operation]:
+    """Return the transitive producers of an op: the ops that compute its operands, their operands, and so on."""
     producers: set[Operation] = set()
     remaining = [operand.owner for operand in op.operands]
     while remaining:
@@ -418,7 +429,11 @@ def producers_of(op: Operation) -> set[Operation]:
 
 
 def users_of(op: Operation, later: Sequence[ValueOp]) -> list[ValueOp]:
-    """Return the ops of `later`, which are in order, that depend on an op."""
+    """Return those ops of `later` that depend on `op`, directly or through other ops.
+
+    Args:
+        later: ops in program order, all after `op`.
+    """
     dependent: set[Operation] = {op}
     users = []
     for user in later:

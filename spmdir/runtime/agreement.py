@@ -117,6 +117,9 @@ class RankGroup:
         timeout: the timeout of the process group, in seconds.
         agreed: the value that the ranks last agreed on; callers set it.
         numbers: for each member, the number that errors print: its index in the mesh.
+        _store: the store of the process group, with a prefix for this group.
+        _round: the number of exchanges of statuses so far.
+        _reported: whether the store may have an error of this rank.
     """
 
     members: tuple[int, ...]
@@ -136,6 +139,7 @@ class RankGroup:
         members, own_rank = tuple(members), dist.get_rank()
         store = default_store()
         store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
+        # Ranks join in the same order, so the n-th group of each rank with these members has the prefix n.
         count = store.add(f"groups of {own_rank}", 1)
         return cls(members, members.index(own_rank), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
@@ -255,6 +259,7 @@ class RankGroup:
         with self._reaching_store(status["what"]):
             store.set(str(self.index), json.dumps(status))
             if self.index == 0:
+                # An error of this rank is the verdict at once, without a wait for the other ranks.
                 verdict = self._verdict([status]) or self._compare(store, status["what"])
                 store.set("verdict", json.dumps(verdict))
             elif self._await(lambda: store.check(["verdict"]), self._linger if "error" in status else self.timeout):
@@ -290,6 +295,7 @@ class RankGroup:
         texts = store.multi_get(keys)
         if all(text == texts[0] for text in texts) and b'"error":' not in texts[0]:
             return {}
+        # `_exchange_status` has written the statuses as JSON.
         try:
             return self._verdict([json.loads(text) for text in texts])
         except Exception as error:  # the other ranks wait for a verdict in any case
@@ -371,7 +377,7 @@ def compare_statuses(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[in
 
 
 def _encode_error(error: Exception) -> dict[str, Any]:
-    """Return the fields of an error that JSON can represent."""
+    """Return the fields of an error as JSON data, for `_decode_error`; only the first line of an error of Python."""
     if not isinstance(error, SpmdirError):
         return {"message": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     location = attrs.astuple(error.location) if error.location else None

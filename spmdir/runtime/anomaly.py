@@ -19,6 +19,10 @@ def support_anomaly_detection() -> None:
     """
 
     def shardings(x: Any) -> Any:
+        """Return the pairs ([placement of the result], [placement of the operand]) that DTensor may use.
+
+        The truth values of shards count as summands, so a NaN in one shard gives a true result.
+        """
         sharded = [([Partial("sum")], [Shard(dim)]) for dim in range(x.ndim)]
         return [([Replicate()], [Replicate()]), *sharded]
 

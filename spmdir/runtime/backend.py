@@ -60,6 +60,7 @@ def backend(
     """
 
     def partition(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        """Return the function that runs a graph of Dynamo on the ranks. Its calls partition it, not the examples."""
         axes = {"dp": dist.get_world_size()} if mesh is None and dist.is_initialized() else {"dp": 1}
         options = {"pipeline": pipeline, "cache": cache, "compile": compile}
         return Partitioned(graph, Mesh(axes) if mesh is None else mesh, plan, options)
@@ -85,7 +86,12 @@ def from_options(
 
 @attrs.define(eq=False)
 class Partitioned:
-    """A graph of torch.compile, partitioned separately for each choice of input shapes."""
+    """A graph of torch.compile, partitioned separately for each choice of input shapes.
+
+    Attributes:
+        options: further arguments of `parallelize`, by name.
+        _programs: (shape and element type of each tensor, value of each other input) → its partitioned program.
+    """
 
     graph: fx.GraphModule
     mesh: Mesh | DeviceMesh
@@ -110,6 +116,7 @@ class Partitioned:
             )
 
         def step(state: Any, argument_of_name: Mapping[str, Any]) -> tuple[Sequence[Tensor], Any]:
+            """Return (outputs of the graph, unchanged state), in the form that `parallelize` requires."""
             return self.graph(*argument_of_name.values()), state
 
         argument_of_name = dict(zip(input_names(self.graph), args, strict=True))

@@ -80,7 +80,7 @@ class BlockShard(Tensor):
             return result
 
         returned = func(*args, **kwargs)
-        if len(operands_of_results) > 1:
+        if len(operands_of_results) > 1:  # a list op, which returns None if it works in place
             return returned and type(returned)(map(wrap_result, returned, operands_of_results))
         return pytree.tree_map_only(Tensor, lambda result: wrap_result(result, operands_of_results[0]), returned)
 
@@ -119,7 +119,7 @@ def _check_op(func: Any, args: Sequence[Any], operands_of_results: Sequence[Sequ
         is_supported = tuple(args[1]) == tuple(args[0].shape)
     else:
         is_supported = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
-    if not is_supported or name == "_foreach_max":
+    if not is_supported or name == "_foreach_max":  # this reduction has the prefix of the elementwise list ops
         raise UnsupportedError(
             f"cannot run {func} on a shard other than those of torch.chunk; expected an elementwise op: to "
             "gather whole values, use state_dict() of a Parallel or spmdir.checkpoint.save_safetensors, or "

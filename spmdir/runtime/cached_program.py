@@ -72,7 +72,7 @@ def _computing_ops(function: FuncOp, imported_of: dict[SSAValue, SSAValue]) -> A
 
 
 def _computation(op: Operation) -> tuple[Any, ...]:
-    """Return the properties that corresponding ops of the decided and the imported program must share.
+    """Return (name, properties, result types) of an op, which a decision must not change.
 
     The shardings that a decision adds are left out. So are the types of sizes, which depend on the decision.
     """

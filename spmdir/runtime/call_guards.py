@@ -18,7 +18,7 @@ from spmdir.runtime.training import TrainingStep
 
 @attrs.frozen(eq=False)
 class CallGuards:
-    """The guards of a program, and the objects that it was traced from.
+    """The guards of a program, and the objects from which it was traced: `_roots` has (name in errors, object) pairs.
 
     References to models are weak: a model is freed when the caller deletes it. After that, only globals, classes and
     settings are compared.

@@ -150,7 +150,7 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         if rank == 0:
             publish(unfinished, checkpoint_path, digests)
             other_paths = [path for _, path in sorted(list_complete(directory).items()) if path != checkpoint_path]
-            surplus = max(0, len(other_paths) - keep + 1) if keep else 0
+            surplus = max(0, len(other_paths) - keep + 1) if keep else 0  # the new checkpoint is one of `keep`
             for surplus_path in other_paths[:surplus]:
                 shutil.rmtree(surplus_path)
     return checkpoint_path
@@ -277,7 +277,10 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
 
 
 def _flatten_trees(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (name → leaf of a tree, name → path of the leaf), with DTensors in the form that checkpoints support."""
+    """Return (name → leaf of a tree, name → path of the leaf), with DTensors in the form that checkpoints support.
+
+    The path of `model.fc.weight` is ("model", "fc.weight"): its name is the path, joined by dots.
+    """
     try:
         flat, paths = flatten_state_dict(dict(trees))
     except ValueError as error:  # names are joined by dots
@@ -341,7 +344,7 @@ def _digest(name: str, value: Any) -> str:
 
 
 def _generator_states() -> dict[str, Tensor]:
-    """Return device type → state of its random generator, for the CPU and the accelerator if there is one."""
+    """Return device type → state of its random generator, for the CPU and, if there is one, the accelerator."""
     states = {"cpu": torch.get_rng_state()}
     if torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator()

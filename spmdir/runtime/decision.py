@@ -27,6 +27,7 @@ def decide_once(
     """
 
     def decide_on_first() -> str:
+        """Decide the module, and return it as text with locations."""
         return ir.print_ir(decide(imported, pipeline, cache, name), debuginfo=True)
 
     text = ranks.broadcast_text("the decision of the first rank", decide_on_first)

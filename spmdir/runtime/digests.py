@@ -53,7 +53,7 @@ def program_digest(module: ModuleOp, graph: fx.GraphModule) -> str:
 
 
 def agreement(*programs: tuple[ModuleOp, fx.GraphModule]) -> dict[str, Any]:
-    """Return the fields of a status that must be equal on all ranks that run these programs.
+    """Return the fields for `RankGroup.check_agreement` that must be equal on all ranks that run these programs.
 
     Args:
         programs: the module and the lowered graph of each program: one, or the forward and the backward.
@@ -150,5 +150,6 @@ def _describe_value(value: Any, enclosing: tuple[int, ...]) -> str:
     reduced: Any = value.__reduce_ex__(4)
     if isinstance(reduced, str):
         return reduced
+    # Items of lists and dicts are iterators in the tuple of `__reduce_ex__`.
     parts: list[Any] = [list(part) if hasattr(part, "__next__") else part for part in reduced]
     return _describe_value(tuple(parts), enclosing)

@@ -90,7 +90,7 @@ def perform_dry_run(
     """
     buffers, parameters = _buffers_and_parameters(model)
     code = ExecutedCode()
-    ops, is_finished = _run(run, data(), code, record)
+    ops, is_finished = _run(run, data(), code, record)  # the ops on data of the last run
     assigned = _find_assigned(model, buffers, parameters)
     code_size, walk = code.size, StateWalk(code, roots)
     guards = Guards.of(walk, code, roots)
@@ -151,6 +151,7 @@ def dry_run_module(
     record = OpRecord(tensor_of_name) if is_recorded else None
 
     def run() -> Any:
+        """Run the forward once, and keep its output."""
         with mode, TracedGroupedProducts():
             outputs[:] = [model_copy(*args, **kwargs)]
         return outputs[0]
@@ -165,7 +166,7 @@ def dry_run_module(
 
 @contextmanager
 def _name_object_argument(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Let an UnsupportedError of the body name the argument that contains an object, such as a cache, if there is one.
+    """If the body raises an UnsupportedError, name in it the argument that contains an object, if there is one.
 
     The forward may change such an object, which is the likely cause of the error.
     """
@@ -196,7 +197,7 @@ def dry_run_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], de
     data = [leaf for leaf in pytree.tree_leaves((state, args)) if isinstance(leaf, Tensor)]
 
     def run() -> Any:
-        with mode, TracedGroupedProducts():
+        with mode, TracedGroupedProducts():  # the map copies containers, which the step may change
             return step(*pytree.tree_map(lambda leaf: leaf, (state, *args)))
 
     return perform_dry_run({"step": step}, None, run, lambda: data)
@@ -450,5 +451,8 @@ def _is_torch_op(func: Any) -> bool:
 
 
 def _leaf_key(leaf: Any) -> Any:
-    """Return the form of a tensor, or the type and text of another value: equal in both runs if the op is."""
+    """Return a key of an argument of an op: (element type, shape) of a tensor, (type, text) of any other value.
+
+    Two runs of one op with equal arguments have equal keys.
+    """
     return (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else (type(leaf), str(leaf))

@@ -47,7 +47,10 @@ class DynamicDim:
 
     @property
     def symbol(self) -> object:
-        """The key that dimensions of one Dim share: its name; without a Dim, a key of this dimension only."""
+        """A key that is equal for dimensions of one Dim: its name, or (argument, dimension) if the spec has no Dim.
+
+        The `root` of an expression such as `2*batch` is the Dim `batch`.
+        """
         return getattr(getattr(self.spec, "root", self.spec), "__name__", (self.argument, self.dim))
 
     @property

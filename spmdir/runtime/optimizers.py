@@ -120,7 +120,9 @@ class Updates:
             group["lr"] = rate
 
     def initial(self, parameters: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the learning rates and the state of the optimizer: its present state, or that before its first update.
+        """Return the state that a step starts from: the learning rates, and the state of the optimizer.
+
+        Without a present state, this is the state that the first update would create.
 
         Args:
             parameters: FQN → tensor.
@@ -191,11 +193,13 @@ class Updates:
                 "an initial state: load a state, or derive the optimizer from one of torch.optim"
             )
         parameter = value.detach().clone().requires_grad_()  # a step may update it before it calls _init_group
+        # A gradient of zeros that has the memory of one element.
         parameter.grad = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
         single_tensor_options = {key: False for key in ("foreach", "fused") if key in group}
         replica = self._replica([{**group, **single_tensor_options, "params": [parameter]}], {})
 
         def init_and_stop(*args: Any, **kwargs: Any) -> None:
+            """Create the state, then end the step before it computes an update."""
             init_group(replica, *args, **kwargs)
             raise _StateCreated
 
@@ -321,9 +325,10 @@ def _limit(builtin: Callable[..., Any], bound: Literal["min", "max"]) -> Callabl
     """
 
     def limit(*values: Any, **options: Any) -> Any:
+        """Return the `max` or `min` of the values."""
         if len(values) != 2 or not any(isinstance(value, Tensor) for value in values):
             return builtin(*values, **options)
-        number, tensor = sorted(values, key=lambda value: isinstance(value, Tensor))
+        number, tensor = sorted(values, key=lambda value: isinstance(value, Tensor))  # False, the number, comes first
         return torch.clamp(tensor, **{bound: number})
 
     return limit

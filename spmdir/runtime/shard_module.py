@@ -153,7 +153,7 @@ def shard_module(
 
         Args:
             captured: the module to trace; it does not change.
-            operation: the name of this step in errors.
+            operation: the name of this compilation in errors, such as "another program of the module".
             call: the bound arguments of the call.
             sizes: `dynamic_shapes` without the dimensions that are numbers in this program.
             layouts: name of a parameter or buffer → its present sharding.
@@ -288,7 +288,7 @@ def _dry_run_forward(
         dry_run = dry_run_module(model, *call, setup.device, is_recorded=True, is_repeated=is_first)
         facts = ForwardFacts.of(model, call, plan, dry_run, setup.device, options)
     text = setup.group.broadcast_text(operation, lambda: json.dumps(dict(facts.texts)))
-    numbers = (setup.group.numbers[0], setup.group.numbers[setup.group.index])
+    numbers = (setup.group.numbers[0], setup.group.numbers[setup.group.index])  # of the first rank and this one
     return dry_run, lambda: facts.check(json.loads(text), numbers)
 
 
@@ -331,6 +331,7 @@ class _DecidedModule:
         """Return the fields as JSON data, for ranks whose `call` has the same structure."""
         data: dict[str, Any] = {"text": self.text, "source": self.source, "sizes": dict(self.sizes)}
         data |= {"call": self.call.data(), "parts": self.parts.data(), "outline": ir.print_ir(self.outline)}
+        # Each rank knows the structure of the output of its dry run, so only another structure is sent.
         dry_run_spec = call_convention(call, self.dry_run.output).out_spec
         if dry_run_spec != self.call.convention.out_spec:
             data["returned"] = pytree.treespec_dumps(self.call.convention.out_spec)
@@ -391,7 +392,7 @@ class _DecidedModule:
 
 
 def _as_tuple(shardings: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
-    """Return the shardings as a tuple; None for None."""
+    """Return the shardings as a tuple, which plans contain; None for None."""
     return None if shardings is None else tuple(shardings)
 
 

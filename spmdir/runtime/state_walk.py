@@ -144,7 +144,7 @@ class StateWalk:
         self._constant_names: dict[int, str] = {}
         self._visited: dict[int, tuple[str, str]] = {}  # id of a value → (its variable in the check, its path)
         self._objects: list[str] = []  # variables of values whose identity matters
-        self._is_shared = True
+        self._is_shared = True  # `is_shared` of the guards that are being made
         self._referenced: list[Any] = []  # references, so that no id is reused
         self._root = next(iter(roots.values()))
         modules = [module for root in roots.values() if isinstance(root, nn.Module) for module in root.modules()]
@@ -155,8 +155,10 @@ class StateWalk:
         self.of_globals = len(self.guards)
         for path, value in roots.items():
             self.visit(value, path, path)
-        if any(id(accessor) in self.library_values for accessor in ACCESSORS):  # accessible under another name
+        # The code can reach a function such as `getattr` under another name, and so may read any attribute.
+        if any(id(accessor) in self.library_values for accessor in ACCESSORS):
             code.names.add(EVERY)
+        # The trace read different objects; if two paths have one object now, this set of ids is smaller.
         ids = f"{{{', '.join(f'id({variable})' for variable in self._objects)}}}"
         self._add_guard(
             "the state", "objects", ids, f"len(x) != {len(self._objects)}", lambda ids: "two objects became one"
@@ -175,7 +177,7 @@ class StateWalk:
             self.visit(sys.modules[name], f"{self._constant_name(sys.modules)}[{name!r}]", name)
 
     def visit(self, value: Any, read: str, path: str) -> None:
-        """Make the guards of a value and of all values that the code can reach from it.
+        """Make the guards of `value`, and of all values that the code can reach from it.
 
         The value 1.0 at `model.config.k`, read by `v3['k']`, gives a guard that `v3['k']` is the float 1.0. A value
         that was visited before gives a guard that both paths have the same object.
@@ -227,7 +229,7 @@ class StateWalk:
         return self._constant_names[id(value)]
 
     def _add_guard(self, path: str, text: str, read: str, differs: str, explain: Any = None) -> str:
-        """Add a guard, and return the variable of its value."""
+        """Add a guard, and return the variable of its value. Arguments are those of `Guard`."""
         variable = f"v{len(self.guards)}"
         is_shared = self._is_shared and explain is None
         self.guards.append(Guard(path, text, variable, read, differs, explain, is_shared))
@@ -449,6 +451,7 @@ class StateWalk:
         empty = [key for key in keys if not attributes[key]]
 
         def explain(table_now: Mapping[str, Any]) -> str:
+            """Return the text of the change, if a table of `table_now`, the present attributes, is no longer empty."""
             filled = next(key for key in empty if table_now[key])
             return f"{path}.{filled} was empty and is not"
 
@@ -544,7 +547,13 @@ class StateWalk:
     def _visit_table(
         self, table: Any, read: str, path: str, omitted: frozenset[str] = frozenset(), **options: bool
     ) -> str:
-        """Visit the values of a namespace that the code reads, and return the variable of the namespace."""
+        """Visit the values of a namespace that the code reads, and return the variable of the namespace in the check.
+
+        Args:
+            table: name → value, such as the `__dict__` of an object.
+            omitted: names that are not visited.
+            options: as for `NamesRead`.
+        """
         names_of = NamesRead(self._names, self._executed, omitted=omitted, **options)
         names = names_of(table)
         keys, find_names, expected = map(self._constant_name, ([*table], names_of, names))

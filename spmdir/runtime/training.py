@@ -224,9 +224,10 @@ class TrainingStep:
         self._updates.set_rate(name, rate)
 
     def _differentiate(self, state: TrainingState, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """Return the loss, the gradients as `_Objective` scales them, and the buffers after the forward.
+        """Return (loss, FQN → gradient, FQN → buffer after the forward) for one micro-batch.
 
-        Unused parameters have no gradient.
+        `_Objective` divides the gradients by the number of micro-batches. Parameters that the loss does not use have
+        no entry.
         """
         parameters = {name: state["parameters"][name].detach().requires_grad_() for name in self._updates.trained}
         buffers = {name: value.clone() for name, value in state["buffers"].items()}
@@ -252,7 +253,7 @@ class TrainingStep:
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    """Return a tree with its floating tensors converted to `dtype`."""
+    """Return a copy of a pytree in which floating-point tensors have the element type `dtype`."""
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 
 

@@ -46,7 +46,7 @@ Place = tuple[str, str]
 
 @attrs.frozen
 class CaptureOptions:
-    """What a captured step depends on.
+    """The options that change the trace of a step. Captures with equal options are shared.
 
     Attributes:
         samples: the samples of a micro-batch of all ranks.
@@ -67,8 +67,9 @@ class Captured:
 
     Attributes:
         capture: the trace.
-        places: the activations that are marked, by the number of the mark.
-        accumulated: the indices of the results that each micro-batch renews.
+        places: the marked activations; mark N is at `places[N]`.
+        accumulated: the indices of the results of which each micro-batch computes a new value: outputs and the
+            gradients that are accumulated.
     """
 
     capture: Capture
@@ -77,9 +78,10 @@ class Captured:
 
 
 def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions) -> tuple[ModuleOp, Captured]:
-    """Return (program of a micro-batch, its capture).
+    """Return (program of a micro-batch, the marked capture that it was copied from).
 
-    The program has the shardings that the recipe of `candidate` states; `propagate` has not run yet.
+    The program has the shardings that the recipe of `candidate` states; `propagate` has not run yet. The capture is
+    shared by all recipes: its trace has marks, and none of these shardings. It describes the arguments and results.
     """
     model = _training_step(workload, options)[0].model
     plan = sharding_plan(model, candidate.mesh, candidate.recipe)
@@ -94,8 +96,8 @@ def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions)
 
 @functools.lru_cache(maxsize=32)
 def _training_step(workload: Workload, options: CaptureOptions) -> tuple[TrainingStep, Any, tuple[Any, ...]]:
-    """Return a training step with AdamW, its state, and a micro-batch."""
-    micro_batches = 2 if options.accumulates else 1
+    """Return (training step with AdamW, its state, an example micro-batch)."""
+    micro_batches = 2 if options.accumulates else 1  # more micro-batches change only a constant of the trace
     case = workload.case(options.samples * micro_batches, options.depth)
     if options.recomputes:
         for layer in layers_in(case.model):
@@ -162,7 +164,7 @@ def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) 
             copies[node] = graph.node_copy(node, copies.__getitem__)
             continue
         layout = layouts.get(captured.places[int(mark[1])])
-        if layout is None:
+        if layout is None:  # the recipe does not constrain this activation, so its users read the unmarked value
             copies[node] = copies[node.args[0]]
             continue
         copies[node] = graph.node_copy(node, copies.__getitem__)

@@ -69,6 +69,10 @@ class _CommandParser(ArgumentParser):
     """The parser of the command itself. Subcommands have separate parsers, so that only the used one is imported."""
 
     def with_subcommands(self) -> ArgumentParser:
+        """Add a parser for each subcommand, with its options, and return `self`.
+
+        Completion scripts and the documentation need all options, so this imports the modules of all subcommands.
+        """
         subparsers = self.add_subparsers()
         for name, sentence in SUBCOMMANDS.items():
             module_of(name).add_options(subparsers.add_parser(name, prog=f"spmd {name}", is_whole=False, help=sentence))
