@@ -23,12 +23,13 @@ from spmdir.reshard.measured_times import Costs
 from spmdir.reshard.topology import TOPOLOGIES
 from spmdir.rules.rule_set import default
 from spmdir.runtime.training import TrainingStep
+from spmdir.serving import Limits, Sampling
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
 BASES = {"Placement", "ShardPlacement", "PartialPlacement", "PackedPlacement", "KeepsSource"}
 """Classes of which there are values of derived classes alone."""
 
-OF_A_RUN = {"JointProgram", "Message", "RankPrograms", "Served", "Site"}
+OF_A_RUN = {"JointProgram", "Message", "RankPrograms", "Request", "RequestQueue", "Served", "Site"}
 """Classes whose values a run on ranks, or lowering, makes."""
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -93,6 +94,8 @@ SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     "RankComparison": (lambda: spmdir.RankComparison((0,), (), None), "RankComparison("),
     "ExpertReport": (lambda: spmdir.report.expert_report(decided()), "<ExpertReport: the program has no experts"),
     "RouterLoad": (lambda: spmdir.report.RouterLoad("%order", 1, ("ep",), 2, 8, 4, 2, 1.25), "RouterLoad(name="),
+    "Limits": (lambda: Limits(2, 8, [4], 61, 4), "Limits(batch=2, max_length=8"),
+    "Sampling": (lambda: Sampling(seed=1), "Sampling(temperature=0.0"),
     "ServingReport": (
         lambda: spmdir.report.ServingReport((PROGRAM_TIME,), 8, 1e6, 64.0, 1024, 2e6),
         "program  sequences",
