@@ -169,4 +169,4 @@ def _sizes(source: Placement, target: Placement, local_bytes: float, count: int)
     sharded_dims = [placement.dim for placement in (source, target) if placement.trait == "shard"]
     dim = sharded_dims[0] if sharded_dims else None
     to_dim = sharded_dims[1] if len(sharded_dims) == 2 else None
-    return Sizes(count, before, after, shard / count, dim, to_dim)
+    return Sizes(count, before, after, shard / count, dim, to_dim)  # all_to_all sends 1/count of the shard to each peer

@@ -84,6 +84,7 @@ def _bucket_traffic(spec: CollectiveSpec, member_sizes: Sequence[Sizes], source:
         kernels += len(member_sizes)
     if spec.arrives_in_parts:  # each member is unpacked as if it were alone
         members = list(zip(member_sizes, packed_bytes, strict=True))
+        # Packing is counted above: subtract its bytes and, for each packed member, its kernel.
         bytes_after += math.fsum(traffic.copied(member) - packed for member, packed in members)
         kernels += sum(traffic.kernels(member) - bool(packed) for member, packed in members)
     return attrs.evolve(

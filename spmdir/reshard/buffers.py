@@ -31,6 +31,7 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
     Args:
         meta: the global shape and the element type of the tensor. The local tensor is contiguous.
     """
+    # In a group of one rank, a step that names axes returns its operand.
     if mesh.group_size(step.axes) == 1 and step.spec.check is None:
         return []
     source = local_bytes(step.source, meta.shape, meta.dtype.itemsize, mesh)
@@ -97,7 +98,7 @@ def _busiest_receiver(step: Step, shape: tuple[int, ...], mesh: Mesh) -> _Receiv
     the rank have elements in common.
     """
     assert step.spec.loads is not None  # an exchange
-    received_numels: dict[int, int] = {}
+    received_numels: dict[int, int] = {}  # rank → the elements that it receives, in the only round
     for (_, receiver), numel in step.spec.loads(step.source, step.target, mesh, shape)[0].items():
         received_numels[receiver] = received_numels.get(receiver, 0) + numel
     fine = refinement(mesh, step.source, step.target)

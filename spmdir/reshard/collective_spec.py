@@ -106,6 +106,7 @@ class CollectiveSpec:
         return f"CollectiveSpec '{self.name}'"
 
     def __attrs_post_init__(self) -> None:
+        """Record the place of the declaration, check all fields, and set the defaults that depend on other fields."""
         object.__setattr__(self, "place", caller_place())
         check_fields(self, _FIELDS)
         for is_wrong, message in _RULES:

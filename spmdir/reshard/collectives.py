@@ -37,7 +37,10 @@ def _concatenations(sizes: Sizes) -> int:
 
 
 def _received_copies(sizes: Sizes) -> float:
-    """Return the bytes that an exchange copies on arrival. Each addition reads two partial values and writes one."""
+    """Return the bytes that an exchange copies on arrival.
+
+    A copy reads and writes each byte. An addition reads two partial values and writes one, so it counts as 1.5 copies.
+    """
     return sizes.target * (_concatenations(sizes) + 1.5 * (sizes.combined - 1))
 
 
@@ -316,7 +319,7 @@ def _check_name(spec: CollectiveSpec, latest: CollectiveSpec, origin: str, op_na
         origin: the name of the module.
         op_names: the names of all ops of the `spmd` dialect.
     """
-    previous = _SPECS.get(spec.name)
+    previous = _SPECS.get(spec.name)  # the registered spec, and its module
     if latest is not spec:
         raise ShardingError(
             f"collective '{spec.name}' is declared twice by {origin}; expected a different name for each: "

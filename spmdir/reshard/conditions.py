@@ -90,7 +90,8 @@ def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, t
 def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
     """Raise ShardingError if a placement prevents a step on `axes`.
 
-    It does if it declares its own step instead, if it is routed and the step is no all-reduce, or as a blocking axis.
+    There are three cases: the placement declares its own step instead; the placement is routed, and the step does not
+    reduce partial values to R; or the axis of the placement is a blocking axis.
     """
     if spec.traits != ("partial", "replicated"):
         check_unrouted(source, target)
@@ -110,7 +111,10 @@ def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Shar
 
 
 def check_unrouted(source: Sharding, target: Sharding) -> None:
-    """Raise ShardingError if a placement is routed: the positions and sizes of ranks, which steps need, are data."""
+    """Raise ShardingError if a placement is routed, and not partial.
+
+    Steps need the positions and sizes of local shards. With a routed placement, these depend on data.
+    """
     for side in (source, target):
         for axis, placement in side.entries:
             if placement.is_routed and placement.trait != "partial":

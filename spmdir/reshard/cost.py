@@ -66,7 +66,10 @@ def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[i
 
 @functools.lru_cache(maxsize=65536)
 def _local_shape(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
-    """Return the result of `local_shape`. A placement may compute the local type itself; then it is that of f32."""
+    """Return the result of `local_shape`.
+
+    If a placement computes the local type itself, the shape may depend on the element type, and f32 is assumed.
+    """
     if sharding.has_own_type:
         return max(sharding.local_types(TensorMeta(shape, F32), mesh), key=lambda local: local.numel).shape
     return tuple(_length(sharding, dim, size, mesh) for dim, size in enumerate(shape))
@@ -244,8 +247,9 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
     """
     if sizes.group == 1:
         return Terms()
-    copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth
+    copies = 2 * traffic.copied(sizes) / topology.memory_bandwidth  # each byte is read and written
     launches = traffic.kernels(sizes) * topology.launch_latency
+    # A local collective, or an exchange in which each rank has all that it needs.
     sends_nothing = traffic.crossing is None or (sizes.crossing is not None and not sizes.moved)
     if sends_nothing:
         return Terms(copies=copies, launches=launches)
@@ -329,7 +333,7 @@ def _transfers(traffic: Traffic, sizes: Sizes, wire: float, nodes: int, topology
     hops, inter_hops = 1.0, inter_fraction
     if traffic.passes:
         hops = traffic.passes * (group - 1)
-        inter_hops_of_pass = math.floor((group - 1) * inter_fraction + 1e-9)
+        inter_hops_of_pass = math.floor((group - 1) * inter_fraction + 1e-9)  # 1e-9 exceeds rounding errors
         if traffic.sends_at_once:
             inter_hops_of_pass = int(nodes > 1)  # the hops to other nodes run at the same time
         inter_hops = float(traffic.passes * inter_hops_of_pass)
@@ -396,7 +400,7 @@ def _least_crossing(step: Step, shape: tuple[int, ...], itemsize: float, mesh: M
         return 0.0
     inside = [axis for axis in step.axes if axis in mesh.intra_node]
     if not inside:
-        return wire
+        return wire  # all peers are on other nodes
     outside = [(axis, size) for axis, size in mesh.axes if axis not in inside]
     source, target = (_between_nodes(sharding, inside) for sharding in (step.source, step.target))
     if mesh.root is not None or not outside or source is None or target is None:
@@ -411,7 +415,7 @@ def _between_nodes(sharding: Sharding, inside: Collection[str]) -> Sharding | No
     """
     for dim in {placement.dim for _, placement in sharding.entries if placement.dim is not None}:
         is_inside = [axis in inside for axis in sharding.dim_axes(dim)]
-        if is_inside != sorted(is_inside):
+        if is_inside != sorted(is_inside):  # False sorts before True
             return None
     return Sharding(tuple(entry for entry in sharding.entries if entry[0] not in inside), sharding.mesh)
 

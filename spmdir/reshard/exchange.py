@@ -195,6 +195,8 @@ def _weigh_receivers(
     if not far_candidates:
         return [(ranks, 1) for ranks in near]
     far = _least_loaded(far_candidates, received)
+    # Together, near partial values get `_PORTIONS - portions` twelfths, and far ones get `portions`. Each weight is
+    # multiplied by the length of the other list, so that the weights are integers.
     near_weight, far_weight = (_PORTIONS - portions) * len(far), portions * len(near)
     return [*((ranks, near_weight) for ranks in near), *((ranks, far_weight) for ranks in far)]
 
@@ -218,6 +220,7 @@ def least_received(source: Sharding, target: Sharding, mesh: Mesh, shape: Sequen
     created_axes = partial_axes(source, target)
     partial_count = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in created_axes)
     target_numel = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
+    # Each rank along the created axes may receive an equal part of the elements, and have the identity elsewhere.
     return (partial_count - 1) * target_numel / fine.group_size(created_axes)
 
 

@@ -77,7 +77,11 @@ def sums_of_sole_senders(
 def _chunks(
     sharding: Sharding, dim: int, size: int, mesh: Mesh, coordinates: Sequence[dict[str, int]]
 ) -> NDArray[np.int64]:
-    """Return the start and the end of a dimension of the shards at some coordinates: (2, ranks)."""
+    """Return the positions in a dimension that the shard of each rank has, as two rows [rank]: starts and ends.
+
+    Args:
+        coordinates: [rank], axis → index.
+    """
     axes = sharding.dim_axes(dim)
     chunks: dict[tuple[int, ...], tuple[int, int]] = {}
     indices = [tuple([coordinate[axis] for axis in axes]) for coordinate in coordinates]

@@ -165,7 +165,7 @@ class Costs:
 
 def _may_price(entry: str, call: Call) -> bool:
     """Return whether a line may be the measurement of `call` on shards of its operands."""
-    op, _, arguments = entry.partition(" {")
+    op, _, arguments = entry.partition(" {")  # `arguments` lacks its first brace
     name, *types = op.split(" ")
     if name != call.name or (arguments and "{" + arguments != print_arguments(call.arguments)):
         return False
@@ -212,8 +212,9 @@ def parse_costs(text: str, file: str) -> Costs:
         stripped = raw.partition("#")[0].strip()
         if not stripped:
             continue
-        parts = _LINE.fullmatch(stripped)
+        parts = _LINE.fullmatch(stripped)  # [1] before and [2] after `=`
         assert parts is not None
+        # Words are separated by one space each, but spaces in arguments are kept.
         head, brace, arguments = parts[1].strip().partition("{")
         words = [*head.split(), *([brace + arguments] if brace else [])]
         entry, seconds = " ".join(words), (parts[2] or "").strip()

@@ -259,6 +259,7 @@ def _senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, .
     senders = {rank: rank for rank in group}
     moving = [rank for rank in group if source_blocks[rank] != target_blocks[rank]]
     senders_of_block: dict[object, list[int]] = {}
+    # `pop` takes the last sender, so senders are listed in reverse: the lowest rank sends first.
     for rank in reversed(moving):
         senders_of_block.setdefault(source_blocks[rank], []).append(rank)
     for rank in moving:

@@ -148,7 +148,8 @@ def count_overlaps(
             return None
         for dim in crossing_dims:
             for axis, (_, count) in (*dim.before, *dim.after):
-                starts[axis] = set(range(min(count, POINTS + 1)))  # each rank is a run
+                # Each rank is a run. More than POINTS runs make the result None below, so no more are listed.
+                starts[axis] = set(range(min(count, POINTS + 1)))
     digit_axes = {axis for digits in agreeing_digits or () for axis in digits.axes}
     points = tuple((axis, tuple(sorted(run_starts))) for axis, run_starts in starts.items() if axis not in digit_axes)
     if math.prod(len(run_starts) for _, run_starts in points) > POINTS:
@@ -323,6 +324,7 @@ def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) 
     groups are {("a", 1), ("x", 1)} and {("a", 2), ("y", 1)}, both of size 2.
     """
     axes = {axis: count for dim in dims for axis, (_, count) in (*dim.before, *dim.after)}
+    # An axis with several runs in another dimension cuts it into shards of unequal lengths.
     if any(len(starts[axis]) > 1 for axis in axes) or not all(dim.is_even() for dim in dims):
         return None
     digits = _find_digits(dims, axes)

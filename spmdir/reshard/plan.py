@@ -115,7 +115,7 @@ def least_seconds(
     before, after = (side if fine is mesh else side.refined(fine) for side in (source, target))
     bound = QuickBound(shape, itemsize, after, fine, topology, collectives)
     wire = lower_bound(shape, itemsize, before, after, fine)
-    return bound.seconds(before, wire) if wire else bound.of(before)[0]
+    return bound.seconds(before, wire) if wire else bound.of(before)[0]  # `of` returns (seconds, bytes)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -196,10 +196,10 @@ def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mes
     """Return the mesh with the common sub-axes of both sides; None if there is none, or if sub-axes shard unevenly."""
     try:
         fine = refinement(mesh, source, target)
-        even = fine is mesh or all(splits_evenly(sharding, fine, shape) for sharding in (source, target))
+        is_even = fine is mesh or all(splits_evenly(sharding, fine, shape) for sharding in (source, target))
     except ShardingError:
         return None
-    return fine if even else None
+    return fine if is_even else None
 
 
 def _merge_step(step: Step, mesh: Mesh) -> Step:

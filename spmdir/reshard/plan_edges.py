@@ -217,6 +217,7 @@ def _declared_steps(
     take a, b, or both to R.
     """
     for before in dict.fromkeys(source[axis] for axis in free):
+        # An edge may also name a trait as its target. R, shards and the placements of the target are tried below.
         declared_targets = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
         wanted_placements = [placement for _, placement in partial]
         for after in dict.fromkeys([R, *shard_placements, *declared_targets, *wanted_placements]):
@@ -252,7 +253,7 @@ def _permuted_targets(
     For example, `a: S(0), b: S(0)` on the mesh (a = 2, b = 2, c = 2) leads to `b: S(0), a: S(0)`, and to every other
     ordered pair of the three axes.
 
-    If a placement has chunks that are not contiguous blocks, there are none: an exchange moves such chunks.
+    If a placement has chunks that are not contiguous blocks, nothing is yielded: an exchange moves such chunks.
     """
     if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
         return
@@ -329,8 +330,8 @@ def find_exchanges(
         if spec.traffic.rounds > 1 and not (source.partial or goal.partial):
             continue  # there is nothing to reduce in between
         axes = spec.group_axes(source, goal, mesh)
-        is_small = source != goal and axes and mesh.group_size(axes) <= EXCHANGED.most
-        if is_small and find_obstacle(spec, source, goal) is None:
+        is_possible = source != goal and axes and mesh.group_size(axes) <= EXCHANGED.most
+        if is_possible and find_obstacle(spec, source, goal) is None:
             yield Step(spec.name, axes, source, goal)
 
 
@@ -338,7 +339,8 @@ def find_exchanges(
 def is_legal(step: Step, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Return whether a step is legal for `shape`.
 
-    A step that names axes is. The other steps were found without the shape, so the check of their spec decides.
+    A step that names axes was legal when it was made. The other steps were found without the shape, so the check of
+    their spec decides.
     """
     if step.spec.check is None:
         return True

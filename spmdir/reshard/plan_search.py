@@ -212,6 +212,7 @@ class PlanSearch:
     def _search_greedily(self) -> None:
         """Sort the queue by the distance to the target, and return the first plan from here on."""
         target = self.reshard.target
+        # Put the distance of the sharding (item 3 of an entry) first in the priority (item 0).
         self._queue = [((_distance(entry[3], target), *entry[0]), *entry[1:]) for entry in self._queue]
         heapq.heapify(self._queue)
         self.is_greedy = True
@@ -279,6 +280,7 @@ class PlanSearch:
         """Queue the target of `step` if this is the cheapest path to it so far. `reached` is the cost of its source."""
         reshard = self.reshard
         cost = step_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
+        # An exchange that sends nothing becomes a rearrange.
         if step.spec.if_local is not None and not cost.wire_bytes:
             step = attrs.evolve(step, kind=step.spec.if_local)
         total = _sum(reached, _step_price(step, cost))
@@ -307,13 +309,15 @@ class PlanSearch:
         return True
 
     def _cost_bound(self, sharding: Sharding, seconds: float, wire: float) -> PlanCost:
-        """Return a lower bound on the cost from `sharding` to the target, reduced by rounding errors.
+        """Return a lower bound on the cost from `sharding` to the target, lowered by the largest rounding errors.
 
         A quick search multiplies it by a weight, and so prefers shardings near the target (weighted A*).
 
         Args:
             seconds, wire: lower bounds on the seconds, and on the bytes that a rank sends.
         """
+        # Any other sharding is at least one step away. With many axes, the distance replaces this bound, so shardings
+        # near the target win ties.
         steps = (
             _distance(sharding, self.reshard.target) if self.has_many_axes else float(sharding != self.reshard.target)
         )

@@ -101,10 +101,10 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
     Raises:
         SpmdirError: a target cannot be reached.
     """
-    best: tuple[tuple[float, float, int], PlanTree] | None = None
+    best: tuple[tuple[float, float, int], PlanTree] | None = None  # (seconds, wire bytes, collectives), and the tree
     for order in itertools.islice(itertools.permutations(targets), ORDERS):
         steps: dict[Sharding, Step] = {}
-        wire, sends, seconds = 0.0, 0, 0.0
+        wire, collective_count, seconds = 0.0, 0, 0.0
         for target in order:
             plan = planner.plan(meta, source, target)
             for start in steps:
@@ -114,9 +114,9 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
                     plan = min(plan, planner.plan(meta, start, target), key=_rank)
             steps.update({step.target: step for step in plan.steps if step.target not in steps})
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds
-            sends += sum(sends_anything(step, meta.shape, planner.mesh) for step in plan.steps)
-        if best is None or (seconds, wire, sends) < best[0]:
-            best = (seconds, wire, sends), PlanTree(steps, seconds, wire)
+            collective_count += sum(sends_anything(step, meta.shape, planner.mesh) for step in plan.steps)
+        if best is None or (seconds, wire, collective_count) < best[0]:
+            best = (seconds, wire, collective_count), PlanTree(steps, seconds, wire)
     assert best is not None  # without targets, the empty order was tried
     return best[1]
 

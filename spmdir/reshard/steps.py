@@ -246,7 +246,8 @@ def partial_placement(reduction: str) -> PartialPlacement:
         placement = Partial(reduction) if reduction in REDUCTIONS else parse_placement(reduction)
     except ParseError:
         placement = None
-    return placement if isinstance(placement, PartialPlacement) else Partial(reduction)  # raises the error
+    # `Partial` raises the error, because the reduction is unknown.
+    return placement if isinstance(placement, PartialPlacement) else Partial(reduction)
 
 
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:

@@ -63,6 +63,7 @@ class QuickBound:
         self._target_partial_count = mesh.group_size(self._target_partial)
         self._target_lengths = self._lengths(target) if self._is_known else ()  # of the largest shard, by dimension
         self._groups = _group_sizes(mesh)
+        # Without a model, one protocol that takes no time makes all bounds on seconds 0.
         self._protocols = _protocols(mesh, topology) if is_modelled else ((0.0, 0.0, 0.0),)
         self._has_trees = bool(topology.tree_efficiency) and node_count(mesh.axis_names, mesh) > 1
 
@@ -190,5 +191,5 @@ def _latency(ranks: int, sizes: tuple[int, ...], protocols: Protocols, has_trees
 
 
 def _hops(size: int, has_trees: bool) -> int:
-    """Return the fewest hops of a collective over `size` ranks."""
+    """Return the fewest hops of a collective over `size` ranks: once round a ring, or up and down a tree of nodes."""
     return min(size - 1, 2 * (size.bit_length() - 1)) if has_trees else size - 1
