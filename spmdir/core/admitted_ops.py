@@ -268,7 +268,7 @@ def _reasons(name: str) -> Iterator[str]:
 
     An op has several lines if the reason depends on the version of torch. Nothing is yielded if the op is not listed.
     """
-    lines = _lines()
+    lines = _lines()  # sorted, so the lines of one op are adjacent
     for index in range(bisect_left(lines, name), len(lines)):
         line = lines[index]
         if line != name and not line.startswith(name + " "):

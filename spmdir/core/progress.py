@@ -89,6 +89,11 @@ class _Line:
     """The progress line of a terminal.
 
     A timer draws the first message after the delay, because the first stage may be the longest.
+
+    Attributes:
+        _start, _drawn: the times at which the object was created, and at which the line was last drawn.
+        _live: the display of rich while the line is visible, else None.
+        _text: the last message; "" before the first one and after `close`.
     """
 
     def __init__(self, stream: TextIO):

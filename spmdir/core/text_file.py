@@ -74,6 +74,7 @@ def write_text_file(path: str | Path, text: str) -> None:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
+            # A new file gets the mode that `open` would give it, not the mode of `mkstemp`.
             mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
             os.chmod(temporary, mode)
             os.replace(temporary, target)

@@ -43,6 +43,8 @@ EXACT = "exact"
 
 
 class _Builder(Transformer[Token, Any]):
+    """Converts a parse tree to rewrites. Each method converts one rule of the grammar, from the values of its parts."""
+
     def __init__(self, file: str):
         super().__init__()
         self.file = file
@@ -51,12 +53,14 @@ class _Builder(Transformer[Token, Any]):
         return Location(self.file, token.line or 1, token.column or 1)
 
     def start(self, items: list[Rewrite | ParseError]) -> tuple[Rewrite, ...]:
+        """Return the rewrites of the file; raise the errors of all rewrites and of duplicate names together."""
         rewrites = [item for item in items if isinstance(item, Rewrite)]
         raise_all([*(item for item in items if isinstance(item, ParseError)), *duplicates(rewrites)])
         return tuple(rewrites)
 
     def rewrite(self, items: list[Any]) -> Rewrite | ParseError:
         """Build a rewrite, or return the first error of `_CHECKS`, so that later rewrites are checked too."""
+        # A condition is a pair of variables that must differ, a Condition on f, or EXACT.
         name, left, right, *conditions = items
         rewrite = Rewrite(
             str(name),

@@ -72,6 +72,7 @@ def attempt_of(
 
 
 def _name(value: SSAValue) -> str:
+    """Return the name of a value as programs print it: %0 for the value with the number name `_0`."""
     name = full_name(value) or "?"
     return f"%{name[1:] if is_number(name) else name}"
 

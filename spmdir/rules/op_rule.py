@@ -423,7 +423,7 @@ class OpRule(RuleInstance):
             rank: the rank whose integers are used; by default a rank that has all elements.
             scattered: the factors of which a rank may have several ranges.
             strategies: the strategies in use. The local form of a text strategy is used instead of that of the rule.
-            axes: the mesh axes whose strategy is the local form of a text strategy.
+            axes: the mesh axes whose strategy is a text strategy with a local form.
         """
         return localize(
             self,

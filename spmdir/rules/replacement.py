@@ -50,7 +50,7 @@ def localize(
         scattered: the factors of which a rank may have several ranges.
         operands: the types of the local operands.
         strategies: the strategies in use. A text strategy, or one that splits a product, has its own local form.
-        axes: the mesh axes whose strategy is the local form of a text strategy.
+        axes: the mesh axes whose strategy is a text strategy with a local form.
     """
     strategies = tuple(strategies)
     for strategy in strategies:

@@ -310,6 +310,7 @@ def _checked(record: Record) -> Rule:
 
 def _parsed(record: Record) -> TextStrategy:
     """Return the strategy of a record: the parsed form if it is packaged, else parse the text."""
+    # A record with an indentation comes from a placement class, so it is not packaged.
     parsed = PARSED.find(record.text, record.file, record.line) if not record.indent else None
     if parsed is not None:
         return parsed
@@ -319,6 +320,7 @@ def _parsed(record: Record) -> TextStrategy:
 
 
 _ACTIVE: ContextVar[tuple[RuleSet, ...]] = ContextVar("rules", default=())
+"""The rule sets of the open `with` blocks, outermost first."""
 
 
 def default() -> RuleSet:

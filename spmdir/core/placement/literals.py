@@ -44,7 +44,7 @@ class LiteralError(ValueError):
     """Malformed literal text.
 
     Attributes:
-        offset: where in the text.
+        offset: the offset of the error in the text.
     """
 
     def __init__(self, message: str, offset: int):
@@ -79,7 +79,14 @@ def print_arguments(arguments: Iterable[tuple[str, Literal]]) -> str:
 
 
 class _Reader:
-    """The tokens of a literal, read from left to right; `token` is the current one."""
+    """The tokens of a literal, read from left to right.
+
+    Attributes:
+        token: the current token.
+        kind: the name of the group of _TOKEN that matches it; "end" after the last token, "unknown" if none matches.
+        start: the offset of the current token in `text`.
+        position: the offset at which the next token is searched.
+    """
 
     def __init__(self, text: str):
         self.text, self.position = text, 0
@@ -137,7 +144,7 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
     """Return the value of one token that is a literal, of `kind` in _TOKEN.
 
     Raises:
-        LiteralError: the token is a malformed string, complex number or local form; at offset `start`.
+        LiteralError: the token is a malformed string, complex number or per-rank integer; at offset `start`.
     """
     if kind == "string":
         try:
@@ -188,15 +195,15 @@ def _shard(kind: str, operands_text: str, token: str, start: int) -> Local:
     back = re.fullmatch(r"back ([0-9]+)", parts[-1].strip()) if parts else None
     parts = parts[:-1] if back else parts
     axes = tuple(part.partition(":")[0].strip() for part in parts)
-    texts = [part.partition(":")[2] for part in parts]
+    placement_texts = [part.partition(":")[2] for part in parts]
     if (
         not (extent.isascii() and extent.strip().isdecimal())
         or not all(map(is_axis, axes))
-        or (any(texts) and not all(texts))
+        or (any(placement_texts) and not all(placement_texts))
     ):
         raise LiteralError(f"found {token}, expected {kind}(extent, axis, …) or …(extent, axis: placement, …)", start)
     try:
-        placements = tuple(map(parse_placement, filter(None, texts)))
+        placements = tuple(map(parse_placement, filter(None, placement_texts)))
     except SpmdirError as error:
         raise LiteralError(error.message, start) from None
     if not all(isinstance(placement, ShardPlacement) for placement in placements):

@@ -46,6 +46,7 @@ def rank_elements(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: in
             continue
         for dim, positions in selected.items():
             ranges[dim] = select(ranges[dim], _before_padding(positions, length(ranges[dim])))
+        # The element type does not affect the shape, and is not known here.
         local_shape = [*placement.local_type(tuple(local_shape), None, count, index)[0]]  # type: ignore[arg-type]
     return RankElements(tuple(ranges), tuple(other_placements))
 

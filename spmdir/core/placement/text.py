@@ -116,6 +116,7 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
             f"the text '{kind.text}' of {kind.__name__} names {template_names}; expected each of its fields {fields}"
         )
     parts = _FIELD.split(kind.text)
+    # The names of fields are at odd indices, and the texts between them at even indices.
     for left, separator, right in zip(parts[1::2], parts[2::2], parts[3::2], strict=False):
         if not separator.strip():
             raise ParseError(

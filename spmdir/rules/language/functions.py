@@ -245,6 +245,7 @@ def volume(scope: Scope, name: str) -> int:
 def steps(scope: Scope, *names: str) -> int:
     """steps(end), steps(start, end), steps(start, end, step): the number of elements of torch.arange."""
     values: list[Any] = [scope.argument(name) for name in names]
+    # Without `start`, the range begins at 0; without `step`, the step is 1.
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     are_finite = all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step))
     if not are_finite or not step:
@@ -253,6 +254,7 @@ def steps(scope: Scope, *names: str) -> int:
             "expected finite numbers, and a step that is not 0"
         )
     if scope.argument("dtype") == I64:  # only for i64, torch truncates the arguments before it counts
+        # `or 1` avoids a division by zero if the step is a fraction.
         start, end, step = int(start), int(end), int(step) or 1
     return max(0, math.ceil((end - start) / step))
 

@@ -54,6 +54,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     """Transforms a parse tree into a Rule or TextStrategy, inner nodes first.
 
     Each method builds the node of the grammar's rule of the same name, see `rules.lark`, from its transformed children.
+    The token of a map, function, placement or method includes the opening bracket, and that of a string its quotes.
     """
 
     def __init__(self, text: str, file: str, first_line: int, indent: int):
@@ -208,10 +209,12 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return Statement(target_names, (value,), condition, location, self.location_of(targets[0]).column)
 
     def give(self, items: list[Any]) -> Statement:
+        """Build a `return` statement, which has values and no targets."""
         location = self.location_of(items[0])
         return Statement((), tuple(item for item in items[1:] if item is not None), None, location, location.column)
 
     def ring(self, items: list[Token]) -> Statement:
+        """Build the head of a ring; `nested` adds its body later."""
         keyword, factor, *names = items
         location = self.location_of(keyword)
         return Statement(tuple(map(str, names)), (), None, location, location.column, str(factor))

@@ -136,5 +136,5 @@ def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
 
 
 def _category(dtype: DType) -> int:
-    """Return the rank of the kind of `dtype` in promotion: booleans, integers, floats, complex numbers."""
+    """Return the position of the kind of `dtype` in the order bool < int < float < complex of promotion."""
     return ("bool", "int", "float", "complex").index(dtype.kind)
