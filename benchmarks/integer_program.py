@@ -43,6 +43,10 @@ ROUNDING = 1e-6
 """The fraction by which rounding errors may lift a bound."""
 
 
+class Unsolved(Exception):
+    """HiGHS finds no optimum within its time limit."""
+
+
 @attrs.frozen
 class Optimum:
     """The result of the integer program, in seconds.
@@ -166,8 +170,12 @@ class IntegerProgram:
                     has_source[column] = 1.0
                     self.rows.setdefault(("end", id(use), place), {})[column] = 1.0
 
-    def solve(self, is_relaxed: bool, seconds: float = 300.0) -> tuple[float, list[int]]:
-        """Return the least cost, and the state of each part; empty if the program is relaxed."""
+    def solve(self, is_relaxed: bool, seconds: float) -> tuple[float, list[int]]:
+        """Return the least cost, and the state of each part; empty if the program is relaxed.
+
+        Raises:
+            Unsolved: HiGHS finds no optimum in `seconds`.
+        """
         import highspy
 
         program = highspy.HighsLp()
@@ -193,7 +201,10 @@ class IntegerProgram:
         solver.passModel(program)
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            raise RuntimeError(solver.modelStatusToString(solver.getModelStatus()))
+            status = solver.modelStatusToString(solver.getModelStatus()).lower()
+            kind = "relaxation" if is_relaxed else "integer program"
+            size = f"{len(self.rows)} rows, {len(self.costs)} columns"
+            raise Unsolved(f"HiGHS did not solve the {kind} ({size}) within {seconds:g} s: {status}")
         values = solver.getSolution().col_value
         choice = [max(states, key=lambda state: values[self.column[p, state]]) for p, states in enumerate(self.states)]
         return solver.getInfo().objective_function_value / scale, [] if is_relaxed else choice
@@ -204,11 +215,15 @@ def _spread(costs: np.ndarray, axis: int, count: int) -> np.ndarray:
     return costs.reshape([len(costs), *[-1 if at == axis else 1 for at in range(1, count)]])
 
 
-def optimum(search: BlockSearch) -> Optimum:
-    """Return the best decision of a search that has ended."""
+def optimum(search: BlockSearch, seconds: float = 300.0) -> Optimum:
+    """Return the best decision of a search that has ended.
+
+    Raises:
+        Unsolved: HiGHS needs more than `seconds`.
+    """
     program, assignment = IntegerProgram(search), search.assignment
-    relaxation, _ = program.solve(is_relaxed=True)
-    cost, choice = program.solve(is_relaxed=False)
+    relaxation, _ = program.solve(True, seconds)
+    cost, choice = program.solve(False, seconds)
     assignment.assume(choice)
     assignment.learn_exact_prices()
     planned = assignment.total()
@@ -229,12 +244,16 @@ def ended_search(
     return search
 
 
-def best_of(model: str, layers: int | None, axes: tuple[tuple[str, int], ...], plan: str, effort: int) -> Optimum:
-    return optimum(ended_search(model, layers, axes, plan, effort))
+def best_of(
+    model: str, layers: int | None, axes: tuple[tuple[str, int], ...], plan: str, effort: int, seconds: float
+) -> Optimum:
+    return optimum(ended_search(model, layers, axes, plan, effort), seconds)
 
 
-def rows_of(model: str, layers: int | None, axes: tuple[tuple[str, int], ...], plan: str, effort: int) -> list[Row]:
-    found = cold(best_of, model, layers, axes, plan, effort)
+def rows_of(
+    model: str, layers: int | None, axes: tuple[tuple[str, int], ...], plan: str, effort: int, seconds: float
+) -> list[Row]:
+    found = cold(best_of, model, layers, axes, plan, effort, seconds)
     name = f"{model} L={layers or 'all'} {'x'.join(str(size) for _, size in axes)} {plan}, effort {effort}"
 
     def row(what: str, less: float, more: float, limit: float | None = None) -> Row:
@@ -257,10 +276,16 @@ def main() -> None:
     parser.add_argument("--meshes", type=listed(read_mesh), default=[read_mesh("8x8"), read_mesh("2x4x8")])
     parser.add_argument("--plan", default="fixed", help="fixed, or open")
     parser.add_argument("--effort", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=300.0, help="the time limit of HiGHS; 300")
     chosen = parser.parse_args()
     for axes in chosen.meshes:
         for model in chosen.models:
-            print_table("integer program", rows_of(model, chosen.layers or None, axes, chosen.plan, chosen.effort))
+            arguments = model, chosen.layers or None, axes, chosen.plan, chosen.effort, chosen.seconds
+            try:
+                print_table("integer program", rows_of(*arguments))
+            except Unsolved as error:
+                shape = "x".join(str(size) for _, size in axes)
+                print(f"{model} on {shape}: {error}; use a larger --seconds, fewer --layers or a smaller mesh")
 
 
 if __name__ == "__main__":
