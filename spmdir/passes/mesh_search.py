@@ -102,6 +102,7 @@ class MeshSearch:
     Args:
         makers: the op, argument or result of each node of `problem`.
         effort: the largest number of rounds of messages.
+        gap: as in `BlockSearch.run`.
         context: the context with the pipeline for trial runs.
         is_even: whether sub-axes of one axis that shard one factor must shard it evenly.
         shares_messages: whether to ignore the latency of messages that a schedule shares.
@@ -125,13 +126,14 @@ class MeshSearch:
         is_even: bool = False,
         shares_messages: bool = False,
         limit: float = math.inf,
+        gap: float = 0.0,
     ):
         self.function, self.makers, self.problem, self._context = function, makers, problem, context
         self._is_even, self.rules = is_even, rules_of(problem)
         # name of the location of an op in a trial copy → its node
         self._node_of_location = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
-        self._search = Search(problem, effort)
+        self._search = Search(problem, effort, gap=gap)
         self._nested: tuple[Solution, Nested] | None = None  # the last result of `nested`
         prices = ValuePrices(exposed=counted_fractions(problem)) if shares_messages else NO_PRICES
         self.free = self._search.solution(prices, limit=limit)

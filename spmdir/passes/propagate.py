@@ -43,7 +43,7 @@ from spmdir.passes.decision_order import decide_together, shares_arguments
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.pipeline.base_passes import FunctionPass, advancing, global_functions
 from spmdir.pipeline.limited_memory import peak_bound
-from spmdir.pipeline.options import Count, Factor
+from spmdir.pipeline.options import Count, Factor, Fraction
 from spmdir.pipeline.recorded_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.measured_times import Costs
@@ -86,6 +86,9 @@ class PropagatePass(FunctionPass):
     assume it, because routes are data."""
     effort: Count = 100
     """The largest number of rounds of messages for each pair of mesh axes."""
+    gap: Fraction = 0.0
+    """The search runs no dives if the cost of its decision exceeds the lower bound by at most this fraction. First, the
+    cost of the cheapest strategies is subtracted from both."""
     sub_axes: Literal["auto", "none"] = "auto"
     """`auto` splits mesh axes into sub-axes if views need it and it saves time. `none` keeps the splits of the user."""
     apart: tuple[str, ...] = ()
@@ -218,6 +221,7 @@ class PropagatePass(FunctionPass):
             function,
             makers,
             effort=self.effort,
+            gap=self.gap,
             context=ctx,
             shares_messages=self.overlap == "messages",
         )

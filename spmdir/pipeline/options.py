@@ -22,6 +22,10 @@ Count = Annotated[int, "from 0 on"]
 """The type of an option that is an integer of at least 0."""
 
 
+Fraction = Annotated[float, "from 0 on"]
+"""The type of an option that is a fraction of at least 0."""
+
+
 class _Factor(float):
     """A number of at least 1, parsed from text or given as a number.
 
@@ -143,7 +147,7 @@ def _convert(text: str, kind: Any) -> Any:
     For a union, the first member that accepts the text converts it.
     """
     origin, members = get_origin(kind), get_args(kind)
-    if origin is Annotated:  # Count or Factor; a Factor checks its lower bound itself
+    if origin is Annotated:  # Count, Fraction or Factor; a Factor checks its lower bound itself
         value = _convert(text, members[0])
         if not 0 <= value < math.inf:
             raise ValueError(text)

@@ -126,13 +126,15 @@ class BlockSearch:
         self.least_cost = np.inf
         self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")
 
-    def run(self, effort: int, has_start: bool = False) -> list[Joint]:
+    def run(self, effort: int, has_start: bool = False, gap: float = 0.0) -> list[Joint]:
         """Return for each part the strategies on all axes in the best decision found.
 
         Args:
             effort: the largest number of turns of message passing; 0 is one turn.
             has_start: whether the start is a decision for another program. If so, the search does not end before it
                 has made at least one more decision.
+            gap: there are no dives if the gap between decision and bound is at most this fraction of the cost that
+                states may change, as in `GOOD_ENOUGH`.
         """
         if self.start:
             self._consider(self.start, START_FORESTS)
@@ -140,7 +142,7 @@ class BlockSearch:
         assignment = self.assignment
         if len(assignment.choice) <= FEW_NODES:
             self._try_all(STATES_PER_TURN * effort)
-        elif self.end.reason == "no progress":
+        elif self.end.reason == "no progress" and not self._is_within(gap):
             self._dive(effort - self.end.turns)
         assignment.assume(self.best)
         self.orders = [
@@ -156,7 +158,6 @@ class BlockSearch:
         """
         turns = max(effort, 1)
         first_deciding_turn = min(FIRST_DECISION, turns - 1)
-        least_compute = sum(map(min, self.assignment.cost_rows))
         near_fraction = GOOD_ENOUGH if len(self.assignment.choice) > FEW_NODES else LEAST_SAVING
         last_progress, bound_at_progress = 0, 0.0
         for turn in range(turns):
@@ -166,11 +167,16 @@ class BlockSearch:
             if not is_deciding or looked_better or bound > bound_at_progress * (1 + LEAST_RISE):
                 last_progress, bound_at_progress = turn, bound
             may_end = bool(self.best) and (is_deciding or not has_start)
-            if may_end and self.least_cost - bound <= near_fraction * (self.least_cost - least_compute):
+            if may_end and self._is_within(near_fraction):
                 return attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
             if turn + 1 < effort and (turn - last_progress) * PATIENCE >= effort:
                 return attrs.evolve(self.end, turns=turn + 1, reason="no progress")
         return attrs.evolve(self.end, turns=turns)
+
+    def _is_within(self, gap: float) -> bool:
+        """Return whether the best decision exceeds its bound by at most `gap` times the cost that states may change."""
+        least_compute = sum(map(min, self.assignment.cost_rows))
+        return self.least_cost - self.messages.bound <= gap * (self.least_cost - least_compute)
 
     def _run_turn(self, is_deciding: bool, is_stuck: bool) -> bool:
         """Run a turn of message passing, and return whether a decision that it makes looks better than the best one.

@@ -63,10 +63,11 @@ class Search:
     Args:
         effort: the largest number of turns of message passing for each block of axes.
         depth: the number of steps to which neighbourhoods are compared.
+        gap: as in `BlockSearch.run`.
     """
 
-    def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH):
-        self.problem, self.effort = problem, effort
+    def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH, gap: float = 0.0):
+        self.problem, self.effort, self.gap = problem, effort, gap
         self._colours = Colours(problem, len(problem.nodes) if problem.is_small else depth)
         self._shared = quotient(problem, self._colours.rounds[-1])
 
@@ -123,7 +124,7 @@ class Search:
             if joints is not None and len(joints[0]) < len(decided):
                 joints, orders = _extended(joints, starts, len(decided)), ()
             search = BlockSearch(problem, repeated, decided, block, joints, orders)
-            joints, orders = search.run(self.effort, starts is not None), search.orders
+            joints, orders = search.run(self.effort, starts is not None, self.gap), search.orders
             ends.append(search.end)
             if decided == axes:
                 decision = {axis: [joint[position] for joint in joints] for position, axis in enumerate(axes)}

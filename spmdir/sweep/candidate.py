@@ -37,8 +37,11 @@ RECIPE_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Recipe → the axes of its meshes, the outermost one first."""
 
+EXPERTS = "fsdp*ep"
+"""The recipe for models with experts."""
+
 DEFAULT_RECIPES = tuple(
-    recipe for recipe, axes in RECIPE_AXES.items() if recipe not in (AUTO, "fsdp*ep") and STAGES not in axes
+    recipe for recipe, axes in RECIPE_AXES.items() if recipe not in (AUTO, EXPERTS) and STAGES not in axes
 )
 
 

@@ -26,8 +26,11 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.progress import say
+from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.constrain import CONSTRAIN
 from spmdir.importer.importer import import_fx
+from spmdir.importer.program import Program
+from spmdir.importer.read_traced import read_traced
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.module_names import modules_of, values_by_module
 from spmdir.plans.resolve import sharding_plan
@@ -37,7 +40,6 @@ from spmdir.runtime.training import TrainingStep, training_step
 from spmdir.sweep.candidate import RECIPE_AXES, MeshRecipe
 from spmdir.sweep.workload import Workload, layers_in
 from spmdir.torch_interop import pytree
-from spmdir.torch_interop.graphs import copy_pytrees
 
 _MARK = re.compile(r"mark([0-9]+): S\(0\)")
 Place = tuple[str, str]
@@ -67,12 +69,14 @@ class Captured:
 
     Attributes:
         capture: the trace.
+        program: the marked program of the trace, without in-place ops.
         places: the marked activations; mark N is at `places[N]`.
         accumulated: the indices of the results of which each micro-batch computes a new value: outputs and the
             gradients that are accumulated.
     """
 
     capture: Capture
+    program: Program
     places: tuple[Place, ...]
     accumulated: frozenset[int]
 
@@ -125,7 +129,10 @@ def _capture_marked(workload: Workload, options: CaptureOptions) -> Captured:
     output_count = len(capture.outputs)
     key_of_tensor = [key for key, part in state.items() for _ in pytree.tree_leaves(part)]
     accumulated = [output_count + index for index, key in enumerate(key_of_tensor) if step.is_accumulated(key)]
-    return Captured(capture, places, frozenset([*range(output_count), *accumulated]))
+    assert isinstance(capture.program, fx.GraphModule)
+    reject_effects(capture.program)
+    program = read_traced(capture.program, None)
+    return Captured(capture, program, places, frozenset([*range(output_count), *accumulated]))
 
 
 def _constrained_places(model: nn.Module) -> tuple[Place, ...]:
@@ -148,17 +155,18 @@ def _layouts(plan: ShardingPlan, model: nn.Module) -> dict[Place, Layout]:
     }
 
 
-def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) -> fx.GraphModule:
-    """Return a copy of the trace with the constraints of a plan in place of the marks.
+def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) -> Program:
+    """Return a copy of the program with the constraints of a plan in place of the marks.
 
     A gradient has the layout of its activation, because recipes have no partial layouts.
     """
-    program = captured.capture.program
-    assert isinstance(program, fx.GraphModule)
+    program = captured.program
     layouts = _layouts(plan, model)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in program.graph.nodes:
+        if node.op == "output":
+            continue
         mark = _MARK.fullmatch(node.args[1]) if node.target is CONSTRAIN else None
         if mark is None:
             copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -169,5 +177,10 @@ def _with_activations(captured: Captured, plan: ShardingPlan, model: nn.Module) 
             continue
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].args = copies[node].args[0], layout.of_rank(node.meta["val"].dim())
-    copy_pytrees(program.graph, graph)
-    return fx.GraphModule(program, graph)
+    graph.output(fx.map_arg(program.graph.output_node().args[0], copies.__getitem__))
+    inputs = [attrs.evolve(entry, node=copies[entry.node]) for entry in program.inputs]
+    outputs = [
+        attrs.evolve(entry, value=copies[entry.value]) if isinstance(entry.value, fx.Node) else entry
+        for entry in program.outputs
+    ]
+    return attrs.evolve(program, graph=graph, inputs=inputs, outputs=outputs)

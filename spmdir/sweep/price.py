@@ -2,7 +2,8 @@
 
 `estimate` prices the traced program, which has few layers, and adds the share of a layer for each further layer. Its
 memory, compute and bound are close to those of the whole model. `refine` also prices a deeper program: its schedule
-shows how much communication each of many layers exposes.
+shows how much communication each of many layers exposes. The deeper program repeats the decided middle layers, so
+`propagate` runs once for each traced program.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from spmdir.sweep.captures import Captured, CaptureOptions, imported
 from spmdir.sweep.deepen import deepen
 from spmdir.sweep.step_costs import Memory, StepCosts, at_depth
 from spmdir.sweep.workload import PERIODS, LayerPattern, Workload
+
+GAP = 0.2
+"""The option `gap` of `propagate`. Dives after a decision within this gap take most of the time, and rarely help."""
 
 _LARGE = 0.01
 """The fraction of the flops of the largest op that a large op has."""
@@ -70,7 +74,7 @@ class Estimate:
     Attributes:
         costs: the costs of the whole model.
         traced: the costs of the program.
-        module: the program, undecided.
+        module: the program, decided.
         captured: its capture.
     """
 
@@ -89,15 +93,29 @@ def price(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipel
     return refine(workload, candidate, options, pipeline, estimate(workload, candidate, options, pipeline))
 
 
-def estimate(workload: Workload, candidate: MeshRecipe, options: StepOptions, pipeline: Pipeline) -> Estimate:
+def estimate(
+    workload: Workload,
+    candidate: MeshRecipe,
+    options: StepOptions,
+    pipeline: Pipeline,
+    decided: Estimate | None = None,
+) -> Estimate:
     """Return the costs of a step of the whole model, from the traced program.
+
+    Args:
+        decided: an estimate with options that differ only in `regathers`. Its program is decided alike, so it is
+            scheduled again.
 
     Raises:
         SpmdirError: as `price`.
     """
     layers = workload.layers
     depth = layers.traced if layers else 0
-    module, captured = imported(workload, candidate.of_stage, options.at_depth(depth or None))
+    if decided is None:
+        module, captured = imported(workload, candidate.of_stage, options.at_depth(depth or None))
+        module = run_passes(module, pipeline.through("propagate"))
+    else:
+        module, captured = decided.module, decided.captured
     step = rank_step(module, None, options.scheduled_by(pipeline))
     costs = _step_costs(step, captured.accumulated, options.micro_batches, depth)
     whole = costs
@@ -294,10 +312,10 @@ def sweep_pipeline(topology: Topology) -> Pipeline:
     """Return the pipeline that `parallelize` and `shard_module` run, without a memory limit and without sub-axes.
 
     The limit applies to the whole model, and the programs that are priced have fewer layers. A search over sub-axes
-    takes ten times as long.
+    takes ten times as long, and dives take four times as long.
     """
     pipeline = Pipeline(SCHEDULED, topology=attrs.evolve(topology, memory=math.inf))
-    return pipeline.with_option("propagate", "sub-axes", "none")
+    return pipeline.with_option("propagate", "sub-axes", "none").with_option("propagate", "gap", str(GAP))
 
 
 def parameter_count(workload: Workload) -> int:

@@ -11,14 +11,14 @@ If gathered weights are a large part of the memory, all these settings gather th
 More micro-batches do the same work in smaller pieces, so the sweep stops at the first number that fits.
 
 A setting is skipped if a priced setting dominates it: it takes no longer than the lower bound on the time of the other,
-and needs no more memory. A step takes at least as long as the kernels of a rank, and as the transfers on its links. It
-is assumed to take at least 0.8 of its estimated time.
+and needs no more memory. A step takes at least as long as the kernels of a rank, and as the transfers on its links.
 Settings that reduce the memory to the limit are skipped if any setting that fits takes no longer than their bound.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import multiprocessing
 import os
@@ -36,8 +36,9 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.recipes import AUTO, recipe_factors
+from spmdir.plans.resolve import sharding_plan
 from spmdir.reshard.topology import EFFICIENCY, Topology, find_topology
-from spmdir.sweep.candidate import DEFAULT_RECIPES, MeshRecipe, candidates, micro_batch_counts
+from spmdir.sweep.candidate import DEFAULT_RECIPES, EXPERTS, RECIPE_AXES, MeshRecipe, candidates, micro_batch_counts
 from spmdir.sweep.price import (
     Estimate,
     StepOptions,
@@ -62,9 +63,6 @@ LEAST_GATHERED = 0.1
 
 ACCURACY = 0.02
 """The fraction by which extended compute and transfers may be above those of the whole model."""
-
-ESTIMATE_ACCURACY = 0.2
-"""The fraction by which an estimated time, with exposed communication, may be above that of the whole model."""
 
 
 @attrs.frozen
@@ -273,6 +271,20 @@ def sweep(request: SweepRequest, recipes: Sequence[str] = DEFAULT_RECIPES, worke
     return Sweep(request, tuple(settings), tuple(skipped), one_device.flops, parameters)
 
 
+def default_recipes(workload: Workload) -> tuple[str, ...]:
+    """Return DEFAULT_RECIPES, and before them the recipe for experts if the model has some.
+
+    It comes first because it is often the fastest for such models, so that its settings exclude others.
+    """
+    layers = workload.layers
+    model = workload.case(1, layers.traced if layers else None).model
+    try:
+        sharding_plan(model, Mesh(dict.fromkeys(RECIPE_AXES[EXPERTS], 2)), EXPERTS)
+    except SpmdirError:
+        return DEFAULT_RECIPES
+    return (EXPERTS, *DEFAULT_RECIPES)
+
+
 def certified(sweep: Sweep, rows: int) -> Sweep:
     """Return a sweep with the gaps of the first `rows` settings that fit. Each takes one more search."""
     request, settings = sweep.request, list(sweep.settings)
@@ -384,7 +396,8 @@ def _pool(workers: int, tasks: int) -> Executor:
     if workers <= 1 or tasks < 2:
         return ThreadPoolExecutor(1)
     method = "fork" if sys.platform == "linux" else "spawn"
-    return ProcessPoolExecutor(min(workers, tasks), mp_context=multiprocessing.get_context(method))
+    # Frozen objects, such as captures, are not visited again by the garbage collector of the new process.
+    return ProcessPoolExecutor(min(workers, tasks), multiprocessing.get_context(method), gc.freeze)
 
 
 def settings_of(request: SweepRequest, candidate: MeshRecipe, priced: Sequence[Bound] = ()) -> CandidateOutcome:
@@ -428,7 +441,7 @@ class _Pricing:
                     return
                 regathers = True
                 options = attrs.evolve(options, regathers=True)
-                plain = self._estimate(options)
+                plain = self._estimate(options, plain)
             if regathers:  # the few layers of an estimate are all gathered early, so its memory is too large
                 plain = attrs.evolve(plain, costs=self._refine(options, plain))
             fits = plain.costs.peak_bytes <= limit
@@ -496,8 +509,8 @@ class _Pricing:
         setting = Setting(self.candidate, options.micro_batches, recomputed, options.regathers, costs, fits, bound)
         self.settings.append(setting)
 
-    def _estimate(self, options: StepOptions) -> Estimate:
-        return estimate(self.request.workload, self.candidate, options, self.request.pipeline)
+    def _estimate(self, options: StepOptions, decided: Estimate | None = None) -> Estimate:
+        return estimate(self.request.workload, self.candidate, options, self.request.pipeline, decided)
 
     def _refine(self, options: StepOptions, estimated: Estimate) -> StepCosts:
         return refine(self.request.workload, self.candidate, options, self.request.pipeline, estimated)
@@ -506,11 +519,11 @@ class _Pricing:
 def bound_of(costs: StepCosts) -> Bound:
     """Return a lower bound on the time of a setting, and its memory.
 
-    Costs of a few layers, extended to all layers, may be above those of the whole model: compute and transfers by up to
-    ACCURACY, and exposed communication by more, so that the time is up to ESTIMATE_ACCURACY above it.
+    Compute and transfers of a few layers, extended to all layers, may be up to ACCURACY above those of the whole model.
+    Exposed communication is no part of the bound. The schedule of few layers may expose half as much again as that of
+    many layers.
     """
-    seconds = max((1 - ACCURACY) * costs.least_seconds, (1 - ESTIMATE_ACCURACY) * costs.seconds)
-    return Bound(seconds, costs.peak_bytes)
+    return Bound((1 - ACCURACY) * costs.least_seconds, costs.peak_bytes)
 
 
 def limited_bound(costs: StepCosts, limit: float) -> Bound:

@@ -45,7 +45,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--memory", type=_parse_size, metavar="SIZE", help=memory)
     topology = "The machine, a preset or a .toml file (default: h100x8)."
     parser.add_argument("--topology", metavar="NAME", help=topology)
-    recipes = "Compare these recipes, a list with commas (default: all but auto, fsdp*ep and those with pp)."
+    recipes = "Compare these recipes, as a,b (default: all but auto and those with pp; fsdp*ep for experts)."
     parser.add_argument("--recipes", metavar="LIST", help=recipes)
     workers = "Price on N processes (default: the number of processors)."
     parser.add_argument("--workers", type=number_parser("processes", 1, 1024), metavar="N", help=workers)
@@ -65,8 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
     Returns: exit status 0; 1 if no setting fits the memory.
     """
-    from spmdir.sweep.candidate import DEFAULT_RECIPES
-    from spmdir.sweep.sweep import SweepRequest, certified, sweep
+    from spmdir.sweep.sweep import SweepRequest, certified, default_recipes, sweep
     from spmdir.sweep.sweep_text import plan_file, sweep_csv, sweep_html, sweep_json, sweep_text
 
     text = partial(sweep_text, most=options.rows)
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         raise SpmdirError(f"no format has the extension of '{options.output}'; expected {expected}")
     workload = _workload(options)
     request = SweepRequest.of(workload, options.ranks, options.batch, options.memory, options.topology)
-    recipes = tuple(options.recipes.split(",")) if options.recipes else DEFAULT_RECIPES
+    recipes = tuple(options.recipes.split(",")) if options.recipes else default_recipes(workload)
     result = certified(sweep(request, recipes, options.workers or os.cpu_count() or 1), options.certify)
     write_text(options.output, formats[extension](result), options.model)
     if options.save_plan:

@@ -60,6 +60,18 @@ def test_the_reshards_of_the_decision_are_priced_as_the_planner_does(topology) -
     )
 
 
+@pytest.mark.parametrize(("gap", "dives"), [(0.0, 1), (1.0, 0)])
+def test_no_dives_within_the_gap(gap: float, dives: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    monkeypatch.setattr("spmdir.search.block_search.FEW_NODES", 0)
+    monkeypatch.setattr("spmdir.search.block_search.GOOD_ENOUGH", -1.0)
+    monkeypatch.setattr(BlockSearch, "_dive", lambda search, max_turns: turns.append(max_turns))
+    _, search = search_of(H100X8)
+    search.run(100, gap=gap)
+    assert search.end.reason == "no progress"
+    assert len(turns) == dives or search.least_cost <= search.messages.bound
+
+
 @TOPOLOGIES
 def test_a_start_is_not_made_worse(topology) -> None:
     problem, search = search_of(topology)

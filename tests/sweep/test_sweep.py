@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from random import Random
@@ -134,7 +135,7 @@ def test_skipped_settings_are_not_the_best(seed: int, tiny: SweepRequest, monkey
         places = {"end": {"activations": memory * activations, "parameters": memory * state}}
         return StepCosts(time * seconds, time * 0.4 * seconds, 1.0, places)
 
-    def estimated(workload: object, candidate: MeshRecipe, options: StepOptions, pipeline: object) -> Estimate:
+    def estimated(workload: object, candidate: MeshRecipe, options: StepOptions, *others: object) -> Estimate:
         return Estimate(random_costs(candidate, options, 1.0, 1.0), *[None] * 3)  # type: ignore[arg-type]
 
     def refine(workload: object, candidate: MeshRecipe, options: StepOptions, *others: object) -> StepCosts:
@@ -152,6 +153,19 @@ def test_skipped_settings_are_not_the_best(seed: int, tiny: SweepRequest, monkey
     assert result.best is not None
     assert (result.best.candidate, result.best.costs) == (best.candidate, best.costs)
     assert len(result.settings) <= sum(len(outcome.settings) for outcome in outcomes)
+
+
+def test_best_setting_is_the_same_without_bounds(tiny: SweepRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = ("fsdp", "fsdp*tp*sp", "zero1")
+    bounded = sweep(tiny, recipes)
+    monkeypatch.setattr(Bound, "dominates", lambda self, other: False)
+    whole = sweep(tiny, recipes)
+    assert len(whole.settings) == len(recipes)
+    assert json.loads(sweep_json(bounded))["settings"][0] == json.loads(sweep_json(whole))["settings"][0]
+    values = {setting.candidate: setting.values for setting in whole.settings}
+    assert all(values[setting.candidate] == setting.values for setting in bounded.settings)
+    for setting in whole.settings:
+        assert setting.bound.seconds <= setting.costs.seconds
 
 
 def test_stages_are_idle_at_the_start_and_the_end_of_a_step(tiny: SweepRequest) -> None:
