@@ -28,7 +28,7 @@ from spmdir.core.placement.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.progress import say
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.constrain import CONSTRAIN
-from spmdir.importer.importer import import_fx
+from spmdir.importer.importer import import_compared
 from spmdir.importer.program import Program
 from spmdir.importer.read_traced import read_traced
 from spmdir.plans.activations import constrained_activations
