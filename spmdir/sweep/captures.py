@@ -28,7 +28,7 @@ from spmdir.core.placement.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.progress import say
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.constrain import CONSTRAIN
-from spmdir.importer.importer import import_compared
+from spmdir.importer.importer import import_program
 from spmdir.importer.program import Program
 from spmdir.importer.read_traced import read_traced
 from spmdir.plans.activations import constrained_activations
@@ -93,7 +93,7 @@ def imported(workload: Workload, candidate: MeshRecipe, options: CaptureOptions)
     capture = captured.capture
     trace = _with_activations(captured, plan, model)
     plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
-    module = import_fx(trace, candidate.mesh, plan, out_shardings=capture.result_shardings(None))
+    module = import_program(trace, candidate.mesh, plan, capture.result_shardings(None), "warn")
     annotate_updates(module, capture)
     return module, captured
 
