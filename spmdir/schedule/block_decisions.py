@@ -200,6 +200,7 @@ def make_block(
     """Return the tasks `part` of a program as a block.
 
     Args:
+        part: the numbers of the tasks of the block.
         may_repeat: for each task of the block, whether it may run again.
         always_held: the buffers that are held in any case.
         weights: buffer that is used after the cut of the program → the weight of one byte of it.
@@ -229,6 +230,7 @@ def make_block(
         size = program.buffers[buffer].bytes
         if not largest_weight:
             return size
+        # A buffer that is not used after the cut has no weight. The largest one is assumed.
         fraction = weights.get(buffer, largest_weight) / largest_weight
         return math.ceil(WEIGHT_CLASSES * fraction) / WEIGHT_CLASSES * size
 

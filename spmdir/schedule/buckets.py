@@ -83,7 +83,8 @@ class _Bucket:
             position of the old order.
         latency: seconds of latency.
         link_seconds: seconds for which links are busy.
-        saved_seconds: the latency that the bucket saves, without the copies that it requires.
+        saved_seconds: the latency that the bucket saves, minus the time of the copies that it requires. It is negative
+            for one member.
         bytes: of the operands and results of all members.
         growth, decrease: bytes by which live memory grows or decreases at the members, summed separately.
     """
@@ -335,7 +336,8 @@ def _live_bytes(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np
     for the end of the program.
     """
     first_use, last_use = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
-    # By position: the transient bytes, the growth, and the change of live bytes from the item before.
+    # By position: the transient bytes, the growth, and the change of live bytes from the item before. Two more entries
+    # are for the end of the program, and for the buffers that are freed after it.
     transient, growth, changes = ([0.0] * (len(items) + 2) for _ in range(3))
     for position, item in enumerate(items):
         for number in item:

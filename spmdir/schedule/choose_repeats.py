@@ -178,7 +178,8 @@ class _CutProblem:
         moves: list[_Move] = []
         for block in blocks:
             say("fit-memory: what runs again of tasks {} to {}", block.start + 1, block.stop)
-            fixed_buffers = boundary_buffers if block.start else set()  # the first block reads nothing of other blocks
+            # The first block reads no buffer of another block, so it may recompute its boundary buffers.
+            fixed_buffers = boundary_buffers if block.start else set()
             may_repeat = [
                 self.repeatable[index] and fixed_buffers.isdisjoint(self.program.tasks[index].allocates)
                 for index in block
@@ -241,9 +242,10 @@ class _CutProblem:
         return decisions
 
     def _apply_until_fit(self, moves: Sequence[_Move]) -> _Solution:
-        """Return a solution with as few of the first moves as possible that fits, or else one with the least peak.
+        """Return a solution that fits with few moves, or else the solution with the least peak.
 
-        The number of moves is found by bisection.
+        Bisection finds a number of first moves that fit, although one move fewer does not. `_with_last_move` then
+        chooses the last of these moves.
         """
         solutions: dict[int, _Solution] = {}
 

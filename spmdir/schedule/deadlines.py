@@ -68,9 +68,8 @@ class Deadlines:
             for index, task in enumerate(tasks)
         ]
         self._durations = [max(LEAST_SECONDS, task.seconds) for task in tasks]
-        *self._clock, _ = itertools.accumulate(
-            self._durations, initial=0.0
-        )  # for each task, the time at which it begins
+        # For each task, the time at which it begins. The last sum is the end of the program, which is dropped.
+        *self._clock, _ = itertools.accumulate(self._durations, initial=0.0)
         self._earliest_end = self._find_earliest_ends()
         self.latest_start: dict[int, float] = {}
         self.stream_of = {start: transfer.stream for start, transfer in self._transfers.items()}
@@ -137,10 +136,11 @@ class Deadlines:
         for index, latest_end, latest_begins in self._latest_ends():
             transfer = self._transfers.get(index)
             if transfer is None or index in self.latest_start:
-                continue
-            if latest_end == math.inf:
+                continue  # no transfer, or an urgent one
+            if latest_end == math.inf:  # nothing needs the result
                 self.frees_memory.add(index)
             if index in self.frees_memory:
+                # The latest begin includes the time of the transfer once, and the plan `slack` times.
                 self.latest_start[index] = latest_begins[index] - (self._slack - 1) * transfer.seconds
                 continue
             streams = transfer.stream, *transfer.excludes
@@ -179,6 +179,7 @@ class Deadlines:
         fallback = begin = _last_up_to(self._clock, end - seconds)
         while begin >= earliest:
             last_busy = max([_last_up_to(times, begin + seconds) for times in busy_times], default=-math.inf)
+            # Busy times up to `begin + seconds` were considered, so the last one is before, during or at the end.
             is_outside_transfer = last_busy <= begin or last_busy - seconds >= begin
             if is_outside_transfer:
                 return begin

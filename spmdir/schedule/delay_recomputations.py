@@ -23,9 +23,9 @@ def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Progr
 
     A delayed task also needs the tasks that its first user needs. For example, h uses the recomputed f and the wait w
     of the start s. Then f needs s too, and runs while s transfers: a recomputed task needs the start in place of the
-    wait. If the first user is delayed itself, the needs of its own first user count. If a new need would follow the
-    delayed task in the given order, its needs replace it, so the given order stays legal. A delayed task without users
-    is unchanged.
+    wait. If the first user is delayed itself, the needs of the user's first user count. If a new need follows the
+    delayed task in the given order, the tasks that this need needs replace it. So the given order stays legal. A
+    delayed task without users is unchanged.
 
     Args:
         is_repeated: for each task, whether it is recomputed. False for collectives: they may start early to be hidden.

@@ -96,6 +96,7 @@ class _Swaps:
         waits, count = {*self.in_flight.values()}, len(self.program.tasks)
         while self.position in waits or (self.position < count and self.headroom.has_run(self.position)):
             self.position += 1
+        # Only postponed waits before `position` have not run, so `turn` is the first of them, or `position`.
         if self.position == count:
             return self.headroom.turn
         task = self.program.tasks[self.position]

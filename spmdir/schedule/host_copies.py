@@ -78,6 +78,9 @@ class Copies:
         return {buffer: self.price(buffer, rate) for buffer in self.seconds}
 
     def total_price(self, buffers: Collection[int]) -> float:
-        """Return the price of copying all `buffers`. Beyond the hidden limit, the whole time of a copy counts."""
+        """Return the price of copying all `buffers`.
+
+        The seconds beyond the hidden limit are added, in both directions, because nothing hides them.
+        """
         excess = max(0.0, sum(self.seconds[buffer] for buffer in buffers) - self.hidden_limit)
         return 2 * excess + sum(self.price(buffer, HIDDEN_PRICE) for buffer in buffers)

@@ -105,9 +105,8 @@ class ListScheduler:
         self.ready_fill, self.total_ready_fill = dict[int, float](), 0.0
         self.in_flight: dict[int, int] = {}
         self.transferring: dict[str, list[int]] = {}
-        self._unmet_needs = [
-            len(set(task.needs)) for task in program.tasks
-        ]  # for each task, the number not in the list
+        # for each task, the number of the tasks that it needs and that are not in the list
+        self._unmet_needs = [len(set(task.needs)) for task in program.tasks]
         # Heaps of tasks whose needs are in the list. A task that only leads to starts counts as a start.
         self._due_starts: dict[str, list[tuple[float, int]]] = {}  # stream → (latest time, start)
         self._early_starts: dict[str, list[int]] = {}  # stream → the starts that free memory
@@ -186,15 +185,15 @@ class ListScheduler:
 
         None if there is no such start.
         """
-        first: int | None = None
+        first_start: int | None = None
         for heap in self._early_starts.values():
             while heap and self.headroom.has_run(heap[0]):
                 heapq.heappop(heap)
-            if not heap or (first is not None and first <= heap[0]):
+            if not heap or (first_start is not None and first_start <= heap[0]):
                 continue
             if self._is_idle(heap[0], compute_seconds) and self._next_towards(heap[0]) is not None:
-                first = heap[0]
-        return None if first is None else self._next_towards(first)
+                first_start = heap[0]
+        return None if first_start is None else self._next_towards(first_start)
 
     def _is_idle(self, start: int, compute_seconds: float) -> bool:
         """Return whether a transfer can run now without delaying another one.
@@ -225,18 +224,18 @@ class ListScheduler:
         running = [self._transfer(start) for start in self._all_transferring()]
         intra_is_busy = any(transfer.intra for transfer in running)
         inter_is_busy = any(transfer.inter for transfer in running)
-        first: tuple[float, int] | None = None  # (latest start, start)
+        earliest: tuple[float, int] | None = None  # (latest start, start)
         for stream, heap in self._due_starts.items():
             self._drop_listed(heap)
-            if self.transferring.get(stream) or not heap or (first is not None and first < heap[0]):
+            if self.transferring.get(stream) or not heap or (earliest is not None and earliest < heap[0]):
                 continue
             _, start = heap[0]
             transfer = self.program.tasks[start].transfer
             if transfer is None or (transfer.intra and intra_is_busy) or (transfer.inter and inter_is_busy):
                 continue
             if self._next_towards(start) is not None:
-                first = heap[0]
-        return None if first is None else self._next_towards(first[1])
+                earliest = heap[0]
+        return None if earliest is None else self._next_towards(earliest[1])
 
     def _transfer(self, start: int) -> Transfer:
         """Return the transfer of a start."""
@@ -268,6 +267,7 @@ class ListScheduler:
             heapq.heappop(leading)
         if leading:
             urgent_start, leading_task = leading[0]
+            # Leading tasks are ready tasks too, so `ready` is not empty.
             leads_elsewhere = self.deadlines.leads_to[ready[0]] != urgent_start
             if leads_elsewhere and self._is_reserved_for(ready[0], urgent_start) and self._may_run(leading_task):
                 return leading_task

@@ -66,6 +66,7 @@ class Memory:
             number: the index of the task in the program.
         """
         task, sizes = self.program.tasks[number], self._sizes
+        # `_changes` requires that this task still counts as a reader.
         changes, transient = self._changes(task), 0.0 if task.memory_steps else task.transient
         for buffer in _unique_reads(task):
             self._readers[buffer] -= 1
@@ -153,6 +154,7 @@ def _memory_of_steps(steps: Sequence[MemoryStep], buffers: Sequence[Buffer], ext
         live += sum(buffers[buffer].bytes for buffer in step.allocates)
         peak = max(peak, live)
         live -= sum(buffers[buffer].bytes for buffer in temporaries if last_step[buffer] == index)
+    # Temporaries are freed, so `live` has the bytes of the results.
     return TaskMemory(results, operands, peak - live, tuple(steps))
 
 

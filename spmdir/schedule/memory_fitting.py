@@ -172,8 +172,8 @@ def _unused_live_bytes(program: Program, buffers: Collection[int] | None = None)
     Args:
         buffers: the buffers that count; all if None.
     """
-    # A buffer is unused from the task after one use up to the next use. `change` has the bytes at both ends.
-    change = [0.0] * (len(program.tasks) + 1)
+    # A buffer is unused from the task after one use up to the task before the next use.
+    change = [0.0] * (len(program.tasks) + 1)  # for each task, the unused bytes minus those of the task before it
     last_use: dict[int, int] = {}
     for index, task in enumerate(program.tasks):
         for buffer in (*task.reads, *task.allocates):
@@ -182,6 +182,6 @@ def _unused_live_bytes(program: Program, buffers: Collection[int] | None = None)
             if last_use.get(buffer, index) != index:
                 change[last_use[buffer] + 1] += program.buffers[buffer].bytes
                 change[index] -= program.buffers[buffer].bytes
-            if buffer in last_use or buffer in task.allocates:
+            if buffer in last_use or buffer in task.allocates:  # not an input, which no task allocates
                 last_use[buffer] = index
     return list(itertools.accumulate(change[:-1]))

@@ -45,6 +45,7 @@ class Headroom:
         for index, reads in enumerate(self._reads):
             for buffer in reads:
                 self._readers.setdefault(buffer, []).append(index)
+        # the buffers that are live after the task that allocates them
         outlive_task = held_to_end.union(self._readers)
         # for each task, the bytes that it allocates for other tasks
         self._held_bytes = [
@@ -104,6 +105,6 @@ class Headroom:
             readers = self._readers[buffer]
             if readers[-1] == task:
                 remaining_readers = (reader for reader in reversed(readers[:-1]) if not self._has_run[reader])
-                last_other_reader = next(remaining_readers, -1)
+                last_other_reader = next(remaining_readers, -1)  # −1: the buffer is freed before all remaining tasks
                 first_without_buffer = max(last_other_reader + 1 - self.turn, 0)  # an index of `live`
                 live[first_without_buffer:] -= self.program.buffers[buffer].bytes

@@ -142,11 +142,12 @@ def advance_transfers(program: Program) -> tuple[int, ...]:
         task = tasks[index]
         may_move = task.transfer is not None or task.waits_for is not None or is_view(program, index)
         users_move = all(moves[user] for user in users[index])
+        # It reads one buffer and is not bound by compute, as a cast.
         converts = bool(users[index]) and len({*task.reads}) == 1 and task.kernel_cost.bound != "compute"
         moves[index] = (may_move and frees_memory[index]) or ((may_move or converts) and users_move)
     # A task that moves has the place of the last task that it needs, and follows it there.
-    tasks_at: list[list[int]] = [[] for _ in tasks]
-    place: list[int] = []
+    tasks_at: list[list[int]] = [[] for _ in tasks]  # task that keeps its place → itself, and the tasks that follow it
+    place: list[int] = []  # for each task, the task that it follows; itself if it keeps its place
     for index, task in enumerate(tasks):
         place.append(max([place[need] for need in task.needs]) if moves[index] and task.needs else index)
         tasks_at[place[index]].append(index)

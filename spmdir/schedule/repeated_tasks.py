@@ -25,8 +25,8 @@ class Repeat:
         before: it runs right before this task.
         task: the task that runs again, or that allocates the copied buffer.
         action: "run" to run the task again, "offload" to copy a buffer to the host, "reload" to copy it back.
-        buffer: the copied buffer.
-        seconds: the time of the copy.
+        buffer: the copied buffer; −1 if the task runs again.
+        seconds: the time of the copy; 0 if the task runs again.
     """
 
     before: int
@@ -196,7 +196,7 @@ def _freed_buffers(tasks: Sequence[Task], outputs: Collection[int]) -> list[list
                 freed_buffers[last_use[buffer]].append(buffer)  # a repeat allocates it again
             last_use[buffer] = position
         for buffer in task.reads:
-            if buffer in last_use:
+            if buffer in last_use:  # inputs, which no task allocates, are not freed
                 last_use[buffer] = position
     for buffer in last_use.keys() - outputs:
         freed_buffers[last_use[buffer]].append(buffer)

@@ -84,6 +84,7 @@ class Execution:
     def hidden_by(self, task: int) -> Iterator[tuple[int, float]]:
         """Yield each task whose kernels run during the transfer of `task`, with the seconds of overlap."""
         transfer = self.transfers[task]
+        # The first task that ends after the transfer begins.
         index = bisect.bisect_right(self.order, transfer.begin, key=self.end.__getitem__)
         while index < len(self.order) and self.begin[self.order[index]] < transfer.end:
             begin, end = self.busy_times(self.order[index])
@@ -108,13 +109,15 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
         awaited_start = task.waits_for  # the task whose transfer must end before this task does
         if task.transfer is not None:
             time += task.seconds
-            links.send(number, task.transfer, time - task.overlap)
+            links.send(
+                number, task.transfer, time - task.overlap
+            )  # the last `overlap` seconds of kernels run during it
             awaited_start = number if task.is_blocking else awaited_start
         if awaited_start is not None:
             transfer_end = links.ended(awaited_start)
             exposed_seconds[awaited_start] = max(0.0, transfer_end - time)
             time = max(time, transfer_end)
-        if task.transfer is None:
+        if task.transfer is None:  # a wait unpacks the message after the transfer
             time += task.seconds
         ends[number] = time
     transfers = {
