@@ -41,7 +41,7 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 def prepare_message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
     """Emit the preparation of the operand `x` of the collective `spec`, and return its message.
 
-    If the op names only axes of one rank that do not change the tensor, the message is `x` itself, without a send.
+    If all axes that the op names have one rank and do not change the tensor, the message is `x`, and sends nothing.
 
     Raises:
         SpmdirError: the declaration of a placement cannot be lowered.
@@ -94,6 +94,7 @@ def all_gather_message(site: Site, x: Node) -> Message:
         joined = result if is_joined else join_even(site.emit, result, partition, block)
         return from_chunk_order(site.emit, drop_padding(site.emit, joined, partition), partition)
 
+    # `join_even` accepts the chunks in any shape, also in one with a dimension of the ranks.
     received_shape = None if is_joined else (partition.count, *block)
     return site.move(
         functional.all_gather_into_tensor.default, x, partition.count, finish=finish, received_shape=received_shape

@@ -157,7 +157,7 @@ class _Emitter:
     """Walks a local function once, and appends the nodes of one rank to a graph.
 
     Attributes:
-        function, mesh, rank, group_name, ignore_shardings: as for `emit`.
+        function, mesh, rank, group_name, ignore_shardings: the arguments of `emit`.
         graph: the graph so far.
         measured: whether to call `measured_step` after each lossy step.
         number: the position of the current op in the function.
@@ -169,7 +169,7 @@ class _Emitter:
         rejected_nodes: nodes that other ranks use, but not this one. They are erased at the end if nothing uses them.
         random_nodes: nodes that draw random numbers. All ranks draw them, so they are never erased.
         calls_of_state: key of a call for a sent state → its node, see `call_once`.
-        exceeding: counts of rows → the number of rows beyond the capacity of their expert, and the capacity.
+        exceeding: node of the rows per expert → (node of the number of rows beyond the capacity, capacity).
         last_check: the last op that compares counts with a capacity.
         meta: the metadata for the nodes of the current op.
         calls: the torch calls of `aten` ops.
@@ -395,9 +395,12 @@ class _Emitter:
         return [wait] * (len(op.results) - len(started.states)) if op.IS_START else wait()
 
     def wait_for(self, op: Any, number: int, steps: Sequence[Step], started: StartedCollective) -> list[fx.Node]:
-        """Emit the wait for the collective `op`, at position `number` of the program, and return its values.
+        """Emit the wait for the collective `op`, and return the value of each member.
 
         If steps are measured, the value of a member with a lossy step is the result of `measured_step`.
+
+        Args:
+            number: the position in the program of the op that starts the collective.
         """
         values = started.wait(self.call)
         for member, (step, (operand, _)) in enumerate(zip(steps, op.pairs, strict=False)):
@@ -408,7 +411,7 @@ class _Emitter:
         return values
 
     def site(self, op: Any, index: int, step: Step, emit: Emit) -> Site:
-        """Return the site of member `index` of a collective: what the lowering of a spec may read and emit.
+        """Return the site of member `index` of a collective, which its emitter reads.
 
         If a sharding splits an axis, the site has a mesh in which the sub-axes are axes.
 
@@ -469,7 +472,10 @@ class _Emitter:
         return [lambda: [wait()]] if op.IS_START else [wait()]
 
     def emit_check_capacity(self, op: Any) -> Sequence[Any]:
-        """Return the counts, and record the number of rows beyond the capacity. The last op emits the error."""
+        """Return the counts, and record the number of rows beyond the capacity.
+
+        The last such op of the program emits the error for all of them, because they share one message.
+        """
         counts = self.node(op.operands[0])
         if counts not in self.exceeding:
             self.exceeding[counts] = exchange_rows.count_exceeding(self.call, counts, op.capacity), op.capacity

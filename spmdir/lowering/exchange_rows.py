@@ -32,10 +32,12 @@ def host_list(counts: Tensor) -> list[int]:
 
 
 def exchange_counts(emit: Emit, group: str, size: int, counts: Node, is_read: bool) -> Arrive:
-    """Send each rank the counts of its experts.
+    """Send each rank the numbers of rows that this rank has for the experts of that rank.
 
     Args:
-        is_read: whether the host reads the counts.
+        size: the number of ranks of the group.
+        counts: [E]: the number of rows of this rank for each expert.
+        is_read: whether the host reads the received counts, which then are copied to the host.
 
     Returns: a function that emits the wait for the counts of this rank's experts on each rank: [E] → [size, E / size].
     """
@@ -48,7 +50,7 @@ def exchange_counts(emit: Emit, group: str, size: int, counts: Node, is_read: bo
 def exchange_rows(
     emit: Emit, once: Emit, group: str, size: int, rows: Node, dtype: torch.dtype, sent: Node, received: Node
 ) -> Arrive:
-    """Send each rank its rows.
+    """Send rows to the ranks of their experts, or back.
 
     Returns: a function that emits the wait for the rows that this rank receives, ordered by the rank that sends them.
 
@@ -110,5 +112,5 @@ def exchange_group(mesh: Mesh, op: ExpertExchangeOp, group_name: GroupName) -> t
 
 
 def _sum_by_rank(emit: Emit, size: int, counts: Node) -> Node:
-    """Return the number of rows for each rank: [size, …] → [size]."""
+    """Return the number of rows for each rank: the sums of `counts` of shape [size, …] over all other dimensions."""
     return emit(aten.sum.dim_IntList, emit(aten.reshape.default, counts, [size, -1]), [1])

@@ -107,7 +107,7 @@ class Group:
             SpmdirError: the target shards no dimension.
         """
         partition = self._partition("keep")
-        length = partition.chunks[partition.by_rank[self.index]][1]
+        length = partition.chunks[partition.by_rank[self.index]][1]  # of this rank's chunk
         return narrow(_call, x, partition.dim, 0, length, partition.step)  # type: ignore[return-value, arg-type]
 
     def _partition(self, method: str) -> DimPartition:

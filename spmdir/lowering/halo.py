@@ -57,7 +57,8 @@ def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp
     For example, two ranks have [1, 2] and [3, 4]. With one element before and one after, and zero as the fill value,
     they get [0, 1, 2, 3] and [2, 3, 4, 0].
     """
-    front = _swap(emit, x, op.dim)
+    front = _swap(emit, x, op.dim)  # `x` with the sharded dimension at the front
+    # The previous rank needs `op.after` elements after its chunk: the first ones of this chunk.
     sent = {line.previous: _head(emit, front, op.after), line.following: _tail(emit, front, op.before)}
     received = _exchange(emit, line, front, dtype, sent, (op.after, op.before))
     parts = [received[line.previous], front, received[line.following]]
@@ -83,6 +84,7 @@ def halo_reduce(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExc
     front = _swap(emit, x, op.dim)
     sent = {line.previous: _head(emit, front, op.before), line.following: _tail(emit, front, op.after)}
     received = _exchange(emit, line, front, dtype, sent, (op.before, op.after))
+    # -0 would be an empty slice, so sys.maxsize means "to the end".
     front = emit(aten.slice.Tensor, front, 0, op.before, -op.after or sys.maxsize)
     halo_before, halo_after = received[line.previous], received[line.following]
     if halo_before is not None:

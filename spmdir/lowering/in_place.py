@@ -52,8 +52,9 @@ _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addm
 def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None:
     """Copy new values into the arguments that they replace, where no later op reads the old value.
 
-    A copy follows its value, and the last check of capacities. The graph changes in place. The caller generates the
-    code. The result of a copied value is the argument itself.
+    The copy is inserted after the op that computes the value, and after the last check of capacities, because a failed
+    check must leave the state unchanged. The program then returns the argument instead of the value. The graph changes
+    in place. The caller generates the code.
 
     Args:
         arguments: index of a result → index of the argument that the caller overwrites with it.
@@ -68,7 +69,7 @@ def write_updates(program: fx.GraphModule, arguments: Mapping[int, int]) -> None
         with program.graph.inserting_after(previous):
             copy = program.graph.call_function(COPY, (old_value, value))
         copy.meta.update(value.meta)
-        position[copy] = position[previous]
+        position[copy] = position[previous]  # so that later copies after this node come after this copy
         later = {user for user in value.users if user is not copy and position[user] >= position[copy]}
         value.replace_all_uses_with(copy, later.__contains__)
 
@@ -95,7 +96,7 @@ class _MemoryUses:
 
     Attributes:
         position: node → its index in the graph.
-        viewed: node → the arguments whose memory it may be in.
+        viewed: node → the arguments whose memory it may share.
         last_use: argument → the index of the last node that uses its memory.
     """
 
@@ -116,7 +117,7 @@ class _MemoryUses:
         return uses
 
     def new_values(self, program: fx.GraphModule, arguments: Mapping[int, int]) -> Iterator[tuple[fx.Node, fx.Node]]:
-        """Yield (new value, argument that it replaces) if the value is new memory and is returned once.
+        """Yield (new value, argument that it replaces) for each value that is new memory and is returned only once.
 
         Args:
             arguments: as in `write_updates`.

@@ -112,6 +112,7 @@ def _pad_end(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return `tensor` padded with zeros at the end of each dimension, to this shape."""
     if tensor.shape == torch.Size(shape):
         return tensor
+    # `pad` takes (before, after) for each dimension, the last dimension first.
     padding = [(0, padded_size - size) for size, padded_size in zip(tensor.shape, shape, strict=True)]
     return torch.nn.functional.pad(tensor, [number for pair in reversed(padding) for number in pair])
 
@@ -211,7 +212,7 @@ def inline_all(
             # The code was traced on a contiguous tensor, so its views require one.
             is_computed_with = bool(node.users) and not _is_only_returned(node)
             copies[node] = emit(aten.contiguous.default, operand) if is_computed_with else operand
-        elif node.op == "get_attr":
+        elif node.op == "get_attr":  # a constant tensor, which later ops must not share
             copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
         elif node.target in _SAME:
             copies[node] = copies[node.args[0]]
@@ -226,7 +227,7 @@ def inline_all(
 
 
 def _is_only_returned(node: Node) -> bool:
-    """Return whether no op of the traced program uses `node`."""
+    """Return whether the traced program returns `node`, and uses it in no op."""
     return all(user.op == "output" for user in node.users)
 
 
@@ -314,5 +315,5 @@ def require_kind(code: Code, kind: Kind, expected: Kind) -> None:
 
 
 def _place(code: Code, error: BaseException | None) -> Location | None:
-    """Return the line of the plug-in that raised `error`, else that of the class that declares `code`."""
+    """Return the line of the plug-in that raised `error`; without one, the line of the class that declares `code`."""
     return failing_line(code.declaring, error)

@@ -30,6 +30,7 @@ def begin_copy(emit: Emit, x: Node, device: Callable[[], Any], to_host: bool) ->
     copy = emit(offload, x) if to_host else emit(reload, x, device())
 
     def end() -> Node:
+        """Emit the wait for the copy, and return the copy."""
         emit(end_copy, copy, x)  # keeps x alive until the copy is complete
         return copy
 

@@ -51,13 +51,13 @@ class DimPartition:
 
     @cached_property
     def chunks(self) -> tuple[tuple[int, int], ...]:
-        """Return (offset, length) of each chunk in a block in chunk order."""
+        """Return (offset, length) of each chunk, in nesting order, for a block in chunk order."""
         lengths = list(map(length, self.ranges))
         return tuple(zip(itertools.accumulate(lengths, initial=0), lengths, strict=False))
 
     @cached_property
     def chunk_order(self) -> Ranges:
-        """Return the positions of the block in chunk order."""
+        """Return the positions of all elements of the block, chunk after chunk: the permutation to chunk order."""
         return joined(itertools.chain.from_iterable(self.ranges))
 
     @cached_property
@@ -99,6 +99,7 @@ class DimPartition:
         """
         runs: list[tuple[int, int, int]] = []
         for chunk_number, (offset, size) in enumerate(self.chunks):
+            # The last run ends where this chunk starts after padding, so the run goes on.
             if runs and runs[-1][0] * self.step + runs[-1][2] == chunk_number * self.step:
                 runs[-1] = (*runs[-1][:2], runs[-1][2] + size)
             elif size or not runs:
@@ -107,9 +108,12 @@ class DimPartition:
 
 
 def partition_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, mesh: Mesh, rank: int) -> DimPartition:
-    """Return the partition by `axes`, the innermost axes of `dim`, of the block that `rank` has by the outer axes.
+    """Return the partition of a block among the ranks along `axes`.
+
+    The block is the part of dimension `dim` that `rank` has according to the other, outer axes of the dimension.
 
     Args:
+        axes: the innermost axes that shard the dimension, in nesting order.
         size: the global length of the dimension.
     """
     outer_entries = [(axis, placement) for axis, placement in sharding.entries if axis not in axes]
@@ -198,7 +202,7 @@ def drop_padding(emit: Emit, x: Node, partition: DimPartition) -> Node:
 
 
 def split_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
-    """Return the even chunks of `x`, each of shape `block`, joined along dimension 0 in rank order.
+    """Return the equal chunks of `x`, each of shape `block`, joined along dimension 0 in rank order.
 
     For example, chunks of columns of `x` of shape [4, 6] over 3 ranks have `block` = [4, 2], and the result [12, 2].
     """

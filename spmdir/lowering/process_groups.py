@@ -84,14 +84,14 @@ def _process_group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: 
         return part.get_group()
     groups = device_mesh.__dict__.setdefault("_spmdir_groups", {})
     if (axes, stream) not in groups:
-        ranks = device_mesh.mesh.flatten().tolist()
+        ranks = device_mesh.mesh.flatten().tolist()  # index in the mesh → global rank
         members = [ranks[member] for member in mesh.group(device_rank(device_mesh), axes)]
         groups[axes, stream] = dist.new_group(sorted(members), use_local_synchronization=True)
     return groups[axes, stream]
 
 
 def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
-    """Replace the symbolic group names in a program by the names of the groups of a torch DeviceMesh, in place.
+    """Replace the symbolic group names in a program, in place, by the group names of a torch DeviceMesh.
 
     The meta `AXES` of each collective keeps the mesh axes. On CPUs, all-gathers change too, see `write_gathers`. Then
     the code of the program is generated.

@@ -68,7 +68,7 @@ class Pattern:
 
 
 def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
-    """Return the positions `ranges`, in their order, of dimension `dim` with `extent` elements.
+    """Return the elements of `x` at the positions `ranges`, in their order, of dimension `dim` with `extent` elements.
 
     The cheapest form is emitted: a slice, a permutation of parts, a strided slice, a concatenation of at most `FEW`
     slices, or an index_select.
@@ -106,6 +106,7 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
     if any(end - start != size for start, end in ranges):
         return None
     starts = [start for start, _ in ranges]
+    # Find loops from the innermost outwards. After each, `starts` has one position for each of its runs.
     loops = [(size, 1)] if size > 1 else []
     while len(starts) > 1:
         stride, count = starts[1] - starts[0], 2
@@ -124,7 +125,7 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
 
 
 def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> Node | None:
-    """Return the positions of `pattern` by splitting dimension `dim` and permuting the parts.
+    """Return the elements at the positions of `pattern`, by splitting dimension `dim` and permuting the parts.
 
     For example, the positions 0, 3, 1, 4, 2, 5 have the loops (3, 1), (2, 3). To get them, dimension `dim` is split
     into parts of 2 and 3, and the parts are exchanged.
@@ -132,6 +133,7 @@ def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> N
     Return None unless the pattern has each position of the dimension once.
     """
     loops_by_stride = sorted(pattern.loops, key=lambda loop: -loop[1])
+    # From the innermost loop outwards, each stride must be the number of positions that the loops inside cover.
     covered = 1
     for count, stride in reversed(loops_by_stride):
         if stride != covered:
@@ -146,7 +148,7 @@ def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> N
 
 
 def _strided(emit: Emit, x: Node, dim: int, pattern: Pattern) -> Node:
-    """Return the positions of a strided pattern: a slice with a step, or equal windows that one copy flattens."""
+    """Return the elements at the positions of a strided pattern: a slice with a step, or flattened equal windows."""
     (count, stride), size = pattern.loops[0], pattern.loops[1][0] if len(pattern.loops) > 1 else 1
     end = pattern.start + (count - 1) * stride + size
     if size == 1:

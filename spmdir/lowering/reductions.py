@@ -35,7 +35,7 @@ class Brackets:
     divisors: tuple[float, float] = (1, 1)
 
     def prepare(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """Return `x` after `befores`, and its kind.
+        """Return (result of the code `befores` on `x`, its kind).
 
         Raises:
             SpmdirError: a placement changes its shape.
@@ -65,6 +65,7 @@ class Brackets:
         expected_kind = kind[0], self.site.torch_dtype
         for code in self.afters:
             x, kind = inline(self.site.emit, code, x, kind)
+        # Errors name the code that computed `x` last, if there is any.
         for code in self.afters[-1:] or self.befores[-1:]:
             require_kind(code, kind, expected_kind)
         return x
@@ -168,6 +169,6 @@ def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> No
 
 
 def _limit(kind: torch.dtype, value: float) -> int:
-    """Return the limit of an integer type that stands for the infinity `value`."""
+    """Return the smallest number of an integer type for −inf, or its largest for +inf."""
     limits = torch.iinfo(kind)
     return limits.min if value < 0 else limits.max

@@ -41,7 +41,7 @@ def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, A
         args, kwargs: arguments for torch, with a TensorMeta for each tensor and tuples for lists.
         declared: the type of each result in the IR; None is not checked.
     """
-    text = repr((args, kwargs))  # part of the key, because 1, 1.0 and True are equal in Python
+    text = repr((args, kwargs))  # part of the keys of caches, because 1, 1.0 and True are equal in Python
     meta_results = _meta_results(target, args, kwargs, text)
     if meta_results is not None and _find_difference([meta_results], declared) is None:
         return
@@ -189,7 +189,7 @@ def _with_one_element(value: Any) -> Any:
 
 
 def _tensors(value: Any, device: str) -> Any:
-    """Return an argument of torch: types become uninitialised tensors on `device`, and tuples become lists."""
+    """Return an argument for torch: each TensorMeta becomes an uninitialised tensor on `device`, a tuple a list."""
     if isinstance(value, TensorMeta):
         return torch.empty(value.shape, dtype=TORCH_DTYPES[value.dtype], device=device)
     if isinstance(value, torch.device):

@@ -42,7 +42,7 @@ class Message:
 
     Attributes:
         x: the tensor to send; the operand if nothing is sent.
-        finish: result of `call`, after the wait → value of the op.
+        finish: (result of `call` after the wait) → value of the op.
         call: the functional collective; None if nothing is sent.
         arguments: the arguments of `call` between tensor and group.
         group: the name of the process group.
@@ -167,7 +167,7 @@ class Site:
 
     @property
     def ranks(self) -> int:
-        """Return the number of dimensions of the tensor."""
+        """Return the rank of the tensor: its number of dimensions."""
         return len(self.shape)
 
     def local_type(self, sharding: Sharding) -> TensorMeta:
@@ -246,4 +246,5 @@ def here(value: Node) -> Message:
 
 
 def _identity(value: Node) -> Node:
+    """Return `value`: the `finish` of a message that needs no further ops."""
     return value

@@ -110,10 +110,11 @@ class TorchCalls:
         literals, structure = op.argument, op.structure.data if op.structure else None
         slots = iter(slots_of(structure, len(op.tensors)))
         parameters = schema(torch_op(op.name))
-        positional: list[tuple[bool, Any]] = []
+        positional: list[tuple[bool, Any]] = []  # (whether the argument is given, its value)
         kwargs: dict[str, Any] = {}
         for name, type_, keyword_only in parameters:
             value, is_given = None, False
+            # A number in place of a tensor is a literal, and has no slot if the op has no structure.
             if "Tensor" in type_ and not (structure is None and name in literals):
                 slot = next(slots, None)
                 value = _operands(slot)
@@ -159,7 +160,10 @@ def fill_operands(value: Any, operands: Sequence[Any]) -> Any:
 
 
 def _without_nodes(value: Any) -> Any:
-    """Return `value` with lists as tuples. A node in it is the device of the inputs, and becomes the CPU."""
+    """Return `value`, an argument of a call, in a hashable form without nodes.
+
+    Lists become tuples. A node can only be the device of the inputs, and becomes the CPU.
+    """
     if isinstance(value, (list, tuple)):
         return tuple(map(_without_nodes, value))
     return torch.device("cpu") if isinstance(value, fx.Node) else value

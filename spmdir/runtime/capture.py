@@ -89,6 +89,8 @@ def _outline(spec: pytree.TreeSpec) -> str:
 
     @attrs.frozen
     class Leaf:
+        """A leaf that prints as `_`."""
+
         def __repr__(self) -> str:
             return "_"
 
@@ -172,6 +174,7 @@ def _copy_repeated_tensors(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     earlier_ids: set[int] = set()
 
     def copy_repetition(leaf: Any) -> Any:
+        """Return a copy of a tensor that occurred before; any other leaf unchanged."""
         if not _is_tensor(leaf) or id(leaf) not in earlier_ids:
             earlier_ids.add(id(leaf))
             return leaf
@@ -219,6 +222,7 @@ def capture_step(
 
     @functools.wraps(step)
     def recording_step(*args: Any) -> Any:
+        """Run the step, and record the structure of its result."""
         with TracedGroupedProducts():
             result = step(*args)
         specs.append(pytree.tree_structure(result))

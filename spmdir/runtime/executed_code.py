@@ -167,7 +167,7 @@ def global_names(code: CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=65536)
 def attribute_names(code: CodeType) -> frozenset[str]:
-    """Return the names of the attributes that a code object reads or sets."""
+    """Return the names of the attributes that a code object reads or sets. Names of imports are among them."""
     instructions = dis.get_instructions(code)
     return frozenset(str(i.argval) for i in instructions if i.opcode in dis.hasname and i.opname != "LOAD_GLOBAL")
 
@@ -175,6 +175,7 @@ def attribute_names(code: CodeType) -> frozenset[str]:
 @lru_cache(maxsize=65536)
 def _reads_all(code: CodeType) -> bool:
     """Return whether a code object may read any attribute, because the names in it do not show which ones."""
+    # A class pattern in `match` reads the attributes in the `__match_args__` of the class.
     calls_reader = not _READS_ALL.isdisjoint(code.co_names)
     return calls_reader or any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code))
 
@@ -187,6 +188,7 @@ def _imports(code: CodeType, package: str) -> Iterator[str]:
     Args:
         package: the package of the code, for relative imports.
     """
+    # Every second byte of the code is an opcode. This test is quicker than decoding all instructions.
     instructions = list(dis.get_instructions(code)) if any(op == _IMPORT for op in code.co_code[::2]) else []
     for position, instruction in enumerate(instructions):
         if instruction.opcode == _IMPORT:
@@ -244,7 +246,7 @@ def record_code(code: ExecutedCode) -> Iterator[None]:
 
 @contextmanager
 def pause_recording() -> Iterator[Any]:
-    """Record no code inside; yields the argument of `record_again`."""
+    """Record no code inside; yields the trace function of `record_code`, which is the argument of `record_again`."""
     previous_trace = sys.gettrace()
     sys.settrace(None)
     try:
@@ -271,6 +273,7 @@ def _record_names(function: Callable[..., Any], names: set[str]) -> Callable[...
 
     @functools.wraps(function)
     def access(value: Any, name: str, *default: Any) -> Any:
+        """Call `function` with these arguments, and record `name`."""
         names.add(name)
         if name in _READS_ALL:
             names.add(EVERY)

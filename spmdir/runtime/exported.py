@@ -180,7 +180,13 @@ class _RankGraph:
         return dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=placeholder.name))
 
     def _lift(self, node: fx.Node, value: Tensor, names_in_use: set[str]) -> InputSpec:
-        """Turn a constant of the rank's graph into an input with a new name, and return the spec of the input."""
+        """Turn a constant of the rank's graph into an input with a new name, and return the spec of the input.
+
+        Args:
+            node: the `get_attr` node that reads the constant.
+            value: the constant.
+            names_in_use: names of inputs that the new name must differ from.
+        """
         names = itertools.chain([node.name], (f"{node.name}_{number}" for number in itertools.count(1)))
         name = next(name for name in names if name not in names_in_use and name not in self.constants)
         self.constants[name] = value

@@ -40,7 +40,10 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str)
 
 
 def _sent_value(node: fx.Node) -> fx.Node:
-    """Return the argument or computed value that the collective `node` sends; `node` itself if there is none."""
+    """Return the argument or computed value that the collective `node` sends; `node` itself if it has no inputs.
+
+    Between the value and the collective are nodes that pack the value for the message. They lack the mark IS_COMPUTED.
+    """
     inputs = node.all_input_nodes
     while inputs and not node.meta.get(IS_COMPUTED):
         node, inputs = inputs[0], inputs[0].all_input_nodes

@@ -91,6 +91,8 @@ class FollowSchedulePass(LocalPass):
         # Merge the collectives that the reference has in one bucket, and start them early if it has starts.
         for unit in reference_units:
             if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_synchronous(unit[0])):
+                # In `function`, each member is still a unit with one result. Only complete buckets are merged; the
+                # comparison of keys below reports any other.
                 members = [units.pop((name,), None) for name in _unit_key(unit)]
                 if None not in members:
                     units[_unit_key(unit)] = merge_into_bucket(members, mesh, places)  # type: ignore  # none is None
@@ -138,9 +140,9 @@ class RankMessage:
 
     Attributes:
         description: the op, its operands and mesh axes, as text.
-        axes: the axes along which ranks must agree on it.
-        form: the types and arguments of the op.
-        is_returned: whether the program only returns the results.
+        axes: the mesh axes of the collective; the ranks of a group along them must have equal messages.
+        form: the types of the operands, and the arguments of the op, as text.
+        is_returned: whether the program returns the results, and uses them in no other op.
     """
 
     description: str
@@ -150,7 +152,10 @@ class RankMessage:
 
 
 def _is_returned(op: Operation) -> bool:
-    """Return whether the program only returns the results of `op`. The results of a start are those of its wait."""
+    """Return whether the program returns the results of `op`, and uses them in no other op.
+
+    The results of a start are those of its wait.
+    """
     users = [use.operation for result in op.results for use in result.uses]
     return all(isinstance(user, ReturnOp) or (isinstance(user, WaitOp) and _is_returned(user)) for user in users)
 

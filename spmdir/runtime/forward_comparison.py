@@ -67,6 +67,7 @@ class ForwardFacts:
             **{_op_subject(number): line for number, line in enumerate(ops.lines)},
             "the output": str(pytree.tree_structure(dry_run.output)),
         }
+        # Ranks have devices of different indices: `cuda:1` becomes `cuda` in all texts.
         if device.index is not None:
             facts = {path: text.replace(str(device), device.type) for path, text in facts.items()}
             facts = {path: text.replace(repr(device), repr(device.type)) for path, text in facts.items()}

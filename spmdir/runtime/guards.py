@@ -93,6 +93,8 @@ class Guards:
     Attributes:
         guards: the guards, in the order of the check. Those that do not depend on the roots come first.
         of_globals: the number of guards that do not depend on the roots.
+        _constants: name → value of the constants in the generated check; they are its globals.
+        _roots: the names of the roots, which are the parameters of the check.
     """
 
     guards: Sequence[Guard]
@@ -151,7 +153,7 @@ class Guards:
         lines = [f"def check({', '.join(self._roots)}):"]
         for number, guard in enumerate(self.guards):
             if number == self.of_globals:
-                lines.append(f" if {self._roots[0]} is None: return None")
+                lines.append(f" if {self._roots[0]} is None: return None")  # the model was freed
             lines.append(f" {guard.variable} = {guard.read}")
             differs = _VALUE.sub(guard.variable, guard.differs)
             lines.append(f" if {differs}: return {number}, {guard.variable}")

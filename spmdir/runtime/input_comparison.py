@@ -73,7 +73,10 @@ class InputComparison:
 
 
 def _is_due(call: int) -> bool:
-    """Return whether the inputs of a call are compared; calls count from 1."""
+    """Return whether the inputs of a call are compared; `call` counts from 1.
+
+    The inputs of calls 1, 2, 4, 8, … and of multiples of `INTERVAL` are compared.
+    """
     return call % INTERVAL == 0 or (call < INTERVAL and call & (call - 1) == 0)
 
 

@@ -57,7 +57,7 @@ def call_convention(call: tuple[Any, Any], output: Any) -> Convention:
 
 
 def _leaf_constants(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the examples of a `Convention`: numbers, with a mark for each tensor."""
+    """Return `Convention.examples` for the leaves of a call: the leaves, with a mark in place of each tensor."""
     return tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 
@@ -226,7 +226,10 @@ def _trace_in_fake_mode(graph: fx.GraphModule) -> Iterator[None]:
 
 
 def _clone_outputs(graph: fx.GraphModule, indices: Sequence[int]) -> None:
-    """Clone outputs of a captured graph before it returns them: they share memory with inputs or each other."""
+    """Insert a clone of each output with one of these `indices` into a captured graph, and return it instead.
+
+    These outputs share memory with inputs or with each other.
+    """
     output_node = next(node for node in graph.graph.nodes if node.op == "output")
     leaves, spec = pytree.tree_flatten(output_node.args)
     with graph.graph.inserting_before(output_node):
@@ -255,7 +258,7 @@ def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _name_inputs(module: fx.GraphModule, paths: Sequence[str]) -> None:
-    """Rename the placeholders of user inputs to their paths."""
+    """Rename the placeholder of user input N of a joint graph to `paths[N]`, and store this name as `ARGUMENT`."""
     for node in module.graph.nodes:
         descriptor = node.meta.get("desc")
         if node.op == "placeholder" and isinstance(descriptor, joint_export.descriptors.PlainAOTInput):

@@ -60,6 +60,7 @@ class JointParts:
                     location_of(function),
                 )
             output_count = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
+            # The backward is the part that computes gradients, and new values of buffers that it writes to.
             late_results = [result.index for argument, result in signature.updates if argument.buffer is not None]
             parts = split_backward(
                 rank_module, [*range(output_count, output_count + len(call.gradients)), *late_results]
@@ -83,7 +84,7 @@ class JointParts:
             return cls(*parts, saved=data["saved"])
 
     def _modules(self) -> Mapping[str, ModuleOp]:
-        """Return field → module."""
+        """Return name of a field → its module, for the fields that are modules."""
         return {"outline": self.outline, "forward": self.forward, "backward": self.backward}
 
 

@@ -89,7 +89,11 @@ class JointProgram:
 
     @cached_property
     def buffer_updates(self) -> list[tuple[Argument, int]]:
-        """(buffer, index of the result of the forward that is its new value)."""
+        """Pairs (buffer, index of the result of the forward that is its new value).
+
+        In the signature of both halves together, the gradients come before the new values, but the backward returns
+        them. So the indices in the forward are smaller by the number of gradients.
+        """
         forward_updates = [(argument, result) for argument, result in self.signature.updates if argument.buffer is None]
         return [(argument, result.index - len(self.gradients)) for argument, result in forward_updates]
 
@@ -105,7 +109,7 @@ class JointProgram:
 
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
-        """(index of an output among the leaves, argument of the backward that is its gradient)."""
+        """Pairs (index of an output among the leaves, argument of the backward that is its gradient)."""
         gradients = [argument for argument in self.late_arguments if not argument.buffer]
         # The gradient of output 2 is named `tangents.2`.
         return [(int(argument.name.rpartition(".")[2]), argument) for argument in gradients]
@@ -196,6 +200,7 @@ def import_joint(
     plan = plan.with_inputs(0, len(joint.capture.convention.examples)).updated_with(_tangent_plan(joint, outputs))
     out_shardings: list[ShardingLike | None] = [*outputs]
     for name in joint.call.gradients:
+        # None is the sharding of the parameter or input; "" is replicated, for the gradient of a global input.
         out_shardings.append(gradients.get(name, None if local_inputs or name in joint.capture.tensors else ""))
     with pipeline.rules:
         module = import_program(joint.program, mesh, plan, out_shardings, missing_rule)

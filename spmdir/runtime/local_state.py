@@ -25,7 +25,7 @@ from spmdir.torch_interop.elementwise_dtensor import on_shard
 
 @attrs.frozen(eq=False)
 class LocalShard:
-    """A local shard that does not consist of elements of the global tensor, such as a partial sum. It cannot be saved.
+    """A local tensor that does not consist of elements of the global tensor, such as a partial sum. It cannot be saved.
 
     Attributes:
         name: the name of the tensor in the state.
@@ -136,6 +136,7 @@ def checkpointable(name: str, tensor: DTensor) -> DTensor:
     axes = [f"axis{index}" for index in range(device_mesh.ndim)]
     mesh = Mesh(dict(zip(axes, device_mesh.mesh.shape, strict=True)))
     sharding = as_sharding(list(tensor.placements), mesh, len(shape))
+    # `order` has the nesting order of the axes, which the placements lack.
     if order and not any(isinstance(placement, StridedShard) for placement in tensor.placements):
         sharding = Sharding([(axes[axis], S(entry.tensor_dim)) for entry in order for axis in entry.mesh_dims])
     blocks = find_shard_blocks(sharding, shape, mesh, device_rank(device_mesh))
@@ -168,7 +169,8 @@ def blocks_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Shar
 def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:
     """Return (approximate DTensor placements, whether the ranks of the sharding axes have every element once).
 
-    The placements contain the dimension that each mesh axis shards, but not the form of its shards.
+    The placements contain the dimension that each mesh axis shards, but not the form of its shards. If an axis shards
+    several dimensions, they contain the first.
     """
     dims: dict[str, int] = {}
     shard_counts: dict[str, int] = {}

@@ -167,7 +167,11 @@ def _blank(tensor: Any, device: torch.device) -> Tensor:
 
 
 def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
-    """Call the function `init` on a module, or the method of this name of the module."""
+    """Initialise the own tensors of a module: call the function `init` on it, or its method of the name `init`.
+
+    Raises:
+        SpmdirError: the module has no such method.
+    """
     if not isinstance(init, str):
         init(module)
     elif hasattr(module, init):

@@ -31,12 +31,12 @@ class OpRecord:
     """
 
     def __init__(self, named: Mapping[str, Tensor]):
-        """Start with name → tensor of the named tensors."""
+        """Start without ops; `named` is name → tensor, for tensors that lines contain by name instead of by number."""
         self.lines: list[str] = []
         self.locations: list[Location | None] = []
         # Weak references: autograd calls `detach` after `ones_like` if something else holds its result.
         self._names = WeakTensorKeyDictionary()
-        for name, tensor in reversed([*named.items()]):
+        for name, tensor in reversed([*named.items()]):  # so that the first name of a tied tensor remains
             self._names[tensor] = f"{name}: {type_text(tensor)}"
         self._count = 0
 

@@ -99,7 +99,10 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
 
 
 def _remover(output: Any) -> Callable[[Any, frozenset[Any]], Any]:
-    """Return a function that replaces the entries at some keys of an output like `output` by None."""
+    """Return a function (output, keys) → copy of this output with None for the entries at `keys`.
+
+    The function accepts outputs of the class of `output`.
+    """
     output_class: Any = type(output)
     if dataclasses.is_dataclass(output):
         names = [field.name for field in dataclasses.fields(output)]

@@ -34,7 +34,15 @@ from spmdir.torch_interop import pytree
 
 @attrs.frozen(eq=False, slots=False, kw_only=True)
 class Parallel:
-    """A partitioned model or training step on one rank. A call runs it together with the other ranks."""
+    """A partitioned model or training step on one rank. A call runs it together with the other ranks.
+
+    Attributes:
+        _ranks: the ranks that run the program.
+        _traces: the traces of the program: that of the examples (`first`), and those for other sizes.
+        _state: the tensors that this rank keeps between calls.
+        _tied: further name of a tied parameter → its name in the state.
+        _step: the training step; None for a model, or a step that `training_step` did not make.
+    """
 
     _ranks: Ranks = attrs.field(alias="ranks")
     _traces: Traces = attrs.field(alias="traces")
@@ -292,7 +300,7 @@ class Parallel:
         return self._ranks
 
     def _connect(self, graph: fx.GraphModule) -> None:
-        """Prepare a graph over the ranks of the state to run; all ranks must call this."""
+        """Give the collectives of a graph over `_state_ranks` their process groups; all ranks must call this."""
         name_groups(graph, self.mesh, self._ranks.device_mesh)
 
     def check_values(self) -> None:
@@ -300,7 +308,7 @@ class Parallel:
         self._state.check_values()
 
     def note_values(self, names: Iterable[str]) -> None:
-        """Mark tensors of `state` as having values."""
+        """Note that the tensors of `state` with these names have values now."""
         self._state.unset.difference_update(names)
 
     @torch.no_grad()
@@ -345,7 +353,7 @@ class Parallel:
 
     @cached_property
     def _gather(self) -> fx.GraphModule:
-        """The program that gathers the state."""
+        """The graph that takes the shards of `_arguments` and returns whole tensors, in the same order."""
         ranks, whole = self._state_ranks, Sharding((), self.mesh.name)
         changes = [LayoutChange(argument.meta, argument.sharding, whole) for argument in self._arguments]
         program = lower_to_fx(build_reshard_program("gather", changes, ranks.mesh), ranks.index).to(self.device)

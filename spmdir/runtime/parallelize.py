@@ -251,7 +251,11 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
 
 
 def _tied_names(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return further name of a tied parameter → its name in the program."""
+    """Return further name of a tied parameter → its name in the program.
+
+    Args:
+        originals: the tensors of the program, by name; it has one name of each group of tied tensors.
+    """
     result: dict[str, str] = {}
     for names in tied_names(capture.tensors.items()):
         for name in names:

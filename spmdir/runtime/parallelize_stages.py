@@ -120,6 +120,7 @@ def stage_passes(pipeline: PipelineAxis, ranks: int) -> str:
     Args:
         ranks: the size of the pipeline axis.
     """
+    # Without a choice of the user, each rank has one stage. In the schedule `zbv`, it has two.
     stages = pipeline.stages or (len(pipeline.at) + 1 if pipeline.at else ranks * (1 + (pipeline.schedule == "zbv")))
     cut = f"cut-stages{{ranks={ranks} stages={stages} axis={pipeline.axis}"
     cut += f" at={','.join(pipeline.at)}}}" if pipeline.at else "}"
@@ -156,6 +157,7 @@ def lower_stages(module: ModuleOp, setup: SetUp, coordinate: int) -> StageProgra
     flow = StepFlow.of(scheduled_step(module))
     graphs = {}
     for part, function in flow.functions.items():
+        # Skip the stages of other ranks, and functions without results.
         if flow.step.stages[part.stage].coordinate != coordinate or not function.function_type.outputs.data:
             continue
         localized = localize(stage_module(module, function), setup.pipeline)

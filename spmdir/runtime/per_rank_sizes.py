@@ -60,7 +60,11 @@ def allow_different_sizes(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
 
 
 def batch_axes(inputs: Iterable[tuple[Attribute, Sharding | None]]) -> tuple[str, ...]:
-    """Return the axes that shard the first dimension of inputs, given as (type, sharding), with symbolic sizes."""
+    """Return the mesh axes that shard the first dimension of any input with symbolic sizes.
+
+    Args:
+        inputs: (type, sharding) of each input.
+    """
     shardings = [sharding for type_, sharding in inputs if is_sized(type_) and sharding is not None]
     return tuple(dict.fromkeys(axis for sharding in shardings for axis in sharding.dim_axes(0)))
 
@@ -163,12 +167,12 @@ class PerRankSizes:
         rounded_sizes = {}
         for name, size in declared.hints.items():
             count = self._shard_counts[name]
-            rounded_sizes[name] = -(-size // count) * count
+            rounded_sizes[name] = -(-size // count) * count  # rounded up
         return rounded_sizes if _are_admitted(declared, rounded_sizes) else declared.hints
 
     @cached_property
     def _shard_counts(self) -> dict[str, int]:
-        """Name of a size → the number of its shards."""
+        """Name of a symbolic size → a number that is divisible by the shard counts of all dimensions of this size."""
         counts = dict.fromkeys(open_sizes(self.module).hints, 1)
         for argument in self.inputs:
             for dim, size in enumerate(argument.sizes):
@@ -187,6 +191,7 @@ class PerRankSizes:
         """The positions of the messages of the reference that depend on sizes."""
 
         def like_reference(module: ModuleOp) -> ModuleOp:
+            """Return the program of a rank, in the schedule of the reference."""
             program = self._localize_with_own_batch(module)
             follow_schedule(program, self.reference, self.pipeline)
             return program
@@ -216,7 +221,7 @@ class PerRankSizes:
         return tuple(axis for axis in axes if axis not in shared_axes)
 
     def _localize_with_own_batch(self, module: ModuleOp) -> ModuleOp:
-        """Return the program of a rank, before scheduling, that computes with the values of a separate batch."""
+        """Return the program of a rank, before scheduling. Along `_separate_axes`, each rank has a batch of its own."""
         program = self._localize_plain(module)
         if self._separate_axes and self._batch_sizes is not None:
             keep_own_values(program, self._separate_axes, self._batch_sizes, reduces_alone=not self.is_step)

@@ -1,4 +1,8 @@
-"""A pipelined training step on one rank: it runs the row of its coordinate, one graph for each function."""
+"""A pipelined training step on one rank. The rank runs the actions of its coordinate on the pipeline axis in order.
+
+Each function of its stages has one graph. The kinds of functions, such as the forward "F" and the update "U", are those
+of `spmdir.pipelined.actions`.
+"""
 
 from __future__ import annotations
 
@@ -113,18 +117,21 @@ class PipelinedParallel(Parallel):
         return self._stage_ranks.within
 
     def _connect(self, graph: fx.GraphModule) -> None:
+        """Give the collectives of a graph over the ranks of one coordinate their process groups."""
         self._stage_ranks.connect([graph])
 
     @property
     def _flow(self) -> StepFlow:
+        """The values that the functions of the step exchange."""
         return self._programs.flow
 
     @property
     def _coordinates(self) -> list[int]:
+        """[stage]: the coordinate on the pipeline axis of the ranks that run the stage."""
         return list(self._flow.step.coordinates)
 
     def _run(self, args: tuple[Any, ...], records_gradients: bool) -> Any:
-        """Run the actions of this rank's row of the schedule, and update the state of its stages.
+        """Run the actions that the schedule gives to this rank, in order, and update the state of its stages.
 
         An entry of the schedule is an action, such as the forward of stage 1 on micro-batch 0, or a message between
         stages. Entries that belong to other coordinates of the pipeline axis are skipped.
@@ -194,7 +201,9 @@ class PipelinedParallel(Parallel):
                     inputs.append(value.wait() if isinstance(value, ReceivedValue) else value)
             shards = self._state.shards
             returned = run_rank(self._programs.graphs[part], inputs, self._stage_ranks.within)
-            # The shards are overwritten while new values and results of an update are still read.
+            # Copy the results that share memory with shards, because the shards are overwritten while these results are
+            # still read. Exempt are results that are themselves the new value of a shard, and all that are neither
+            # state nor from an update: they are read before the shards change.
             exempt = {
                 index
                 for index, (name, result) in enumerate(zip(flow.results(part), returned, strict=True))
@@ -246,7 +255,12 @@ class PipelinedParallel(Parallel):
         return self._broadcast(local, layout, source)
 
     def _broadcast(self, local: Tensor | None, layout: StageLayout, source: int) -> Tensor:
-        """Return a replicated tensor, sent from the coordinate `source` to all others."""
+        """Return a replicated tensor, sent from the coordinate `source` to all others.
+
+        Args:
+            local: the tensor, on the ranks at `source`; None on all others.
+            layout: its global shape and element type.
+        """
         shape, dtype = layout.meta.shape, TORCH_DTYPES[layout.meta.dtype]
         buffer = torch.empty(shape, dtype=dtype, device=self.device) if local is None else local.detach().contiguous()
         with self._stage_ranks.exchange("the exchange of a result of the step"):

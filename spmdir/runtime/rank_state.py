@@ -23,7 +23,13 @@ from spmdir.simulator.simulate import initial_states
 
 @attrs.frozen(eq=False)
 class EdgeStateShard:
-    """The shard of an edge state on this rank; `shape` is the global shape."""
+    """The shard of an edge state on this rank.
+
+    Attributes:
+        tensor: the shard.
+        sharding: the sharding of the edge state.
+        shape: its global shape.
+    """
 
     tensor: Tensor
     sharding: Sharding
