@@ -208,22 +208,23 @@ class _Tracer:
             overwritten[op] = (*overwritten.get(op, ()), old)
         outputs[:] = [old_of.get(buffer, buffer) for buffer in outputs]
         new_of = {old: new for new, old in old_of.items()}
-        copied: dict[int, int] = {}  # `old_of` of the copies before the current op
+        old_of_earlier: dict[int, int] = {}  # `old_of` of the copies before the current op
         for op, steps in memory_steps.items():
-            if any(buffer in copied for step in steps for buffer in step.reads):
+            if any(buffer in old_of_earlier for step in steps for buffer in step.reads):
                 memory_steps[op] = tuple(
-                    MemoryStep(step.allocates, tuple([copied.get(buffer, buffer) for buffer in step.reads]))
+                    MemoryStep(step.allocates, tuple([old_of_earlier.get(buffer, buffer) for buffer in step.reads]))
                     for step in steps
                 )
-            copied.update({new_of[old]: old for old in overwritten.get(op, ())})
+            old_of_earlier.update({new_of[old]: old for old in overwritten.get(op, ())})
         return overwritten
 
     def _memory_steps(self, op: ValueOp) -> list[MemoryStep]:
         """Return the memory steps of an op, in order, and assign buffers to its results.
 
-        A torch op and a host copy have one step. A collective has one for each buffer that it allocates: its start
-        those up to the receive buffer, its wait the rest. `in_progress` connects them. A wait first reads the buffers
-        that the transfer in flight uses, which keeps them alive until then.
+        A torch op and a host copy have one step. A collective has one step for each buffer that it allocates. If it is
+        asynchronous, the start has the steps up to the receive buffer, and the wait has the remaining ones;
+        `in_progress` connects the two ops. A wait first reads the buffers that the transfer in flight uses, which keeps
+        them alive until then.
         """
         if isinstance(op, AtenOp):
             return [self._torch_op(op)]

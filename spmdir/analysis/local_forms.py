@@ -44,6 +44,8 @@ Place = tuple[int, int] | None
 class Places:
     """The places of the operands and results of an op in the ops that replace it.
 
+    A place is (index of a replacing op, index of one of its operands or results).
+
     Attributes:
         operands: for each operand, its first place; None if the ops do not use it.
         op_count: the number of ops that replace the op.
@@ -186,9 +188,9 @@ def _parse_replaced_op(attribute: Any) -> ReplacedOp:
 
 def _check_places(value: Any) -> tuple[Place, ...]:
     """Return `value` if it is a tuple of places; raise ValueError if not."""
-    for entry in value:
-        if entry is not None and not (len(entry) == 2 and all(type(n) is int and n >= 0 for n in entry)):
-            raise ValueError(f"a place is {entry}, not [index of an op, index of an operand or result]")
+    for place in value:
+        if place is not None and not (len(place) == 2 and all(type(number) is int and number >= 0 for number in place)):
+            raise ValueError(f"a place is {place}, not [index of an op, index of an operand or result]")
     return value
 
 

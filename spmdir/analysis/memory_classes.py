@@ -38,7 +38,7 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
     - An argument that is only used to compute new values is optimizer state.
     - The other values that new values are computed from are gradients.
 
-    Values that collectives compute from parameters alone, and their results, are gathered weights.
+    Values that collectives compute only from parameters, and values computed only from these, are gathered weights.
 
     For example, a step returns `m = 0.9 * m + g` and `w = w - lr * m`, where g is the result of a matrix product. Then
     w is a parameter, m is optimizer state, because only new values are computed from it, and g is a gradient.
@@ -118,7 +118,9 @@ def _is_gradient(is_source: Callable[[SSAValue], bool], value: SSAValue) -> bool
 
 
 def _gathered_weights(function: FuncOp, classes: dict[SSAValue, str]) -> dict[SSAValue, str]:
-    """Return the values that collectives compute from parameters alone, and those computed from such values alone.
+    """Return value → "gathered weights" for each gathered weight.
+
+    It is computed only from parameters: by a collective, or by an op on a gathered weight.
 
     Args:
         classes: the classes so far; arguments must have one.

@@ -133,7 +133,9 @@ def check_needs(function: FuncOp) -> None:
                 continue
             for axis in dict.fromkeys(axis for axis, _ in (*source.entries, *need.entries)):
                 placed, needed = source[axis], need[axis]
-                if placed != needed and any(p.is_routed and p.trait != "partial" for p in (placed, needed)):
+                if placed != needed and any(
+                    placement.is_routed and placement.trait != "partial" for placement in (placed, needed)
+                ):
                     raise ShardingError(
                         f"'{op.name}' needs {text_name(operand)} as <{need}>, but its sharding is <{source}>, and only "
                         f"experts.regroup moves rows to or from {placed if placed.is_routed else needed}; expected one "
@@ -144,7 +146,11 @@ def check_needs(function: FuncOp) -> None:
 
 def _routed_placement(sharding: Sharding | None) -> Placement | None:
     """Return the first routed placement of a sharding; None if there is none."""
-    return next((p for _, p in sharding.entries if p.is_routed), None) if sharding is not None else None
+    return (
+        next((placement for _, placement in sharding.entries if placement.is_routed), None)
+        if sharding is not None
+        else None
+    )
 
 
 def _is_routed(value: SSAValue) -> bool:
@@ -188,7 +194,11 @@ def dispatched_dim(value: SSAValue) -> int | None:
     if isinstance(owner, AtenOp) and owner.name in TO_SOURCES:
         return dispatched_dim(owner.operands[0])
     sharding = sharding_of(value)
-    return next((p.dim for _, p in sharding.entries if p.varies), None) if sharding is not None else None
+    return (
+        next((placement.dim for _, placement in sharding.entries if placement.varies), None)
+        if sharding is not None
+        else None
+    )
 
 
 def most_rows(function: FuncOp, mesh: Mesh) -> float:

@@ -25,8 +25,10 @@ def seconds_alone(op: Operation, mesh: Mesh, rules: RuleSet, topology: Topology)
     """Return the time of a torch op with global types on the busiest rank, without fusion; 0 for another op."""
     if not isinstance(op, AtenOp):
         return 0.0
-    operands = tuple((meta, sharding_of(v) or Sharding()) for v in op.tensors if (meta := meta_of(v.type)))
-    results = tuple((meta, s or Sharding()) for meta, s in zip(op.metas, op.shardings, strict=True) if meta)
+    operands = tuple((meta, sharding_of(value) or Sharding()) for value in op.tensors if (meta := meta_of(value.type)))
+    results = tuple(
+        (meta, sharding or Sharding()) for meta, sharding in zip(op.metas, op.shardings, strict=True) if meta
+    )
     rule = rules.instantiate(op.call())
     work = work_alone(rule, op.name, tuple(meta for meta, _ in operands), tuple(meta for meta, _ in results))
     return op_seconds(work, operands, results, mesh, topology)

@@ -30,7 +30,10 @@ MOST_AXES = 4
 def user_shardings(function: FuncOp) -> list[Sharding]:
     """Return the user annotations of a function: of its arguments, its results, and the values of its ops."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
-    attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
+    attributes += [
+        function_attrs(function, "res_attrs", result_index)
+        for result_index in range(len(function.function_type.outputs))
+    ]
     shardings = [by_name["spmd.sharding"].data for by_name in attributes if "spmd.sharding" in by_name]
     for op in function.body.block.ops:
         if isinstance(op, ValueOp):
@@ -44,7 +47,9 @@ def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
     Raises:
         ShardingError: the shardings split an axis in incompatible ways.
     """
-    return mesh.refine(sorted({axis for s in shardings if s for axis, _ in s.entries if is_part(axis)}))
+    return mesh.refine(
+        sorted({axis for sharding in shardings if sharding for axis, _ in sharding.entries if is_part(axis)})
+    )
 
 
 def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:

@@ -45,7 +45,7 @@ def sharded_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> S
 
 def plugins_of(shardings: Iterable[Sharding | None]) -> tuple[Placement, ...]:
     """Return the plug-in placements that occur in `shardings`, each once."""
-    return plugins(p for sharding in shardings if sharding for _, p in sharding.entries)
+    return plugins(placement for sharding in shardings if sharding for _, placement in sharding.entries)
 
 
 def match(

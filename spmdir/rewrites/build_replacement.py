@@ -243,7 +243,7 @@ class Builder:
     ) -> list[tuple[Node, Sequence[Placement | None]]]:
         """Return the candidates for an operand of f, with their placements on the axes: new nodes, then `old`.
 
-        There are new nodes if the operand matches `form` and the sharding of `form` follows from its operand alone.
+        There are new nodes if the operand matches `form` and the sharding of `form` follows only from its operand.
         """
         new = () if value is None or form.is_open else self._build(form, value, None)
         return [(node, [sharding_at(node).along(axis, self.mesh) for axis in self.axes]) for node in (*new, old)]

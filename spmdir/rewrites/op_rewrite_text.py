@@ -126,7 +126,7 @@ def _parse_rewrite(name: str, lines: list[str], location: Location) -> OpRewrite
     if words.count(_BECOMES) != 1:
         raise ParseError(f"rewrite '{name}' has {words.count(_BECOMES)} lines `becomes`; expected one", location)
     middle = words.index(_BECOMES)
-    first_condition = next((n for n, word in enumerate(words) if word.startswith(_WHEN)), len(words))
+    first_condition = next((line_index for line_index, word in enumerate(words) if word.startswith(_WHEN)), len(words))
     file, first_line = location.file, location.line + 1
     pattern = parse_statements("\n".join(lines[:middle]) + "\n", file, first_line)
     replacement = parse_statements("\n".join(lines[middle + 1 : first_condition]) + "\n", file, first_line + middle + 1)

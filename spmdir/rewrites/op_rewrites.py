@@ -303,7 +303,7 @@ def _anchor(match: _Match, block: Block) -> AtenOp | None:
     """Return the op before which the replacement is built: the first op with a replaced result.
 
     The replacement may use all values that the match binds. If one of them is computed after that op, and is not itself
-    replaced, there is no such place: return None.
+    replaced, there is no such op: return None.
     """
     position = {op: number for number, op in enumerate(block.ops)}
     replaced = [match.values[name].owner for name in match.rewrite.replaced]

@@ -93,6 +93,7 @@ def new_nodes(replacement: Node) -> list[New]:
     nodes: dict[New, None] = {}
 
     def visit(node: Node) -> None:
+        """Add the new nodes that `node` consists of, operands first."""
         if not isinstance(node, SSAValue):
             for operand in node.operands:
                 visit(operand)

@@ -149,7 +149,7 @@ class _Builder(Transformer[Token, Any]):
 
 
 def _check_form(rewrite: Rewrite) -> str | None:
-    """Return an error if the left side is x alone, one side has f and the other has not, or f occurs twice; else None.
+    """Return an error if the left side is only x, one side has f and the other has not, or f occurs twice; else None.
 
     A condition on f without f is an error, too.
     """

@@ -129,8 +129,8 @@ def duplicates(rewrites: Sequence[Rewrite]) -> list[ParseError]:
     first_of_name: dict[str, Rewrite] = {}
     errors: list[ParseError] = []
     for rewrite in rewrites:
-        first = first_of_name.setdefault(rewrite.name, rewrite)
-        if first is not rewrite:
-            message = f"duplicate rewrite '{rewrite.name}', first declared at {first.location}; rename it"
+        first_rewrite = first_of_name.setdefault(rewrite.name, rewrite)
+        if first_rewrite is not rewrite:
+            message = f"duplicate rewrite '{rewrite.name}', first declared at {first_rewrite.location}; rename it"
             errors.append(ParseError(message, rewrite.location))
     return errors

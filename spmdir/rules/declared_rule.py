@@ -60,7 +60,9 @@ class DeclaredRule(OpRule):
         """Yield the replicated strategy, then that of each axis of the declaration; equal ones once."""
         yield self._replicated
         metas = (*self.call.operands, *self.call.results)
-        for placements in dict.fromkeys(tuple(s[axis] for s in self.declared.all) for axis in self.declared.axes):
+        for placements in dict.fromkeys(
+            tuple(sharding[axis] for sharding in self.declared.all) for axis in self.declared.axes
+        ):
             if all(_fits(*pair) for pair in zip(placements, metas, strict=True)):
                 yield self._strategy(placements)
 
@@ -104,11 +106,11 @@ def declared_rule(call: Call, rules: Rules) -> DeclaredRule:
 
     def dims_of(meta: TensorMeta | None) -> Dims:
         """Return the dimensions of a tensor, each with a new factor."""
-        first = len(factors)
+        first_factor = len(factors)
         factors.extend(
-            Factor(f"d{first + dim}", size, "unsharded") for dim, size in enumerate(meta.shape if meta else ())
+            Factor(f"d{first_factor + dim}", size, "unsharded") for dim, size in enumerate(meta.shape if meta else ())
         )
-        return tuple((factor,) for factor in range(first, len(factors)))
+        return tuple((factor,) for factor in range(first_factor, len(factors)))
 
     operand_dims = tuple(map(dims_of, call.operands))
     result_dims = tuple(map(dims_of, call.results))

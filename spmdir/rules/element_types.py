@@ -229,9 +229,12 @@ def _either(types: Sequence[Any]) -> str:
 def parse(line: str) -> TypeSignature:
     """Parse a line of the table: `OP {GUARD} [CONSTRAINT; …] -> RESULT, …`.
 
-    For example, `aten.softmax {dtype = none} [self: float; same self out] -> self` has an argument and its value as the
-    guard, the types that are allowed for operand self, two operands of equal types, and the operand with the type of
-    the result. `?` is a result that is not checked.
+    For example, `aten.softmax {dtype = none} [self: float; same self out] -> self` means:
+
+    - `{dtype = none}`: the guard, an argument and its value.
+    - `self: float`: the types that are allowed for operand self.
+    - `same self out`: two operands of equal types.
+    - `-> self`: the operand whose type the result has. `?` is a result that is not checked.
     """
     head, _, results = line.partition(" -> ")
     head, _, constraints = head.removesuffix("]").partition(" [")

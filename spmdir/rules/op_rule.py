@@ -77,7 +77,8 @@ def _shrinking_factors(
 ) -> tuple[int, ...]:
     """Return the factors by which other axes could shard the tensor `sent`, and so send fewer bytes.
 
-    They are those of the first operand with the shape of `sent`, apart from the sharded dimension; () if there is none.
+    They are the factors of the first operand whose shape equals that of `sent`, except in the dimension that `strategy`
+    shards; () if there is no such operand.
     For example, the ring of an attention over `s` sends k, whose dimensions are b, h, s and e. Axes that shard b, h or
     e shrink it. Exchanged rows may also be sharded by other axes along the dimension that `strategy` shards.
 

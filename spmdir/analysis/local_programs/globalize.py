@@ -119,7 +119,7 @@ class _Globalizer:
         arguments = ArrayAttr(map(DictionaryAttr, self.attributes))
         function = FuncOp.create(
             properties={**self.local.properties, "function_type": types, "arg_attrs": arguments},
-            attributes={name: a for name, a in self.local.attributes.items() if name != STAGE},
+            attributes={name: attribute for name, attribute in self.local.attributes.items() if name != STAGE},
             regions=[Region(self.block)],
         )
         function.location = self.local.location

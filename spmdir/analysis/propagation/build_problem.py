@@ -51,9 +51,9 @@ def build_problem(
 ) -> tuple[list[Maker], Problem]:
     """Return the maker of each node, and the search problem of a function.
 
-    The maker of a node is its argument or its op, or the index of its result. Nodes are the arguments, then the ops,
-    constants and constraints in program order, then the results. Ops on sizes have no node. An op without a rule causes
-    a warning.
+    The maker of a node is the argument or op that the node represents, or the index of the function result. Nodes are
+    the arguments, then the ops, constants and constraints in program order, then the results. Ops on sizes have no
+    node. An op without a rule causes a warning.
 
     Args:
         apart: axes along which values with symbolic sizes are sent only if it cannot be avoided.
@@ -142,8 +142,8 @@ class _ProblemBuilder:
         """Return the problem of all added nodes, with the work of each.
 
         No reshard may move a partial sum before a cast with `spmd.cast_first`, nor a version of a cache: these values
-        are the `ties` of the problem. With axes `apart`, its `unsent` values are those with symbolic sizes, and its
-        `unsliced` values those computed from the batch.
+        are the `ties` of the problem. With axes `apart`, the values with symbolic sizes are `unsent`, and the values
+        computed from the batch are `unsliced`; see `Problem`.
         """
         work_of_node = works(self.steps, self.metas, topology.costs is not None)
         nodes = tuple(map(self._node, self.sources, self.steps, work_of_node))
@@ -196,7 +196,7 @@ class _ProblemBuilder:
     def _node(self, source: StrategySource, step: Step, work: Work) -> Node:
         """Return a node with its work.
 
-        Nodes with equal sources and work share one source object. Sources that differ in work alone share their lists
+        Nodes with equal sources and work share one source object. Sources that differ only in work share their lists
         of strategies, so these are computed once.
         """
         key = source, work

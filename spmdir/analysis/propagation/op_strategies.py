@@ -133,7 +133,10 @@ class OpStrategies:
 
     def _shards_rows(self, strategy: Strategy) -> bool:
         """Return whether a strategy shards only dimensions with rows of the batch."""
-        return all(p.dim is None or p.dim in rows for p, rows in zip(strategy.results, self.rows, strict=True))
+        return all(
+            placement.dim is None or placement.dim in rows
+            for placement, rows in zip(strategy.results, self.rows, strict=True)
+        )
 
     def _fully_sharded(self, factors: Collection[int]) -> ShardCounts:
         """Return shard counts with `factors` sharded down to single elements by other axes."""
@@ -159,7 +162,9 @@ class OpStrategies:
         So each round decides the first axis that has a fitting strategy, given those of the decided axes.
         """
         decided: list[tuple[Strategy, int]] = []  # the strategy and the size of each decided axis
-        annotated_axes = [a for annotation in self._annotations if annotation for a, _ in annotation.entries]
+        annotated_axes = [
+            annotated_axis for annotation in self._annotations if annotation for annotated_axis, _ in annotation.entries
+        ]
         undecided_axes = [other_axis for other_axis in dict.fromkeys(annotated_axes) if other_axis != axis]
         sizes = dict(self.sizes)
         for _round in range(len(undecided_axes)):
@@ -194,9 +199,10 @@ class OpStrategies:
         return self._sized_strategies[key]
 
     def _sized(self, strategy: Strategy, count: int) -> Strategy:
-        """Return `strategy` on `count` ranks with its inner bytes, sent tensors and partition; unchanged if replicated.
+        """Return `strategy` on `count` ranks with inner bytes, sent tensors and partition.
 
-        `inner_bytes` are those of reductions inside the op if it is expanded, and otherwise those of halos.
+        If the strategy expands the op, `inner_bytes` lists the reductions inside the op; otherwise it lists halos. A
+        strategy without a sharded factor gets only its placements.
         """
         if not strategy.factors or self.rule is None:
             return Strategy(strategy.operands, strategy.results)
@@ -272,7 +278,11 @@ class OpStrategies:
 
 def _on_axis(shardings: Sequence[Sharding | None], axis: str) -> list[tuple[int, Placement]]:
     """Return (index, placement on `axis`) of each sharding that is present and not open on the axis."""
-    return [(index, s[axis]) for index, s in enumerate(shardings) if s is not None and axis not in s.open_axes]
+    return [
+        (index, sharding[axis])
+        for index, sharding in enumerate(shardings)
+        if sharding is not None and axis not in sharding.open_axes
+    ]
 
 
 def rules_of(problem: Problem) -> list[OpRule | None]:

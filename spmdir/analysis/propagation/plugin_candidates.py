@@ -80,7 +80,9 @@ def _with_node_candidates(node: Node, axis_candidates: Mapping[str, Candidates])
 def _annotated_placements(source: StrategySource, mesh: Mesh) -> _AxisEntries:
     """Return (root axis, placement) for each entry of the user annotations of an op, input, constraint or output."""
     shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # an Annotation
-    return tuple((mesh.root_axis(axis), p) for sharding in shardings if sharding for axis, p in sharding.entries)
+    return tuple(
+        (mesh.root_axis(axis), placement) for sharding in shardings if sharding for axis, placement in sharding.entries
+    )
 
 
 def _find_candidates(
@@ -145,7 +147,9 @@ def _offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator
 
 def _candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, ...]:
     """Return the candidates of all values of `node`, each once."""
-    return tuple(dict.fromkeys(p for value in (*node.operands, *node.results) for p in candidates[value]))
+    return tuple(
+        dict.fromkeys(placement for value in (*node.operands, *node.results) for placement in candidates[value])
+    )
 
 
 def _derived_candidates(

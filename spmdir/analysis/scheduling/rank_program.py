@@ -432,7 +432,7 @@ class _Kernels:
     def _torch_step(self, op: AtenOp) -> Step:
         """Return the kernel step of a torch op, with the rule of its call on the shards of the first rank.
 
-        If a size differs between ranks, the call has the balanced types of its values in place of unknown sizes. A view
+        If a size differs between ranks, the call has the types in `_metas`, in which all sizes are known. A view
         without a rule has no name, so it takes no time.
         """
         operands, results = self._tensors(op.operands), self._tensors(op.results)

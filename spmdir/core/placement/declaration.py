@@ -93,7 +93,7 @@ class Declaration:
 
         The floating-point operations of a rank are `flops_per_element` × the elements of its shard of this tensor.
         """
-        shard_counts = [sum(p.trait == "shard" for _, p in sharding.entries) for sharding in self.all]
+        shard_counts = [sum(placement.trait == "shard" for _, placement in sharding.entries) for sharding in self.all]
         return shard_counts.index(max(shard_counts))
 
 

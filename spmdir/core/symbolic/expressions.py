@@ -311,6 +311,7 @@ def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | S
         common_atoms = tuple(shared_atoms)
 
     def divide(terms: Mapping[Monomial, int]) -> int | Size:
+        """Return the sum of `terms`, each divided by the common factor."""
         quotient = {}
         for monomial, coefficient in terms.items():
             quotient[_quotient_of_monomials(monomial, common_atoms) or ()] = coefficient // common_coefficient

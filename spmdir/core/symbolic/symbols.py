@@ -111,7 +111,7 @@ def _names(condition: Condition) -> tuple[str, ...]:
 
 
 def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[str, tuple[str, int]]:
-    """Return symbol → (tensor name, dimension): the first dimension whose size is this symbol alone.
+    """Return symbol → (tensor name, dimension): the first dimension whose size is exactly this symbol.
 
     Args:
         shapes: (name, shape) of each tensor.

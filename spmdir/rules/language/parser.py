@@ -85,6 +85,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return Term("variadic", (name,), self.location_of(items[0]), modifier, argument)
 
     def map(self, items: list[Token | None]) -> Term:
+        """Build the term of a dimension map, such as `reshape(self, size)`."""
         head = items[0]
         assert head is not None
         names = (str(name) for name in items[1:] if name)
@@ -97,6 +98,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return items
 
     def parameter(self, items: list[Any]) -> Parameter:
+        """Build a parameter. `tensor_list` returns a list, so a list means the pattern of a list of tensors."""
         name, optional, pattern, default = items
         is_list = isinstance(pattern, list)
         return Parameter(
@@ -117,6 +119,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return Condition(items[1], negated=items[0].type == "UNLESS")
 
     def factor_clause(self, items: list[Any]) -> RuleClause:
+        """Build a clause that names factors, such as `sum k`, `unsharded k` or `aligned k`."""
         keyword, *names, condition = items
         reductions = (str(keyword),) if keyword.type == "REDUCTION" else ()
         kind = "reduce" if reductions else str(keyword)
@@ -127,6 +130,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return RuleClause(str(keyword), tuple(map(str, names)), self.location_of(keyword), condition=condition)
 
     def monotone_clause(self, items: list[Any]) -> RuleClause:
+        """Build a clause of reductions and operands, such as `commutes max in self`."""
         keyword, *words, condition = items
         reductions = tuple(str(word) for word in words if word is not None and word.type == "REDUCTION")
         names = tuple(str(word) for word in words if word is not None and word.type == "NAME")
@@ -136,12 +140,14 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return tuple(map(str, items))
 
     def slide_clause(self, items: list[Any]) -> RuleClause:
+        """Build a clause such as `slides *k over *s to *out`, with three groups of names."""
         keyword, kernel, _, over, _, to, condition = items
         return RuleClause(
             "slides", (*kernel, *over, *to), self.location_of(keyword), condition=condition, groups=(kernel, over, to)
         )
 
     def flops_clause(self, items: list[Any]) -> RuleClause:
+        """Build a clause such as `flops 2 m k n`: a number, and the factors whose sizes it multiplies."""
         keyword, times, *names, condition = items
         return RuleClause(
             "flops", tuple(map(str, names)), self.location_of(keyword), condition=condition, value=_number(times)
@@ -203,6 +209,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return items[0]
 
     def assign(self, items: list[Any]) -> Statement:
+        """Build an assignment such as `a, b = op(…)`, located at the call, or else at the first target."""
         *targets, value, condition = items
         location = value.location if isinstance(value, OpCall) else self.location_of(targets[0])
         target_names = tuple(str(target) for target in targets if target)
@@ -230,6 +237,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return _number(items[0])
 
     def negation(self, items: list[Any]) -> Expression:
+        """Build `-x`: a negative constant if x is a number, else `0 - x`."""
         self.count_operators(1)
         if isinstance(items[1], Constant) and isinstance(items[1].value, (int, float)):
             return Constant(-items[1].value)
@@ -253,6 +261,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return values[0] if len(values) == 1 else Sequence(values)
 
     def state_call(self, items: list[Any]) -> StateCall:
+        """Build a call of a method of a packed placement, such as `Attended.combine(a, b)`."""
         placement, _, method = str(items[0])[:-1].partition(".")
         return StateCall(
             placement, method, tuple(item for item in items[1:] if item is not None), self.location_of(items[0])

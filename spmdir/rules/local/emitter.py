@@ -198,7 +198,7 @@ class Emitter:
         return self.add(Call("spmd.choose", (new_meta, old_meta), (("when", when),), (old_meta,)), (new, old))[0]
 
     def _dim(self, operand: Value, factor: int) -> int | None:
-        """Return the dimension of an operand that is `factor` alone; None if there is none."""
+        """Return the dimension of an operand whose only factor is `factor`; None if there is none."""
         dims = self.owner.layout.operand_dims[operand.index]
         return next((dim for dim, factors in enumerate(dims) if tuple(factors) == (factor,)), None)
 

@@ -17,7 +17,7 @@ def usable_clauses(
 
     A clause must belong to every sharded factor that has rewrites, and must not require one range of a scattered
     factor. Return None if no sharded factor has a rewrite. For example, `local l` and `local l s` are the clauses 0 and
-    1 of a rule. If l and s are sharded, clause 1 may rewrite the op, and if l alone is sharded, both may.
+    1 of a rule. If l and s are sharded, clause 1 may rewrite the op, and if only l is sharded, both may.
 
     Args:
         sharded: the sharded factors.

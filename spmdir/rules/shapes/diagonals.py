@@ -58,7 +58,7 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
     """Return the dimensions of a tensor whose diagonal is the last dimension of `operand`.
 
     `dim1` and `dim2`, which contain the diagonal, are unsharded. For example, [a, b] with a diagonal in the dimensions
-    1 and 2 becomes [a, w1, w2], where w1 and w2 have the size of b, plus the offset of the diagonal.
+    1 and 2 becomes [a, w1, w2]. The size of w1 and of w2 is the size of b plus the absolute offset of the diagonal.
     """
     dims, shape = layout.dims(operand), layout.shape(operand)
     if not dims:

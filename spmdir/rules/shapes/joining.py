@@ -86,7 +86,7 @@ def repeat(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def tiled(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions as `repeat` does, with leading missing counts of 1."""
+    """Return the dimensions as `repeat` does; leading dimensions for which `argument` lists no count are kept."""
     repeats = layout.integers(argument)
     return _repeated(layout, operand, argument, (1,) * (len(layout.shape(operand)) - len(repeats)) + repeats)
 

@@ -15,8 +15,8 @@ def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: 
     """Return the dimensions of the result of a slice of `operand`.
 
     A slice of all elements has the dimensions of `operand`. Otherwise the sliced dimension of the result has a new
-    factor that cannot be sharded, and the factors of the sliced dimension of `operand` can only be sharded by a clause
-    that names them, as `~argument`.
+    factor that cannot be sharded. The factors of the sliced dimension of `operand` can only be sharded if a clause
+    names them, as `~argument`.
     """
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     dim = layout.dimension(argument, len(dims))

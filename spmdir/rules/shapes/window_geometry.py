@@ -36,7 +36,7 @@ class Window:
 
     @property
     def least(self) -> int:
-        """The least output elements of a rank such that halos of its neighbours come from its block alone."""
+        """The smallest number of output elements for which a block contains the halos of both neighbours."""
         return max(1, -(-max(self.before, self.after) // self.stride))
 
 
