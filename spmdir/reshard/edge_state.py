@@ -46,12 +46,13 @@ def step_states(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ..
         return ()
     local, count = local_shape(step.source, meta.shape, mesh), mesh.group_size(step.axes)
     states = edge.states(local, count)
+    # the mesh with the axes of the step and of the operand split into their common sub-axes
     fine = mesh.refine([*step.axes, *(axis for axis, _ in step.source.entries)])
     moved_axes = {part for axis in step.axes for part in fine.parts(axis)}
     varying_axes = {axis for axis, placement in step.source.refined(fine).entries if placement.trait != "replicated"}
     states_of_step = []
     for name, state in states.items():
-        shape = state.local_shape(local, count)
+        shape = state.local_shape(local, count)  # the global type stacks one tensor of this shape for each rank
         state_axes = varying_axes - moved_axes if state.shared else varying_axes | moved_axes
         axes = [axis for axis in fine.axis_names if axis in state_axes]
         sharding = Sharding([(axis, Shard(0)) for axis in mesh.merge(axes)], step.source.mesh)

@@ -147,7 +147,7 @@ class Costs:
             sent: bytes that a rank sends.
             model: bytes → modelled seconds.
         """
-        sizes = self._collectives.get((name, ranks, nodes))
+        sizes = self._collectives.get((name, ranks, nodes))  # (bytes, line) pairs, by ascending bytes
         if not sizes:
             return None
         index = bisect.bisect_left(sizes, sent, key=lambda size: size[0])

@@ -246,7 +246,7 @@ def _most_lacking(
     run_counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
     shard_of_point = _project(run_counts, tuple(axis for axis, _ in points if axis in own_axes))
     rank_counts = _weights(points, tuple(own_axes), mesh)
-    lacking = dict(zip(shard_of_point, numels, strict=True))
+    lacking = dict(zip(shard_of_point, numels, strict=True))  # all points of one shard have the same number
     for shard, common_numel, rank_count in zip(shard_of_point, common_numels, rank_counts, strict=True):
         lacking[shard] -= common_numel * rank_count * overlaps_per_point
     return max(lacking.values())
@@ -332,6 +332,7 @@ def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) 
         return None
     groups = [{(axis, outer)} for axis, ends in digits.items() for outer in ends[:-1]]
     for dim in dims:
+        # The side with more chunks has more digits. The last of these agree with no digit of the other side.
         for pair in zip(_digits_of(dim.before, digits), _digits_of(dim.after, digits), strict=False):
             groups_of_pair = [group for group in groups if not group.isdisjoint(pair)]
             other_groups = [group for group in groups if group not in groups_of_pair]
@@ -372,6 +373,7 @@ def _find_digits(dims: Sequence[_Dim], axes: Mapping[str, int]) -> dict[str, lis
                     splits = [boundary for boundary in other_boundaries if start < boundary < end]
                     if any(boundary % start or end % boundary for boundary in splits):
                         return None
+                    # Boundaries are products over the dimension, and `digits` has products over one axis.
                     digits[axis] += [outer * (boundary // start) for boundary in splits]
         digits = {axis: sorted(set(ends)) for axis, ends in digits.items()}
         if any(high % low for ends in digits.values() for low, high in itertools.pairwise(ends)):

@@ -80,7 +80,7 @@ def find_moves(
     leads to partial values of several kinds, because reductions of different kinds do not commute.
 
     Args:
-        partial: the placements of the target that are neither replicated nor shards, by axis.
+        partial: (axis, placement) pairs, the placements of the target that are neither replicated nor shards.
         free: the axes that may move.
         shard_placements: the shard placements that the axes may take.
     """
@@ -139,7 +139,7 @@ class _MoveFinder:
             if not isinstance(wanted, PartialPlacement) or not wanted.from_replicated:
                 continue
             if not self.source.kinds <= {wanted.kind}:
-                continue
+                continue  # the value would have partial values of two kinds
             replicated_axes = self._movable_axes("replicated", wanted)
             wanted_axes = [axis for axis, placement in self.partial if placement == wanted and axis in replicated_axes]
             for spec, axes in itertools.product(specs, _subsets(wanted_axes)):

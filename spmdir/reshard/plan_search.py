@@ -110,7 +110,7 @@ class PlanSearch:
         free: the axes that may move.
         max_steps: the number of steps after which the search returns its best plan so far.
         weight: the factor of lower bounds in priorities.
-        wanted_placements: the placements of the target that are neither replicated nor shards, by axis.
+        wanted_placements: (axis, placement) pairs, the placements of the target that are neither replicated nor shards.
         converts_again: whether an axis may leave a lossy placement that it has on both sides, and enter it again.
         requires_shapes: whether a placement is legal for some shapes only.
         best: sharding → the lowest cost at which it was reached.

@@ -35,7 +35,7 @@ class StepError:
         return f"{self.before} -> {self.after}: {self.text()}"
 
     def text(self, growth: float = 1.0) -> str:
-        """Return the text of the bound times `growth`."""
+        """Return the text of the bound times `growth`, the factor by which later ops enlarge the error."""
         if self.bound is None:
             return "unknown"
         return f"at most {self.bound * growth:.3g} of {ENDS[self.error.of]} ({self.error.norm})"

@@ -316,6 +316,7 @@ def _check_numbers(
                 f"unknown key '{key}' of {owner}; expected {', '.join(expected)}{did_you_mean(key, expected)}",
                 place(key),
             )
+        # This excludes NaN and, unless `most` is infinite, infinity. The exact range is checked below.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= max(most, _LARGEST):
             raise ParseError(f"{key} is {shown(value)}; expected a number from 0 on, in SI units", place(key))
         if not value and key in _ABSENT_IF_ZERO:

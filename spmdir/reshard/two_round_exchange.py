@@ -185,6 +185,7 @@ def _assign_shares(moves: Sequence[_Move], reducers_of_moves: Sequence[tuple[int
     for move, reducers in zip(moves, reducers_of_moves, strict=True):
         cell = move.cell
         for target_partial in set(move.staying.values()):
+            # 0 is the number of a partial value that stays; see `_add_second_round`.
             shares.stationary.extend(Share(rank, rank, 0, cell.chunk) for rank in cell.receivers[target_partial])
         chunks = list(split_by_weight(cell.chunk, [(reducer, 1) for reducer in reducers]))
         for partial in move.moving:

@@ -30,6 +30,7 @@ def split_into_blocks(program: Program, end: int, layers: int) -> list[range]:
     signatures = [_signature(program, task) for task in program.tasks[:end]]
     period = _period(signatures)
     start, stop = longest_run(signatures, period) if period else (0, 0)
+    # The task of the first layer before which the fewest bytes are live. Further cuts follow at whole layers.
     first_cut = min(range(start, start + period), key=live_before.__getitem__, default=0)
     cuts = [*range(first_cut, stop + 1, period * layers)] if period else []
     before_layers, after_layers = range(cuts[0] if cuts else 0), range(cuts[-1] if cuts else 0, end)

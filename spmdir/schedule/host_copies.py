@@ -32,7 +32,9 @@ BUSY_SHARE = 0.9
 
 
 class Copies:
-    """The prices of copying buffers to the host and back that are live across a cut: a task of the program.
+    """The prices of copying buffers to the host and back.
+
+    The buffers are live across the *cut*, which is a task of the program.
 
     For example, a copy takes 2 s in each direction. The buffer is used 3 s of compute before its next use, so 4 − 3 = 1
     s is exposed. With a rate of 0.05, the price is 0.05 · 4 + 1 = 1.2 s.

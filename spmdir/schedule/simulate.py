@@ -206,7 +206,8 @@ class Links:
         if not parts:
             self.now = until
             return
-        sharing = [1, 0, 0]  # for each part, the number of transfers that share its links
+        # For each part, the number of transfers that share its links. Latency is not shared, so it counts as 1.
+        sharing = [1, 0, 0]
         for _, part in parts:
             if part > 0:
                 sharing[part] += 1

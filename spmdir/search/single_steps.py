@@ -193,9 +193,9 @@ def _line(
 ) -> LinearTime:
     """Return the seconds of a step as lines in two sizes: the bytes held after it, and the bytes moved.
 
-    For each piece, the time is a line in each of both sizes, through the times at the two sizes of the piece. The lines
-    can be added, because a step sends bytes that depend on one of both sizes only. The other size counts for local
-    copies, whose time is linear.
+    For each piece, the time is the sum of two lines. One is a line in the held bytes and one in the moved bytes, each
+    through the times at the two sizes of the piece. Two lines may be added because the sent bytes of a step depend on
+    either the held or the moved bytes. The other size only adds local copies, whose time is linear.
 
     Args:
         reduced_count: the number of partial values that a rank reduces to one.

@@ -94,7 +94,7 @@ class Use(End):
         self.prices, self.copy_costs = prices, None
 
     def costs_from_copies(self) -> Numbers:
-        """Return an array [copy, produced]: the least cost of this end if it may reshard from either placement.
+        """Return an array [copy, produced]: the least cost of this end if it reshards from the cheaper of the two.
 
         If the part is decided, its placement is the only one, and the message does not count.
         """

@@ -143,10 +143,10 @@ def _rise(dual: DualBound, objective: float) -> float:
     dual.restart_momentum()
     bound, last_progress = dual.bound(), 0
     for turn in range(TURNS):
-        higher = dual.turn()
-        if higher - bound > SETTLED * (objective - bound):
+        turn_bound = dual.turn()  # may be lower than `bound`, because of momentum
+        if turn_bound - bound > SETTLED * (objective - bound):
             last_progress = turn
-        bound = max(bound, higher)
+        bound = max(bound, turn_bound)
         if turn - last_progress >= PATIENCE or objective - bound <= PROVED * objective:
             break
     return bound
