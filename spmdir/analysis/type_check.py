@@ -156,7 +156,13 @@ def _match_axes(
 
 
 def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
-    """Raise ShardingError if several sub-axes of one axis shard a factor unevenly."""
+    """Raise ShardingError if several sub-axes of one axis shard a factor unevenly.
+
+    Args:
+        choice: axis of `fine` → the strategy on it.
+        mesh: the mesh of the program.
+        fine: the mesh with its axes split into sub-axes.
+    """
     sharded = sharded_factors(choice, fine)
     factors_of_axis: set[tuple[int, str]] = set()  # (factor, axis with a sub-axis that shards it)
     for sub_axis, strategy in choice.items():
@@ -187,6 +193,7 @@ def _match_axis(
 
     Args:
         outer: the strategies on other axes. They may allow strategies that are illegal without them.
+        may_split: as for `match`.
 
     Raises:
         ShardingError: there is no such strategy. The message contains the nearest one.
@@ -288,6 +295,9 @@ def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Shardi
 
     They are if `axis` is the innermost axis of each dimension that it shards, and no other sub-axis of its mesh axis
     shards this dimension.
+
+    Args:
+        shardings: the shardings of the operands, then of the results.
     """
     for sharding, dims in zip(shardings, (*rule.operand_dims, *rule.result_dims), strict=True):
         for dim, factors in enumerate(dims or ()):

@@ -92,6 +92,9 @@ def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
     """Return chunk length → number of chunks of that length in a nested split, without empty chunks.
 
     10 elements in 2 chunks of 4 chunks each are chunks of 2, 2, 1, 2, 2 and 1 elements: {2: 4, 1: 2}.
+
+    Args:
+        counts: as for `have_same_chunks`.
     """
     lengths = {size: 1}
     for count in counts:

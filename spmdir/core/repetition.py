@@ -90,6 +90,9 @@ def _most_repeated(
 
     The most frequent distances between equal windows are tried as the length of a part. For each length, the parts are
     those equal to one part of the longest range with this period.
+
+    Args:
+        keys, links, labels: as for `repeated_parts`.
     """
     best: list[range] = []
     distance_counts = distances(keys, min(WINDOW, smallest))
@@ -117,7 +120,13 @@ def _saving(parts: Sequence[range]) -> int:
 def _cut_costs(
     first_starts: range, stop: int, period: int, links: Sequence[Sequence[int]], labels: Sequence[Hashable | None]
 ) -> dict[int, tuple[int, int]]:
-    """Return start of the first part → numbers of (labels, links) that cross the cut between it and the second part."""
+    """Return start of the first part → numbers of (labels, links) that cross the cut between it and the second part.
+
+    Args:
+        first_starts: the candidates for the start of the first part.
+        stop: the end of the range that repeats with `period`, the length of a part.
+        links, labels: as for `repeated_parts`.
+    """
     costs: dict[int, tuple[int, int]] = {}
     for start in first_starts:
         cut = start + period

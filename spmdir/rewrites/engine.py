@@ -149,7 +149,11 @@ class Engine:
         return new_bytes > sum(dying_bytes) or added_operand_bytes > sum(dying_bytes[1:])
 
     def _find_changed_lossy_step(self, dying: list[ValueOp], replacement: Node) -> str | None:
-        """Return the text of a lossy step that the replacement removes or adds; None if there is no such step."""
+        """Return the text of a lossy step that the replacement removes or adds; None if there is no such step.
+
+        Args:
+            dying: the ops that the replacement removes.
+        """
         old_steps: Counter[tuple[Step, Node]] = Counter(
             (step, op.operands[0]) for op in dying if (step := self._lossy_step(op)) is not None
         )

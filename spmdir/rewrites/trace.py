@@ -64,6 +64,7 @@ def attempt_of(
     Args:
         costs: the costs before and after; None if no replacement was built.
         reasons: the reasons why replacements were not built. They are left out if there are costs.
+        applied: whether `root` was replaced.
     """
     before, after = costs or (None, None)
     shown = () if costs else tuple(dict.fromkeys(reasons))

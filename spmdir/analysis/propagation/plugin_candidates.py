@@ -55,6 +55,9 @@ def _axes_with_candidates(
     """Return the root axes on which values may have plug-in placements.
 
     These are the axes with such an annotation, or all axes if a rule offers plug-in placements.
+
+    Args:
+        annotations_by_node: for each node, the entries of its user annotations.
     """
     mesh = problem.mesh
     if any(any(_offered_placements(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):

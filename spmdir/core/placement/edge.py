@@ -160,6 +160,11 @@ class Edge:
     def sent(self, shape: Sequence[int], itemsize: float, count: int) -> tuple[float, ...]:
         """Return the wire bytes of each of `collectives`, from the declared `bytes`.
 
+        Args:
+            shape: the largest local shape before the step.
+            itemsize: the bytes of an element.
+            count: the number of ranks.
+
         Raises:
             ShardingError: the declared function fails, or does not return such numbers.
         """
@@ -176,6 +181,11 @@ class Edge:
 
     def time(self, topology: Any, shape: Sequence[int], itemsize: float, count: int) -> float:
         """Return the modelled time of the edge, from the declared `seconds`.
+
+        Args:
+            shape: the largest local shape before the step.
+            itemsize: the bytes of an element.
+            count: the number of ranks.
 
         Raises:
             ShardingError: the declared function fails, or does not return a time.

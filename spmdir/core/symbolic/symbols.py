@@ -131,6 +131,9 @@ def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[i
     The shape (2*s0 + 1, 4) and the actual shape (7, 4) give s0 = 3. A size is skipped unless it has one unsolved symbol
     and is linear in this symbol.
 
+    Args:
+        subject: the name of the tensor, for messages.
+
     Raises:
         ShardingError: a size contradicts the solved symbols.
     """

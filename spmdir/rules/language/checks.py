@@ -55,6 +55,7 @@ class MapProtocol(Protocol):
 
 
 Maps = Mapping[str, MapProtocol]
+"""Name in rules → dimension map, such as `MAPS` of `spmdir.rules.shapes.dimension_maps`."""
 
 
 def check(rule: Rule, maps: Maps) -> None:

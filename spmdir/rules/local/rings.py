@@ -21,7 +21,7 @@ ROTATIONS = ("spmd.rotate", "spmd.rotate_start")
 
 
 class RingBuilder(Protocol):
-    """The part of the emitter that a ring uses."""
+    """The part of the emitter that a ring uses; see `spmdir.rules.local.emitter.Emitter`."""
 
     rank: Rank
     operands: tuple[TensorMeta, ...]

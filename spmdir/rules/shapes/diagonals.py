@@ -75,6 +75,10 @@ def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, st
 
     Windows that tile the dimension may be sharded: they have no common element. Others are unsharded. The result for a
     scalar has only the dimension of elements.
+
+    Args:
+        dimension: the parameter with the dimension.
+        length, step: the parameters with the number of elements of a window, and with the distance between windows.
     """
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
     size, stride = layout.integer(length), layout.integer(step)
@@ -104,6 +108,10 @@ def unwindowed(layout: LayoutBuilder, operand: str, sizes: str, argument: str, l
     """Return the dimensions of the tensor of shape `sizes` with the windows `operand`; the inverse of `windows`.
 
     If the windows tile the dimension, it consists of the windows and their elements. Otherwise it is unsharded.
+
+    Args:
+        argument: the parameter with the dimension of the windows.
+        length, step: as for `windows`.
     """
     dims, shape = list(layout.dims(operand)), layout.integers(sizes)
     if len(dims) != len(shape) + 1 or not shape:

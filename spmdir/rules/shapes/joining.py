@@ -53,6 +53,7 @@ def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
                 f"{joined_dim}; expected equal sizes of all other dimensions"
             )
         joined_factor = layout.factor(f"~{argument}", operand_shape[joined_dim])
+        # Each operand has its own factor, so the index of the operand is the key, in place of a position.
         layout.separate(argument, layout.operand, (joined_factor,))
     return (*other_dims[:joined_dim], (joined_factor,), *other_dims[joined_dim:])
 

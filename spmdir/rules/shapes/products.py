@@ -29,6 +29,9 @@ def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
 
     Letters that the result lacks are separate: `~equation` refers to them. Only equations of the form `ab,bc->ac` are
     supported, without dots.
+
+    Args:
+        argument: the parameter with the equation.
     """
     equation = layout.argument(argument)
     joined_terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")

@@ -53,6 +53,9 @@ def _reshape_to(layout: LayoutBuilder, operand: str, requested_shape: tuple[int,
     """Return the dimensions after a reshape of `operand`, and split those of `operand` into the same factors.
 
     Factors that are major on both sides are shared. All others are unsharded.
+
+    Args:
+        requested_shape: the shape of the result, where -1 stands for one unknown size.
     """
     source = layout.shape(operand)
     target = _target_shape(layout, source, requested_shape)

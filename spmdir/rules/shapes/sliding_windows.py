@@ -80,7 +80,11 @@ def _halo_bytes(layout: LayoutBuilder, source: int, slid_window: Window) -> int:
 
 
 def _window_shapes(layout: LayoutBuilder, kernel: tuple[str, ...], count: int) -> tuple[WindowShape, ...] | None:
-    """Return the shape of the window along each of `count` dimensions; None if the arguments are invalid."""
+    """Return the shape of the window along each of `count` dimensions; None if the arguments are invalid.
+
+    Args:
+        kernel: as for `slide`.
+    """
     factors, ones = _referred(layout, kernel), (1,) * count
     # A convolution has the dimensions of its weight, and the stride 1 by default. A pooling has an argument with the
     # sizes, which are also its strides by default.

@@ -163,6 +163,9 @@ def split_shape(
     """Return each term of `pattern` with the sizes that it matches.
 
     For example, `*b m k` on the shape (2, 3, 4, 5) gives `*b` with (2, 3), `m` with (4,) and `k` with (5,).
+
+    Args:
+        description: the name of the tensor, for errors.
     """
     variadic_length = len(shape) - sum(term.kind != "variadic" for term in pattern)
     variadic_count = sum(term.kind == "variadic" for term in pattern)

@@ -104,7 +104,12 @@ def derived_records(op: str, records: Records) -> Iterator[tuple[Record, Equival
 
 
 def derived_strategy(record: Record, equivalent: Equivalent, parse: Callable[[Record], TextStrategy]) -> TextStrategy:
-    """Parse a record of `derived_records`, and drop the results that the op does not have."""
+    """Parse a record of `derived_records`, and drop the results that the op does not have.
+
+    Args:
+        equivalent: the name for which the strategy is derived, as `derived_records` yields it.
+        parse: returns the strategy of a record.
+    """
     strategy, count = attrs.evolve(parse(record), whole=equivalent.whole), equivalent.results
     if count is None:
         return strategy

@@ -144,6 +144,9 @@ def _result_placement(rule: RuleInstance, index: int, dims: Dims | None, placeme
 
     A result with the factor is sharded. Else the kind of the factor decides whether it is partial or replicated. For
     example, factor k of `m k, k n -> m n` with `sum k` makes the result P(sum).
+
+    Args:
+        dims: the factors of each dimension of the result; None if the result is absent.
     """
     placement = R if dims is None else placement_of(dims)
     if placement is not None:

@@ -153,6 +153,9 @@ def _shortage(
     """Return the reason if a rank has fewer elements of the factor than the op requires, else None.
 
     S leaves no shard empty in a dimension of several factors. Ops other than views may rely on it.
+
+    Args:
+        rewrite: how sharding the factor rewrites the op, see `compatible_rewrite`.
     """
     requires_one = bool(rule.neighbours(index)) and not rule.is_view
     least = max(rule.factors[index].least_with(rewrite), int(requires_one))

@@ -150,6 +150,10 @@ class _Reader:
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         """Return the placement that `term` denotes on a tensor, and record the factors that it shards.
 
+        Args:
+            meta: the type of the tensor.
+            dims: the factors of each dimension of the tensor.
+
         Raises:
             NotApplicable: the placement does not fit the tensor, or a factor has another placement in another tensor.
         """
