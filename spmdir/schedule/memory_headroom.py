@@ -72,7 +72,7 @@ class Headroom:
         if task - self.turn > WINDOW or self._memory.peak_of(task) > self.limit:
             return False
         live = self._live[self.turn : task]
-        if live.max() + self._held_bytes[task] <= self.limit:
+        if live.max() + self._held_bytes[task] <= self.limit:  # even if the task frees nothing
             return True
         live = live.copy()
         self._apply(live, task)
@@ -87,7 +87,7 @@ class Headroom:
         self._has_run[task] = True
         for buffer in self._reads[task]:
             readers = self._readers[buffer]
-            while readers and self._has_run[readers[-1]]:
+            while readers and self._has_run[readers[-1]]:  # `_apply` expects a last reader that has not run
                 readers.pop()
         while not self.is_done and self._has_run[self.turn]:
             self.turn += 1

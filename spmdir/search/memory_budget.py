@@ -111,7 +111,7 @@ def _lower_prices(fitting: Decision, prices: ValuePrices, budget: float, decide:
     Args:
         fitting: the decision for `prices`, which fits.
     """
-    # The prices of two raises ago are assumed to be too low. Their decision is not tried again.
+    # The lowest factor gives about the prices of two raises ago, which are assumed to be too low.
     best, too_low, high_enough = fitting, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(too_low * high_enough)  # the middle on a logarithmic scale

@@ -155,7 +155,7 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
 
     def scaled(weight: float) -> float:
         """Return the weight of a part in the program of `times` layers."""
-        nodes_per_layer = (weight + BORDER) // layers
+        nodes_per_layer = (weight + BORDER) // layers  # rounded up if the next multiple is at most BORDER larger
         border_nodes = weight - nodes_per_layer * layers  # negative if first or last layers have fewer
         return max(nodes_per_layer * times + border_nodes, 1) if border_nodes <= BORDER else weight * times / layers
 

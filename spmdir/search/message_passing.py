@@ -234,7 +234,7 @@ class MessagePassing:
 
         Yields: whether it was the reverse pass.
         """
-        # 0, 0.4, 0.57, 0.67, 0.73, and then MOMENTUM.
+        # 0, 0.4, 0.57, 0.67, …, up to MOMENTUM
         momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
         messages = self._messages.copy()
         self._messages += momentum * (messages - self._previous)

@@ -193,7 +193,7 @@ class DualBound:
         messages = list(itertools.chain(*self._messages))
         latest = [message.seconds for message in messages]
         if self._previous:
-            # Momentum grows from turn to turn, as in Nesterov's method: 0.4, 0.57, 0.67, 0.73, and then MOMENTUM.
+            # Momentum grows from turn to turn, as in Nesterov's method: 0.4, 0.57, 0.67, …, up to MOMENTUM.
             momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
             for message, seconds, previous_seconds in zip(messages, latest, self._previous, strict=True):
                 message.change(seconds + momentum * (seconds - previous_seconds))
