@@ -91,6 +91,7 @@ class DropoutEffect(MemoryEffect):
 
     @classmethod
     def get_effects(cls, op: Operation) -> Set[EffectInstance]:
+        """Return a write effect if the op draws random numbers, else no effects."""
         drawn = isinstance(op, AtenOp) and draws(op.name, op.argument.get("dropout_p", 0))
         return {EffectInstance(MemoryEffectKind.WRITE)} if drawn else set()
 
@@ -106,6 +107,7 @@ class RejectedOp(LibraryOp):
     """An op that programs may not use."""
 
     def check_admitted(self) -> None:
+        """Raise UnsupportedError with the reason why programs may not use the op."""
         raise UnsupportedError(why_not(self.name) or "")
 
 
@@ -138,6 +140,7 @@ class StatisticsOp(FunctionalOp):
 
     def check_admitted(self) -> None:
         """Raise UnsupportedError if this call writes running statistics."""
+        # The index of the operand with the running mean, and the Boolean argument with which the call writes it.
         index, training_argument = STATISTICS[self.name]
         slots = self.call().slots
         has_statistics = index < len(slots) and slots[index] is not None

@@ -124,11 +124,12 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
     Returns None for a type that is not a tensor of a known element type. Otherwise it is the inverse of `type_of`.
     """
-    entry = _METAS.get(id(type_))
-    if entry is None:
+    cached = _METAS.get(id(type_))
+    if cached is None:
         key = id(type_)
-        entry = _METAS[key] = _read_type(type_), weakref.ref(type_, lambda _: _METAS.pop(key, None))
-    return entry[0]
+        # The callback removes the entry of a deleted type, because a new object may get the same id.
+        cached = _METAS[key] = _read_type(type_), weakref.ref(type_, lambda _: _METAS.pop(key, None))
+    return cached[0]
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:

@@ -59,7 +59,10 @@ def is_version(value: SSAValue) -> bool:
 
 
 def cache_versions(function: FuncOp) -> Iterator[tuple[str, list[SSAValue]]]:
-    """Yield (name, versions from first to last) of each cache of a function; up to a version that is written twice."""
+    """Yield (name, versions from first to last) of each cache of a function.
+
+    The list ends at the first version that is not written, or that is written several times.
+    """
     for argument in function.args:
         if signature_kind(function, "arg_attrs", argument.index) == KIND:
             versions: list[SSAValue] = [argument]
@@ -94,12 +97,12 @@ def check_shared_arguments(functions: Sequence[FuncOp]) -> None:
     """Raise a located ShardingError unless arguments that functions share have one type and one sharding."""
     for other, function in itertools.combinations(functions, 2):
         for name, (index, other_index) in shared_arguments(function, other).items():
-            argument, first = function.args[index], other.args[other_index]
-            sharding, first_sharding = sharding_of(argument), sharding_of(first)
-            if argument.type != first.type or (sharding and first_sharding and sharding != first_sharding):
+            argument, other_argument = function.args[index], other.args[other_index]
+            sharding, other_sharding = sharding_of(argument), sharding_of(other_argument)
+            if argument.type != other_argument.type or (sharding and other_sharding and sharding != other_sharding):
                 raise ShardingError(
-                    f"'{name}' is {argument.type} <{sharding or ''}> in @{function.sym_name.data}, but {first.type} "
-                    f"<{first_sharding or ''}> in @{other.sym_name.data}; expected one type and sharding of each "
+                    f"'{name}' is {argument.type} <{sharding or ''}> in @{function.sym_name.data}, but "
+                    f"{other_argument.type} <{other_sharding or ''}> in @{other.sym_name.data}; expected one type and sharding of each "
                     "argument that functions with common caches share",
                     location_of(function),
                 )
@@ -117,6 +120,7 @@ def check_caches(function: FuncOp) -> None:
     }
     order: dict[Operation, int] = {}
     for name, versions in cache_versions(function):
+        # The order is computed once, and only if the function has a cache.
         order = order or {op: index for index, op in enumerate(function.body.block.ops)}
         for version in versions:
             _check_version(version, name, order)

@@ -52,6 +52,11 @@ class SpmdOp(ValueOp):
         return False
 
     def check_counts(self) -> None:
+        """Raise SpmdirError or VerifyException unless the op is well formed.
+
+        It must have one operand and one result, or several pairs if it may take several. Other numbers are accepted
+        only for edge states, see `check_states`.
+        """
         operands, results = len(self.operands), len(self.results)
         if (operands, results) != (1, 1) and not (self.may_take_several and operands == results > 1):
             self.check_states()
@@ -141,7 +146,11 @@ class Collective(SpmdOp):
 
     @staticmethod
     def message_of(step: Step) -> tuple[tuple[str, ...], str | None]:
-        """Return (axes, reduction) of a step. All members of a message must have the same, and one element type."""
+        """Return (axes, reduction) of a step. All members of a message must have the same, and one element type.
+
+        The reduction is that of the step. If the shardings determine the axes of the collective, it is the reductions
+        of their partial placements, joined by commas. None if there is no reduction.
+        """
         reductions = sorted({op for sharding in (step.source, step.target) for _, op in sharding.partial})
         return step.axes, step.reduction if step.spec.names_axes else ", ".join(reductions) or None
 
@@ -244,6 +253,7 @@ class Collective(SpmdOp):
         """
         steps = [step for op in ops for step in op.steps(mesh)]
         results = [result for op in ops for result in op.results]
+        # An op without the attribute `of` has no global shape for any of its results.
         global_shapes = tuple(entry for op in ops for entry in (op.of.data if op.of else (None,) * len(op.results)))
         return cls.create(
             operands=[operand for op in ops for operand in op.operands],
@@ -289,6 +299,7 @@ class Collective(SpmdOp):
             )
         axes = self.axes if spec.names_axes else spec.group_axes(source, target, mesh)
         arguments = self.member_arguments(index)
+        # The first of STANDARD_ARGUMENTS is `axes`.
         dim, to_dim, reduction = (arguments.get(name) for name in STANDARD_ARGUMENTS[1:])
         other_arguments = tuple((name, value) for name, value in arguments.items() if name not in STANDARD_ARGUMENTS)
         return Step(spec.name, axes, source, target, dim, to_dim, reduction, other_arguments)
@@ -300,6 +311,7 @@ class Collective(SpmdOp):
         return step_states(self.step(mesh), meta, mesh)
 
     def check_states(self) -> None:
+        """Raise VerifyException unless the op is a step of an edge, which takes and returns equally many states."""
         if self.spec.moves != "edge" or len(self.operands) != len(self.results):
             super().check_states()
 

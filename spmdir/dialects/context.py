@@ -102,6 +102,7 @@ class IRContext(Context):
         return trial
 
     def clone(self) -> IRContext:
+        """Return a copy with separate registries of dialects and ops. The attributes of this class are shared."""
         clone = copy(self)
         for name, value in vars(super().clone()).items():
             setattr(clone, name, value)
@@ -151,7 +152,7 @@ class IRParser(Parser):
     """The parser of modules. An op without a location gets its position in the text as location."""
 
     def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
-        super().__init__(ctx, "", name)
+        super().__init__(ctx, "", name)  # without the text, which `IRLexer` reads instead of xDSL's lexer
         self._parser_state = ParserState(IRLexer(Input(text, name)))
         self._file = StringAttr(name)
         self._first_line = first_line
@@ -378,8 +379,10 @@ class IRPrinter(Printer):
         """
         if requested_name is None or (is_number(requested_name) and requested_name[1:] in self.ssa_names):
             return self._get_new_valid_name_id()
+        # A number is stored with a dot, as in ".2".
         requested_name = requested_name[1:] if is_number(requested_name) else requested_name
         name, number = requested_name, self.ssa_names.get(requested_name, 0)
+        # The requested name itself is reserved for this value. A numbered one may be reserved for another.
         while name in self.ssa_names or (number and name in self._reserved):
             number += 1
             name = f"{requested_name}_{number}"
@@ -409,6 +412,7 @@ class IRPrinter(Printer):
         values += [value for block in function.body.blocks for value in block.args]
         names = {name for name in map(full_name, values) if name}
         self._reserved = frozenset(names)
+        # xDSL has a counter for each open scope. The last one is that of this function.
         self._next_valid_name_id[-1] = max((int(name[1:]) + 1 for name in names if is_number(name)), default=0)
 
     def _print_return(self, op: func.ReturnOp) -> None:
@@ -447,7 +451,7 @@ class IRPrinter(Printer):
         self.print_region(op.body, print_entry_block_args=False)
 
     def _argument_text(self, op: func.FuncOp, index: int, argument: SSAValue) -> str:
-        """Return the name, type and attributes of an argument."""
+        """Return the name, type and attributes of an argument as text, printed to a temporary stream."""
         stream, self.stream = self.stream, StringIO()
         self.print_ssa_value(argument)
         self.print_string(": ")

@@ -127,6 +127,7 @@ def _check_user_annotations(annotations: Any, mesh: Mesh | None) -> None:
     if not isinstance(annotations, DictionaryAttr):
         raise VerifyException(f"{GIVEN} is {annotations}; {expected}")
     for name, entry in annotations.data.items():
+        # An entry that is not a dictionary gets the key "", which is an error below.
         for key, attribute in entry.data.items() if isinstance(entry, DictionaryAttr) else [("", entry)]:
             kind = {"spmd.sharding": ShardingAttr, "spmd.like": StringAttr}.get(key)
             if kind is None or not isinstance(attribute, kind):
@@ -225,7 +226,8 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
     Args:
         place: the argument or result, for errors, such as "argument 0".
         key: the name of the attribute.
-        meta: the type of the argument or result; the local type if `local`.
+        meta: the global type of the argument or result, or the local type of an argument without `spmd.of`.
+        local: whether the function is local. Then only the number of dimensions and the element type are checked.
     """
     texts = FUNCTION_TEXTS.get(key)
     if texts is not None and not (isinstance(attribute, StringAttr) and (not texts or attribute.data in texts)):

@@ -30,6 +30,7 @@ class HaloExchangeOp(ValueOp):
     PARENTHESISED: ClassVar[bool] = False
     traits = traits_def(Pure())
     GROWS: ClassVar[int]
+    """1 if the op adds the halos to its operand, -1 if it removes them."""
 
     @property
     def axes(self) -> tuple[str, ...]:

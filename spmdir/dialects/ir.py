@@ -173,6 +173,7 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
         buffer.truncate()
     definitions = "" if printer.shardings is None else printer.shardings.definitions()
     if definitions:
+        # The definitions follow the declarations, such as the mesh that they name, and precede the functions.
         declaration_count = sum(not isinstance(op, (FuncOp, PipelineOp)) for op in module.body.block.ops)
         parts.insert(declaration_count, definitions.rstrip())
     printer.print_string("\n\n".join(parts))

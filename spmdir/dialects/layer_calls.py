@@ -42,7 +42,10 @@ def returned_value(result: Any) -> SSAValue | None:
 
 
 def layer_of_parameter(value: SSAValue) -> str | None:
-    """Return the layer of a parameter: the layer call that is its only user, if the path is part of its name."""
+    """Return the path of the layer of a parameter; None if it belongs to no single layer.
+
+    All users of the parameter must be calls of this layer, and the path must be part of the name of the parameter.
+    """
     layers = {layer_named(use.operation) for use in value.uses}
     layer = layers.pop() if len(layers) == 1 else None
     return layer if layer is not None and f"{layer}." in (full_name(value) or "") else None

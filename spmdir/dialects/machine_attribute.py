@@ -87,6 +87,7 @@ def recorded_topology(function: FuncOp) -> Topology | None:
     table["protocols"] = protocols
     name, location = table.pop("name", ""), location_of(function)
     try:
+        # All constants have the location of the function. The attribute may exceed the limits of topology files.
         return topology_of_table(name, table, lambda _: location, math.inf)
     except ParseError as error:
         raise error.at(location, TOPOLOGY) from None
@@ -113,6 +114,7 @@ def write_certificate(function: FuncOp, certificate: Certificate) -> None:
     """Write the certificate of the decision on `function`, with nine digits: further ones differ between processors."""
     values = attrs.asdict(certificate)
     rounded = {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in values.items()}
+    # Absent values, "" and "none" are the defaults of `Certificate`.
     function.attributes[CERTIFICATE] = _dictionary_attr(
         {name: value for name, value in rounded.items() if value not in ("", "none", None)}
     )
@@ -161,6 +163,7 @@ def _recorded_values(function: FuncOp, name: str) -> dict[str, float | str] | No
     if attribute is None:
         return None
     values: dict[str, float | str] = {}
+    # An attribute that is not a dictionary gets the key "", and is an error below.
     for key, entry in attribute.data.items() if isinstance(attribute, DictionaryAttr) else [("", attribute)]:
         is_text = key in ("name", "mesh", "overlap")
         if not isinstance(entry, StringAttr if is_text else FloatAttr):

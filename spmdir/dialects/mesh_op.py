@@ -103,5 +103,5 @@ def _read_mesh(parser: AttrParser, name: str, axes: str, intra: tuple[str, ...] 
     except SpmdirError as error:
         parser.raise_error(error.message, start, end)
     declare_mesh(parser, mesh)
-    load_named_ops(parser)
+    load_named_ops(parser)  # the mesh is declared first, so no op that it loads has been read yet
     return mesh

@@ -31,6 +31,7 @@ def load_named_ops(parser: AttrParser) -> None:
     reaches them.
     """
     ctx = parser.ctx
+    # `IRContext`, a subclass, finds the classes itself.
     if type(ctx) is not Context:
         return
     loaded, dialects = {op.name for op in ctx.loaded_ops}, set(ctx.registered_dialect_names)

@@ -237,7 +237,11 @@ def _scan_tail(text: str, start: int) -> int:
 def parse_tail(
     clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None, hints: Hints
 ) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
-    """Return the properties and the result types in the tail of an op.
+    """Return (property → attribute, result types) of the tail of an op, such as `{dim = 1} : tensor<4xf32> <dp: S(0)>`.
+
+    Args:
+        clauses: (keyword, argument) pairs that the op writes without braces, in order.
+        mesh: the mesh that the text has declared; None if it has not.
 
     Raises:
         LiteralError: the text is malformed; the error has the offset in `text`.
@@ -302,7 +306,7 @@ def _clause_pattern(keyword: str) -> re.Pattern[str]:
 
 def _parse_literals(text: str, position: int) -> tuple[dict[str, Literal], int]:
     """Return the arguments in braces, if any, and the position after them."""
-    start = len(text) - len(text[position:].lstrip())
+    start = len(text) - len(text[position:].lstrip())  # the first position that is not blank
     if not text.startswith("{", start):
         return {}, start
     end = scan_balanced(text, start)

@@ -71,6 +71,7 @@ def _check_types(flow: StepFlow) -> Iterator[SpmdirError]:
     """
     # (name, stage if it is state) → its type, its sharding and the function, at its first occurrence
     first: dict[tuple[str, int | None], tuple[Any, Any, str]] = {}
+    # Updates come last, so they are compared with the functions of micro-batches.
     for part in sorted(flow.functions, key=lambda part: part.kind == "U"):
         function = flow.functions[part]
         for kind, names in (("arguments", flow.arguments(part)), ("results", flow.results(part))):
@@ -155,13 +156,18 @@ def _check_values(op: PipelineOp, flow: StepFlow) -> Iterator[SpmdirError]:
 
 
 _RANK = {"F": 0, "I": 1, "B": 1, "W": 2}
+"""Kind of a function → its position among the functions that a stage runs for one micro-batch."""
 
 
 def _is_before(producer: Action, user: Action) -> bool:
-    """Return whether a function may use a result of another: it runs earlier in each step."""
+    """Return whether `user` may use a result of `producer`: False if `producer` does not run earlier in each step.
+
+    The functions of a micro-batch and the updates exchange only state, so neither may use results of the other. Between
+    stages, functions of a micro-batch may use each other's results.
+    """
     if (producer.kind == "U") != (user.kind == "U"):
         return False
-    if producer.kind == "U":
+    if producer.kind == "U":  # `micro` of an update is its round
         return producer.micro < user.micro
     return producer.stage != user.stage or _RANK[producer.kind] < _RANK[user.kind]
 

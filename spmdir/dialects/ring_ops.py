@@ -236,6 +236,7 @@ class StateOp(LocalFormOp):
     """Base class of the ops on states of the packed placement that the argument `by` names."""
 
     METHOD: ClassVar[str]
+    """The method of the packed placement that computes the op."""
 
     @property
     def placement(self) -> PackedPlacement:
@@ -277,6 +278,7 @@ class CombineOp(StateOp):
     def check_state(self, parts: int) -> None:
         self.check_value_counts(2 * parts, parts)
         for left, right in zip(self.operand_metas[:parts], self.operand_metas[parts:], strict=True):
+            # Only shapes are compared.
             if left is None or right is None or not _are_equal(left, attrs.evolve(right, dtype=left.dtype)):
                 raise VerifyException(f"combines a part {left} with {right}; expected states of the same shapes")
         self.check_result_types(self.operand_metas[:parts])

@@ -57,11 +57,18 @@ class ExpertExchangeOp(LocalFormOp):
             check_waited(self)
 
     def _balanced_meta(self, mesh: Mesh) -> TensorMeta | None:
-        """Return the type of the tensor of the first rank with a balanced router; None if sizes are symbolic."""
+        """Return the type of the first rank's operand with a balanced router; None if one of its sizes is unknown.
+
+        A DYNAMIC size is that of the shard of the first rank, if the global type is known.
+        """
         value = self.operands[0]
-        meta, sharding, whole = meta_of(value.type), sharding_of(value), global_type(value, mesh)
-        if meta is not None and DYNAMIC in meta.shape and sharding is not None and whole is not None:
-            meta = sharding.local_type(whole, mesh, mesh.coordinate(0)) if DYNAMIC not in whole.shape else whole
+        meta, sharding, global_meta = meta_of(value.type), sharding_of(value), global_type(value, mesh)
+        if meta is not None and DYNAMIC in meta.shape and sharding is not None and global_meta is not None:
+            meta = (
+                sharding.local_type(global_meta, mesh, mesh.coordinate(0))
+                if DYNAMIC not in global_meta.shape
+                else global_meta
+            )
         return None if meta is None or DYNAMIC in meta.shape else meta
 
 

@@ -35,6 +35,7 @@ class ShardIndexOp(LocalFormOp):
         """Raise SpmdirError unless `of` is a shard, without further arguments, and the result has the right type."""
         self.check_value_counts(self.OPERANDS, 1)
         shard = self.argument.get("of")
+        # A `Local` is `times * number + plus`. A shard must not be changed by these.
         if not isinstance(shard, Local) or shard.kind != "shard" or (shard.times, shard.plus) != (1, 0):
             raise VerifyException(
                 f"has of = {shard}; expected the shard of a dimension, as in `{{of = shard(16, cp: S(0))}}`"

@@ -36,6 +36,10 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
     """Raise SpmdirError unless `meta` is the common local type of a tensor of global shape `shape`.
 
     Sizes that differ between ranks are DYNAMIC.
+
+    Args:
+        shape: the entry of the attribute `of`: the global sizes, and the global element type if the local one differs.
+            None without an entry.
     """
     if shape is None and sharding is None:
         return  # a value inside a local form

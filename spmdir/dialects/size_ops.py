@@ -196,6 +196,7 @@ class MeasureOp(SizeOp):
     """Base class of the ops that measure a tensor."""
 
     def axes(self) -> tuple[str, ...]:
+        """Return the axes that shard the measured dimensions, each once; () if the tensor has no sharding."""
         sharding = sharding_of(self.operands[0])
         dims = self._measured_dims()
         return tuple(dict.fromkeys(axis for dim in dims for axis in sharding.dim_axes(dim))) if sharding else ()

@@ -56,6 +56,7 @@ def repeat(
     replacement: dict[SSAValue, SSAValue] = {}  # value → the value that later ops use in its place
     on_host: dict[SSAValue, SSAValue] = {}  # value → its copy on the host
     ops_to_insert: list[Operation] = []
+    # Repeats come as (repeated task, repeat), and the tasks of the program as (task, None).
     for index, repeated in tasks_with_repeats(program, added):
         if repeated:  # collect the new ops, to be inserted before the next task of `program`
             if repeated.action == "run":

@@ -92,6 +92,7 @@ def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh)
     shards = _factor_shards(op, rule, choice, mesh)
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     shardings = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
+    # The axes whose strategy has a local form that is written as text.
     axes = tuple(axis for axis, strategy in choice.items() if strategy.text and strategy.text.body)
 
     def form(rank: int) -> Expansion:
@@ -162,6 +163,7 @@ def _representative_ranks(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> 
             f"at most {MAX_FORMS}: shard it over fewer axes, or evenly",
             location_of(op),
         )
+    # `starts` has the axes of `fine` in order, so each point is a coordinate.
     return [fine.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*representatives)]
 
 

@@ -69,7 +69,7 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
 
 
 def _comes_from_forward(value: SSAValue, forward_ops: Set[Operation], tangents: Collection[int]) -> bool:
-    """Return whether `value` is available in the forward part."""
+    """Return whether the forward part has `value`: an argument that is not a tangent, or a result of a forward op."""
     return value.index not in tangents if isinstance(value, BlockArgument) else value.owner in forward_ops
 
 
@@ -122,7 +122,7 @@ def _copy_part(
     saved: Sequence[SSAValue],
     kept_ops: Set[Operation],
 ) -> ModuleOp:
-    """Return a copy of `module` with the ops `kept_ops` only.
+    """Return a copy of `module` with the copy_of_op `kept_ops` only.
 
     Args:
         position_of: value of `module` → its position among all values.
@@ -135,7 +135,7 @@ def _copy_part(
     part = ir.main_function(copy)
     block, end = part.body.block, ir.terminator(part)
     values = [*block.args, *_results(block.ops)]
-    ops = dict(zip(function.body.block.ops, block.ops, strict=True))
+    copy_of_op = dict(zip(function.body.block.ops, block.ops, strict=True))
     old_count = len(block.args)  # new arguments are added after the old ones, which are then erased
     for position, argument in enumerate(arguments):
         old = values[position_of[argument]]
@@ -145,7 +145,7 @@ def _copy_part(
         values[position_of[argument]] = new
     returned = [*(end.operands[index] for index in results), *(values[position_of[value]] for value in saved)]
     end.operands = returned
-    for original, op in reversed(ops.items()):
+    for original, op in reversed(copy_of_op.items()):
         if original not in kept_ops and isinstance(op, ValueOp):
             op.detach()
             op.erase(safe_erase=False)

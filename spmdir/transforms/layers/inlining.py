@@ -159,6 +159,7 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
             hint = name_of(old_result)
             argument_name = _origin(hint, operand_name) if hint else ""
             new_prefix = operand_name.get(argument_name)
+            # A value without a name is named after the result of the call, unless it belongs to a layer.
             if hint and new_prefix:
                 keep_name(new_result, new_prefix + hint.removeprefix(argument_name))
             elif hint or not call.results or layer is not None:

@@ -70,7 +70,7 @@ class Layers:
     segments: Sequence[Segment]
 
     def text(self, number: int) -> str:
-        """Return the name of one layer in text, such as "model.layers.3"."""
+        """Return the path of one layer, such as "model.layers.3"; "part.3" if the path is unknown."""
         layer = self.segments[number].layer
         return f"{layer[0]}{layer[1]}" if layer else f"part.{number}"
 
@@ -95,6 +95,7 @@ def layers_of(
             layer_number = None
             if segments is not most_common:
                 numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
+                # Layers without names are numbered by their position in the group.
                 layer_number = numbers[0] if numbers else group.index(segments[0])
             prefix = segments[0].layer[0] if segments[0].layer is not None else None
             name = function_name(prefix, layer_number, _phase(group, phase_of), names)
@@ -143,6 +144,7 @@ def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str,
 
 def _remove_layer(name: str, layer: str) -> str:
     """Return a name without the layer in it, such as `exp_avg.w` for `exp_avg.layers.0.w`."""
+    # Dots on both sides make sure that the layer matches whole components of the name.
     before, dot, after = f".{name}".partition(f".{layer}.")
     return f"{before}.{after}".strip(".") if layer and dot else name
 

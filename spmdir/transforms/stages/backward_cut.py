@@ -71,9 +71,9 @@ def _ops_above(
     from a to b is never cut: if a is above the boundary, b is too.
     """
     source, sink = 0, 1
-    number = {op: index for index, op in enumerate(parts.backward, 2)}
-    value_number: dict[SSAValue, int] = {}
-    edges: list[tuple[int, int, int]] = []
+    number = {op: index for index, op in enumerate(parts.backward, 2)}  # op → its node, after source and sink
+    value_number: dict[SSAValue, int] = {}  # value → its node, after those of ops
+    edges: list[tuple[int, int, int]] = []  # (from, to, capacity)
     for op, node in number.items():
         if op in fixed:
             edges.append((source, node, INFINITE) if fixed[op] >= boundary else (node, sink, INFINITE))

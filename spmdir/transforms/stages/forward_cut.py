@@ -163,7 +163,7 @@ def _partition(
         for end in [end_of_forward] if is_last_stage else positions[1:]:
             for begin, prefix in best[-1].items():
                 time = max(total[end] - total[begin], sent[end])
-                if begin >= end or time > limit * (1 + 1e-9):
+                if begin >= end or time > limit * (1 + 1e-9):  # a factor for rounding
                     continue
                 longest, messages = max(prefix.longest, time), prefix.messages + sent[end]
                 squares = prefix.key[2] + time**2
@@ -186,6 +186,8 @@ def crossing_bytes(parts: StepParts) -> list[float]:
     If the op at 0 computes 4 bytes, and the op at 2 is their last user, the positions 1 and 2 have 4 bytes.
     """
     position_of = {op: position for position, op in enumerate(parts.forward)}
+    # [position] → the bytes that become live there, minus those that are not used from there on. The result is its
+    # running sum.
     change: list[float] = [0.0] * (len(position_of) + 1)
     for op, position in position_of.items():
         for result in op.results:

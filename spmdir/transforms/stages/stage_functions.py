@@ -53,7 +53,10 @@ class ValueNames:
         self._kept = {name.partition(".")[0] for name in parts.state}
 
     def of(self, value: SSAValue) -> str:
-        """Return the name of a value."""
+        """Return the name of a value: its SSA name, with a number if it is used; `v2` for a value `%2`.
+
+        A name that begins like that of state, such as `gradients.x`, gets the prefix `of_`.
+        """
         if value not in self._names:
             name = name_of(value) or f"v{value.name_hint[1:] if value.name_hint and is_number(value.name_hint) else ''}"
             name = f"of_{name}" if name.partition(".")[0] in self._kept else name

@@ -66,6 +66,7 @@ def _terms(value: SSAValue, argument: SSAValue) -> tuple[list[Operation], list[S
     """
     if not (isinstance(value, OpResult) and _is_add(value.op) and argument in value.op.operands):
         return [], []
+    # Both operands are the argument if the value is twice the argument.
     current = next((operand for operand in value.op.operands if operand is not argument), argument)
     chain: list[Operation] = []
     while isinstance(current, OpResult) and _is_linear(current.op) and len(list(current.uses)) == 1:
@@ -159,7 +160,12 @@ def signature_of(function: FuncOp, value: SSAValue) -> str | None:
 
 
 def _append(function: FuncOp, attribute: str, attributes: object) -> None:
+    """Append the attributes of a new last argument (`arg_attrs`) or result (`res_attrs`) to the signature.
+
+    The argument is in the block already, but the result is not in the function type yet.
+    """
     attrs = getattr(function, attribute)
+    # The number of old arguments or results, which have no attributes if `attrs` is None.
     count = len(function.body.block.args) - 1 if attribute == "arg_attrs" else len(function.function_type.outputs.data)
     entries = list(attrs.data) if attrs is not None else [signature_attrs(None, "input", None)] * count
     function.properties[attribute] = ArrayAttr([*entries, attributes])  # type: ignore[list-item]

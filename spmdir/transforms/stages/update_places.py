@@ -120,6 +120,7 @@ class UpdatePlaces:
         return self._places[value]
 
     def _add_result(self, name: str, value: SSAValue, stage: int, names: Mapping[SSAValue, str]) -> None:
+        """Record that a stage has the new value `value` of the state `name`, and all that this requires."""
         if (name, stage) not in self.results:
             self.results.add((name, stage))
             self._need(value, stage, names)
