@@ -102,7 +102,8 @@ def check_shared_arguments(functions: Sequence[FuncOp]) -> None:
             if argument.type != other_argument.type or (sharding and other_sharding and sharding != other_sharding):
                 raise ShardingError(
                     f"'{name}' is {argument.type} <{sharding or ''}> in @{function.sym_name.data}, but "
-                    f"{other_argument.type} <{other_sharding or ''}> in @{other.sym_name.data}; expected one type and sharding of each "
+                    f"{other_argument.type} <{other_sharding or ''}> in @{other.sym_name.data}; expected one type and "
+                    "sharding of each "
                     "argument that functions with common caches share",
                     location_of(function),
                 )

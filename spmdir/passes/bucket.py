@@ -48,7 +48,7 @@ class BucketPass(LocalPass, MachineOptions):
         machine = self.machine(ctx, function, self.memory)
         # Forward outputs are returned before backward starts, so a bucket must not mix forward and backward members.
         backward = backward_ops(function)
-        key_of_op: dict[Operation, Hashable] = {}
+        key_of_op: dict[Operation, Hashable] = {}  # collectives with equal keys may share a bucket
         for op in function.body.block.ops:
             key = _bucket_key(op, mesh)
             if key is not None:
@@ -81,7 +81,11 @@ def _bucket_key(op: Operation, mesh: Mesh) -> Hashable | None:
 
 
 class ArgumentPlaces:
-    """The order of collectives by the argument or result of the function that they belong to."""
+    """The order of collectives by the argument or result of the function that they belong to.
+
+    Attributes:
+        results: value that the function returns → its index among the results.
+    """
 
     def __init__(self, function: FuncOp):
         self.results = {value: place for place, value in enumerate(ir.terminator(function).operands)}

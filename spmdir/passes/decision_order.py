@@ -55,6 +55,7 @@ def decide_together(module: ModuleOp, decide: Decide, trial: Decide) -> None:
             seconds[name] = decide(module, _function(module, name))
     except SpmdirError as failure:
         error = failure
+    # A function without a time, because the first order failed, counts as 1 second.
     leader = max(names[1:], key=lambda name: calls[name] * seconds.get(name, 1.0))
     order = list(dict.fromkeys([leader, *names]))
     if error is None and not _is_faster(original, order, trial, calls, seconds):
@@ -77,7 +78,7 @@ def _is_faster(
     copy = original.clone()
     limit = (1 - _GAIN) * sum(calls[name] * seconds[name] for name in order)
     first = next(iter(seconds))
-    times = {first: seconds[first]}
+    times = {first: seconds[first]}  # a lower bound for the first function, replaced once the order decides it
     for name in order:
         try:
             times[name] = trial(copy, _function(copy, name))

@@ -197,6 +197,7 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
     needs = [sharding.refined(refined_mesh) for sharding in required_shardings(op) if sharding is not None]
     layouts: Layouts = {}
     needed_axes = [axis for sharding in needs for axis, _ in sharding.entries]
+    # Axes of needed shardings come first, in nesting order.
     for axis in dict.fromkeys((*needed_axes, *refined_mesh.axis_names)):
         placements = tuple(sharding[axis] for sharding in needs)
         sharded = sharded_factors(choice, refined_mesh, without=axis)

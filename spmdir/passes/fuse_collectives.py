@@ -107,7 +107,7 @@ class FuseCollectivesPass(ModulePass, MachineOptions):
             for function in global_functions(module, self.name)
         ]
         original = module.clone()
-        for keeps_memory in (False, True):
+        for keeps_memory in (False, True):  # whether rewrites that may increase live memory are rejected
             attempts: list[Attempt] = []
             may_need_memory = False
             for function, machine in zip(ir.functions(module), machines, strict=True):

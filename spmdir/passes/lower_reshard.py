@@ -125,6 +125,7 @@ class LowerReshardPass(FunctionPass, MachineOptions):
 
 def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
     """Return the values whose reshards share messages with other reshards, such as parameters and gradients."""
+    # The first dependence defines the arguments as inputs.
     uses = [Dependence[SSAValue]((), function.args, is_input=True, is_contraction=False)]
     for op in function.body.block.ops:
         rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None
@@ -170,7 +171,7 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
     for reshard in used:
         _lower_to(_target(reshard), tree, values, reshard, planner, names)
         reshard.results[0].replace_all_uses_with(values[_target(reshard)])
-    for target, result in list(values.items())[1:]:
+    for target, result in list(values.items())[1:]:  # the first value is the original one
         if target in result_by_target:
             copy_name(result, result_by_target[target])
         else:

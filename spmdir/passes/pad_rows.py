@@ -71,7 +71,12 @@ class PadRowsPass(FunctionPass):
                         op.operands[index] = clearer.clear(operand, op)
 
     def _set_capacity(self, op: ValueOp, mesh: Mesh) -> None:
-        """Write the capacity to the arguments of an exchange of rows."""
+        """Write the capacity to the arguments of an exchange of rows.
+
+        Raises:
+            ShardingError: the operand or the result has the tokens of a rank, and ranks have different numbers of them;
+                located.
+        """
         for value in (op.operands[0], op.results[0]):
             meta, sharding = meta_of(value.type), sharding_of(value)
             if meta is None or sharding is None or not any(isinstance(p, Home) for _, p in sharding.entries):

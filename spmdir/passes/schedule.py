@@ -99,6 +99,7 @@ class SchedulePass(LocalPass, MachineOptions):
             return self.memory, None
         ranked = rank_program(function, mesh, ctx.rules, machine.topology)
         program, _ = ranked
+        # Transfers that free memory may run early.
         peak = min(peak_bytes(program), peak_bytes(program, advance_transfers(program)))
         return Bytes(max(peak, min(peak * (1 + self.spare / 100), machine.topology.memory))), ranked
 

@@ -73,6 +73,7 @@ def _key(ops: Sequence[Operation]) -> Hashable:
     numbers: dict[SSAValue, int] = {}
     parts: list[Hashable] = []
     for op in ops:
+        # Values are numbered in order of occurrence, so that equal programs have equal keys.
         values = [numbers.setdefault(value, len(numbers)) for value in (*op.operands, *op.results)]
         parts += [op.name, *values, op.properties.get("arguments"), op.properties.get("structure")]
     is_used_outside = [any(use.operation not in ops for use in value.uses) for value in numbers]
@@ -281,6 +282,7 @@ def _split_scattered(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
     All ops of `chosen` get the sharding of the scatter's result. The last op replaces the scatter.
     """
     for op in chosen:
+        # The products come first, and have no operands among the chosen ops. The ops that add them are not split.
         if all(operand.owner not in chosen for operand in op.operands):
             op.attributes[SPLIT] = UnitAttr()
         op.set_shardings(scatter.shardings)

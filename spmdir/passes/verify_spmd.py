@@ -48,6 +48,7 @@ def check_equal(function: FuncOp, expected_function: FuncOp) -> None:
     for op, expected in zip_longest(function.body.block.ops, expected_function.body.block.ops):
         message = _difference(op, expected, values)
         if message:
+            # Without an op, the function has too few ops.
             errors.append(ShardingError(message, location_of(op or function)))
             break  # further differences may be consequences of this one
         values.update(zip(op.results, expected.results, strict=True))
@@ -131,6 +132,7 @@ class VerifySpmdPass(ModulePass):
     def _check_local(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Raise SpmdirError unless localize converts the global program of `function` to `function`."""
         reject_open_sizes(module, self.name)
+        # Only a copy is changed: its exchanges of rows are joined, as localize emits them.
         local = function.clone() if any(map(is_exchange_start, function.body.block.ops)) else function
         if local is not function:
             join_exchanges(local)

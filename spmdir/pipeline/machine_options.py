@@ -18,6 +18,7 @@ class MachineOptions:
     """The machine of a pass's cost model: by default, the machine that propagate used."""
 
     name: ClassVar[str]
+    """The name of the pass, for remarks."""
 
     topology: str = "auto"
     """The machine: a preset or a TOML file. `auto` is the machine that propagate used."""

@@ -183,7 +183,7 @@ def remark_other_costs(function: FuncOp, decided_by: Any, topology: Topology, na
     Without a recorded table, there is no remark.
     """
     digest = topology.costs.digest if topology.costs else ""
-    if decided_by.costs_digest not in ("", digest):
+    if decided_by.costs_digest not in ("", digest):  # "" is no recorded table
         prices = f"a table of costs with digest {digest}" if digest else "no table of costs"
         expected = (
             f"{decided_by.costs} with digest {decided_by.costs_digest}; run propagate again, or give the same table"

@@ -108,7 +108,7 @@ class StageMap:
         return tuple(stage for stage, place in enumerate(self.coordinates) if place == coordinate)
 
     def consumer(self, action: Action) -> int | None:
-        """Return the neighbour that needs the result of `action`; None if no stage does."""
+        """Return the neighbouring stage that needs the result of `action`; None if there is none. Links are ignored."""
         if action.kind not in SENDS:
             return None
         stage = action.stage + 1 if action.kind == "F" else action.stage - 1

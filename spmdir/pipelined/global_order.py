@@ -75,7 +75,7 @@ def find_order_faults(
         too_late = [
             operand
             for operand in _dependences(entry, stage_map, micro, split, updates)
-            if position_of.get(operand, -1) > position
+            if position_of.get(operand, -1) > position  # a missing operand is another fault
         ]
         if too_late:
             yield position, f"{entry} comes before {too_late[0]}; expected it after that, {_reason(entry, too_late[0])}"

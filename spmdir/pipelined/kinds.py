@@ -100,10 +100,11 @@ def _list_orders(
 ) -> Iterator[StepOrder]:
     """Yield list schedules, in ascending order of their limit on activations."""
     ranks, stages = maps[0].ranks, maps[0].stages
-    most = micro * stages // ranks
+    most = micro * stages // ranks  # the activations of a rank if no backward has run yet
     limits = [live] if live else sorted({min(math.ceil(factor * stages), most) for factor in _LIMITS} | {most})
     for limit, placement, split in itertools.product(limits, maps, splits):
         for priority, preference in itertools.product((GRADIENTS_FIRST, FORWARDS_FIRST), (deepest_first, by_groups)):
+            # Patience is about weight gradients, so it has no effect on whole backwards.
             for patience in (0.0, 0.5, 1.0) if split else (0.0,):
                 yield list_order(placement, micro, times, split, [limit] * ranks, priority, preference, patience)
 
@@ -147,11 +148,13 @@ def most_live(order: StepOrder) -> int:
 
 
 def _gpipe(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    """Return the order of GPipe: a rank may hold all activations, so all its forwards run first."""
     limits = [micro * len(stage_map.stages_on(rank)) for rank in range(stage_map.ranks)]
     return list_order(stage_map, micro, times, False, limits, FORWARDS_FIRST)
 
 
 def _1f1b(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    """Return the order of 1F1B: rank r of n holds at most n - r activations. Several stages a rank are interleaved."""
     ranks = stage_map.ranks
     if stage_map.stages > ranks:
         return interleaved_order(stage_map, micro)
@@ -159,6 +162,7 @@ def _1f1b(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) 
 
 
 def _zero_bubble(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
+    """Return the order of zero bubble, with split backwards. A rank holds at most as many activations as stages exist."""
     return list_order(stage_map, micro, times, True, [stage_map.stages] * stage_map.ranks)
 
 

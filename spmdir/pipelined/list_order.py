@@ -123,7 +123,7 @@ def list_order(
         state.end[action] = state.free[coordinate] = start + times.of(action)
         state.next_micro[action.stage, action.kind] += 1
         state.live[coordinate] += CHANGE_OF_LIVE[action.kind]
-        scheduled.append((start, number, action))
+        scheduled.append((start, number, action))  # the number keeps the order of actions with equal starts
         for affected in {coordinate, *stage_map.users(action)}:
             choice_of[affected] = next_choice(affected)
     entries: list[Entry] = []

@@ -122,7 +122,7 @@ def _copy_part(
     saved: Sequence[SSAValue],
     kept_ops: Set[Operation],
 ) -> ModuleOp:
-    """Return a copy of `module` with the copy_of_op `kept_ops` only.
+    """Return a copy of `module` with the ops `kept_ops` only.
 
     Args:
         position_of: value of `module` → its position among all values.
