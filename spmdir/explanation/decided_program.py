@@ -147,7 +147,10 @@ class DecidedProgram:
         return self.search.rules[node]
 
     def name(self, node: int) -> str:
-        """Return the name of the first result of a node, or a description of a result of the function."""
+        """Return the name of the first result of a node, or a description of a result of the function.
+
+        A result with the name of an argument is a gradient or the new value: `gradient of w (result 1)`.
+        """
         producer = self.search.makers[node]
         if not isinstance(producer, int):
             return self.names[self.problem.nodes[node].results[0]]
@@ -200,7 +203,7 @@ class DecidedProgram:
             places = self.source_places(node)
             key = tuple(places.paths), tuple(places.frames), self.op(node)
             occurrences.append(counts[key])
-            counts[key] += bool(places.paths)
+            counts[key] += bool(places.paths)  # without a module path, the count stays 0
         return occurrences
 
     def location(self, node: int) -> Location | None:

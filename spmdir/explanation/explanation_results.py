@@ -205,6 +205,7 @@ class Explanations(ShownAsText):
 
 def percent_text(before: float, after: float) -> str:
     """Return the change in percent, such as `+1.5 %`; never `-0.0 %`."""
+    # Adding 0.0 turns -0.0 into 0.0.
     return f"{round(100 * (after / before - 1), 1) + 0.0:+.1f} %"
 
 
@@ -217,7 +218,7 @@ def _listed(names: Sequence[str]) -> str:
 def _chain(names: Sequence[str]) -> str:
     """Return the names of a path of values; of a long path, those at both ends."""
     left_out = len(names) - 2 * MAX_LISTED
-    if left_out < 2:
+    if left_out < 2:  # "1 more" is no shorter than the name
         return ", ".join(names)
     return ", ".join([*names[:MAX_LISTED], f"{left_out} more", *names[-MAX_LISTED:]])
 

@@ -176,7 +176,7 @@ def _last_values(function: FuncOp, selector: str, pipeline: Pipeline) -> list[SS
     if selector.startswith("%"):
         return values
     phase_of = phases(function, memory_classes(function, pipeline.rules))
-    last_of_module: dict[object, SSAValue] = {}
+    last_of_module: dict[object, SSAValue] = {}  # module, argument, or result without a module → its last value
     for is_forward in (False, True):  # values of the forward replace those of other phases
         for value in values:
             if not isinstance(value, OpResult):

@@ -162,7 +162,7 @@ def _1f1b(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) 
 
 
 def _zero_bubble(stage_map: StageMap, micro: int, times: StageTimes, live: int | None) -> StepOrder:
-    """Return the order of zero bubble, with split backwards. A rank holds at most as many activations as stages exist."""
+    """Return the order of zero bubble: split backwards, and at most as many activations as stages."""
     return list_order(stage_map, micro, times, True, [stage_map.stages] * stage_map.ranks)
 
 

@@ -141,6 +141,7 @@ def lower_bound(stage_map: StageMap, micro: int, times: StageTimes, split: bool)
         all_actions_seconds = sum(micro * (times.forward[stage] + whole_backward[stage]) for stage in stages)
         before_last_gradient = sum(micro * (times.forward[stage] + gradient[stage]) for stage in stages)
         after_last_gradient = min(_chain(gradient, stage, stage_map, times.message) for stage in stages)
+        # With a split backward, the weight gradient of stage 0 follows its last input gradient.
         if split:
             after_last_gradient += times.weight_gradient[0]
         bound = max(

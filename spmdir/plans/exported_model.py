@@ -71,7 +71,12 @@ def _module(kind: str) -> nn.Module:
 
 
 def _class(kind: str, *bases: type[nn.Module]) -> type[nn.Module]:
-    """Return a new class with the name of `kind`; it is a Linear or an Embedding if `kind` is."""
+    """Return a new class with the name of `kind`; it is a Linear or an Embedding if `kind` is.
+
+    Args:
+        kind: the full name of a class.
+        bases: further base classes.
+    """
     name = kind.rpartition(".")[2]
     name = name if name.isidentifier() else "Module"  # the file may contain any text
     parents = (*bases, _KINDS[kind]) if kind in _KINDS else bases or (nn.Module,)

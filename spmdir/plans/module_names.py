@@ -115,7 +115,10 @@ def with_globs(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, V
 
 
 def _glob_of_any_layer(name: str) -> str:
-    """Return a glob for this name in all layers. The glob of a layer does not match names inside it."""
+    """Return a glob for this name in all layers, such as `layers.*.up` for `layers.0.up`.
+
+    A number at the end becomes `?` for each digit, because `layers.*` would also match names inside the layers.
+    """
     *parts, last_part = name.split(".")
     parts = ["*" if part.isdigit() else part for part in parts]
     return ".".join([*parts, "?" * len(last_part) if last_part.isdigit() else last_part])

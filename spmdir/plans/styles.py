@@ -186,6 +186,7 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
         if style.features == "none" or (style.features == "in" and rank == 1):
             placements[part] = R
             continue
+        # The last dimension has input features if the weight is (…, out, in), else output features.
         is_last_sharded = rank == 1 or out_first == (style.features == "in")
         dim = rank - 1 if is_last_sharded else rank - 2
         placements[part] = Shard(dim) if style.packed == 1 else parse_placement(f"Strided({dim}, {style.packed})")
@@ -213,7 +214,7 @@ def placed_parameters(name: str, module: nn.Module | nn.Parameter, style: Style)
             "and at most a bias, since only these can be colwise or rowwise: remove its style, or give "
             "shardings of its parameters"
         )
-    # An embedding is a linear layer of one-hot rows, with a weight (in, out). So has Conv1D of transformers.
+    # An embedding is a linear layer of one-hot rows. Its weight is (in, out), as that of Conv1D of transformers.
     out_first = not isinstance(module, nn.Embedding) and type(module).__name__ != "Conv1D"
     return {f"{name}.{part}": placement for part, placement in linear_placements(style, parts, out_first).items()}
 

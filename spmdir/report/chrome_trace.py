@@ -58,5 +58,9 @@ def _memory(execution: Execution) -> Iterator[dict[str, Any]]:
 
 
 def _event(phase: str, name: str, track: int, **fields: Any) -> dict[str, Any]:
-    """Return an event in the format of Chrome traces."""
+    """Return an event in the format of Chrome traces.
+
+    Args:
+        phase: "M" metadata, "X" an interval, "s" and "f" the two ends of an arrow, "C" a counter.
+    """
     return {"ph": phase, "name": name, "pid": 0, "tid": track, **fields}

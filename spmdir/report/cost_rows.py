@@ -245,7 +245,7 @@ def table_cells(
         if name == "ms" and total.total("measured"):
             columns |= MEASURED_COLUMNS
     layers_column = [""] if any(row.layers > 1 for row in shown) else []
-    cells = []
+    cells = []  # of each row: its labels, the number of merged layers if any row has several, and its numbers
     for row in shown:
         layers = [f"x {row.layers}" if row.layers > 1 else ""] if layers_column else []
         numbers = [column(row, total) for column in columns.values()]

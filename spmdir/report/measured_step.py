@@ -150,6 +150,7 @@ def measured_step(step: RankStep, traces: Sequence[ProfilerTrace]) -> MeasuredSt
     transfers_of_ranks = [_medians([sample.transfers for sample in rank_samples]) for rank_samples in samples_of_ranks]
     shortest = [min(seconds_of_ranks) for seconds_of_ranks in zip(*transfers_of_ranks, strict=True)]
     mean = [statistics.mean(seconds_of_ranks) for seconds_of_ranks in zip(*transfers_of_ranks, strict=True)]
+    # A task to which no call belongs in any sample took 0.0 seconds.
     seconds = tuple(
         statistics.median([sample.seconds[task] for sample in samples if task in sample.matched_tasks] or [0.0])
         for task in range(len(tasks))
@@ -286,6 +287,7 @@ def _match_elsewhere(
         free_keys: the indices of the keys without a call. Updated.
     """
     free_calls: dict[object, list[int]] = {}
+    # The lists are reversed, so `pop` below returns the first remaining call.
     for call in reversed(range(len(owners))):
         if owners[call] is None:
             free_calls.setdefault(traced[call], []).append(call)

@@ -38,6 +38,7 @@ Growth = Callable[[AtenOp, int], float]
 
 def _scale_by_alpha(op: AtenOp, operand: int) -> float:
     """Return the factor of an operand of `self + alpha · other`: |alpha| for `other`, and 1 for `self`."""
+    # `other` is the last tensor operand, unless it is a number.
     is_other = "other" not in op.argument and operand == len(op.tensors) - 1
     return _magnitude(op.argument.get("alpha", 1)) if is_other else 1.0
 

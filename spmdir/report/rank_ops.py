@@ -38,6 +38,7 @@ def rank_ops(
     execution, memory, mesh = step.execution, step.memory, step.mesh
     tasks = execution.program.tasks
     task_of = {op: index for index, ops in enumerate(step.units) for op in ops}
+    # Task or argument → kind of memory → the bytes that it holds at the peak.
     held_by: dict[int | BlockArgument, dict[str, float]] = {}
     for buffer in find_peak(execution.program)[2]:
         value, live = memory.values[buffer], memory.buffers[buffer]

@@ -23,8 +23,8 @@ def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation,
     `%c = all_gather(%b)`, the bound is that from the sharding of %a to that of %c. If a value is resharded to several
     shardings, the bound is the largest of their bounds; None if one is unknown.
     """
-    origins: dict[SSAValue, SSAValue] = {}
-    targets_of: dict[SSAValue, list[Sharding]] = {}
+    origins: dict[SSAValue, SSAValue] = {}  # result of a collective or wait → its origin
+    targets_of: dict[SSAValue, list[Sharding]] = {}  # origin → the shardings in which ops use it
     collectives_of: dict[SSAValue, dict[Operation, None]] = {}
     for op in function.body.block.ops:
         if isinstance(op, LOCAL_MESSAGES):

@@ -151,10 +151,12 @@ def serving_report(
         costs = comm_report(program, pipeline=pipeline)
         if not costs.decided:
             raise UnsupportedError(f"@{name} is not decided; run propagate before the report")
+        # The argument `ids` has the new tokens of all sequences.
         ids = next(arg for arg in function.args if signature_name(function, "arg_attrs", arg.index) == "ids")
         sequences, tokens = meta_of(ids.type).shape  # type: ignore[union-attr]
         topology = machine_of(function, pipeline).topology
         read = _argument_bytes(function, mesh, is_cache=False, is_read=True)
+        # The estimate assumes a page for each sequence, of which `length` rows are live.
         live = _argument_bytes(function, mesh, is_cache=True) * length / page_rows * sequences / pages
         unit = str(caches[0].dtype)
         bounds = {
