@@ -292,7 +292,7 @@ def _lines(costs: CommReport) -> list[dict[str, Any]]:
         if op.location is not None and op.location.line:
             ops_of_line.setdefault((op.location.file, op.location.line), []).append(op)
     costliest = sorted(ops_of_line.items(), key=lambda entry: -sum(op.seconds for op in entry[1]))[:MAX_LINES]
-    total = sum(op.seconds for op in costs.ops) or 1.0
+    total = sum(op.seconds for op in costs.ops) or 1.0  # not 0, because shares are divided by it
     return [
         {
             "line": f"{file}:{line}",

@@ -30,6 +30,7 @@ def svg_text(tiling: Tiling) -> str:
     dashed if local tensors do not contain elements of the tensor, as with partial values.
     """
     column_offsets = _offsets(tiling.columns, WIDTH)
+    # A single drawn dimension is a row of 48 pixels.
     row_offsets = _offsets(tiling.rows, HEIGHT if len(tiling.dims) == 2 else 48)
     left = 12 + CHARACTER * max((len(str(start)) for start, _ in tiling.rows), default=0)
     top = 2 * LINE + 12

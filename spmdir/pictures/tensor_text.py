@@ -105,7 +105,7 @@ def _spread(pieces: Sequence[Range], needed: Sequence[int], room: int) -> list[i
 
 
 def _heading(columns: Sequence[Range], rights: Sequence[int]) -> str:
-    """Return the line with the start positions of the columns."""
+    """Return the line with the start positions of the columns, each one character right of its line in `rights`."""
     line = ""
     for index, (start, _) in enumerate(columns):
         line += " " * (rights[index] + 1 - len(line)) + str(start)

@@ -142,6 +142,7 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
         tiles=tuple(_merge_cells(grid)),
         holders=tuple(holders),
         mixed=tuple(mixed),
+        # A tensor with one drawn dimension has columns only, and a scalar has neither.
         cropped=tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], max_pieces)),
     )
 

@@ -256,7 +256,7 @@ def _structure(slots: Literal, count: int) -> Structure:
 def _literals(attribute: Attribute, name: str) -> tuple[tuple[str, Literal], ...]:
     """Return (name, literal) of each argument in the text of the attribute `name`."""
     try:
-        text = attribute.data if isinstance(attribute, StringAttr) else "?"
+        text = attribute.data if isinstance(attribute, StringAttr) else "?"  # "?" is malformed, so it is an error
         return parse_arguments(text) if text else ()
     except LiteralError as error:
         message = f'{name} is {attribute}; expected the arguments of a torch op, as in "{{dim = 1}}": {error}'

@@ -71,6 +71,7 @@ class TensorSharding:
 
 def _axis_text(axis: str) -> str:
     """Return `"dp"` for an axis, and `"tp":(1)2` for the sub-axis `tp(1)2`."""
+    # The tuple after `or` is not used: a whole axis has no part.
     name, outer, size = axis_part(axis) or (axis, 1, 0)
     return f'"{name}":({outer}){size}' if is_part(axis) else f'"{axis}"'
 

@@ -127,6 +127,7 @@ def run_interleaved(
             if all(ranks[number].head(communicator, one_at_a_time) for number in communicator.ranks):
                 runnable.append(communicator)
         if ready and (not runnable or draw.random() < advance_probability):
+            # The small constant lets ranks with a weight near 0 run too.
             (rank,) = draw.choices(ready, [weights[rank.number] + 1e-3 for rank in ready])
             rank.advance(mesh)
         elif runnable:

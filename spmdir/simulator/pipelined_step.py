@@ -275,6 +275,7 @@ class StepRun:
         """Return a function of a stage that returns the state `name`, or else takes it."""
         parts = [part for part, program in self.programs.items() if part.stage == stage and program.programs]
         returning = [part for part in parts if name in self.flow.results(part)]
+        # The last function has the final value, such as that after the update.
         return (returning or [part for part in parts if name in self.flow.arguments(part)])[-1]
 
     def _collect(self, part: Action, name: str, shards: Shards) -> Tensor:

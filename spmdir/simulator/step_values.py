@@ -36,6 +36,7 @@ class StepValues(Generic[T]):
         """Hold a result of an action, if anything uses it."""
         key, part = self._key(action, name), part_of(action)
         uses = len(self.flow.users.get((name, key[0]), ())) + (name in self.flow.step.outputs)
+        # If several updates compute the value, only the first sends it: one use for each other coordinate.
         if self.flow.producers[name][0] == part:
             uses += sum(used == name and coordinate != key[0] for used, coordinate in self.flow.users)
         if uses:
@@ -74,9 +75,11 @@ class StepValues(Generic[T]):
             self._use(self._key(action, name))
 
     def _key(self, action: Action, name: str) -> Key:
+        """Return the key of a value on the coordinate of an action."""
         return self.flow.step.stages[action.stage].coordinate, _number(action), name
 
     def _use(self, key: Key) -> None:
+        """Count a use of a value, and free the value after its last use."""
         self.uses[key] -= 1
         if not self.uses[key]:
             del self.values[key], self.uses[key]

@@ -196,7 +196,7 @@ def _differing_ranks(
         return []
     if any(placement.trait == "partial" for _, placement in sharding.entries):
         return []
-    if not output.is_floating_point():
+    if not output.is_floating_point():  # complex numbers also hold integers and Booleans, and have an `abs`
         output, reference = output.to(torch.complex128), reference.to(torch.complex128)
     finite = reference[reference.isfinite()].abs()
     largest = limit * (finite.max().item() if finite.numel() else 0.0)
