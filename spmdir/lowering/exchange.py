@@ -29,7 +29,10 @@ PartNode = tuple[Part, Node]
 
 
 def exchange_message(site: Site, x: Node) -> Message:
-    """Return the message of an exchange of `x`. `spmdir.reshard.exchange` describes the parts that ranks send."""
+    """Return the message of an exchange of `x`. `spmdir.reshard.exchange` describes the `Part`s that ranks send.
+
+    A part is a grid of elements that one rank sends to another, or keeps (sender and receiver are equal).
+    """
     parts = exchange(site.source, site.target, site.mesh, site.shape, site.rank)
     grid = grid_of(site.source, site.shape, site.mesh, site.rank)
     axes = exchanged_axes(site.source, site.target, site.mesh)
@@ -55,6 +58,7 @@ def two_round_exchange_message(site: Site, x: Node) -> Message:
     values = _Values.of(site, x, _combined_axes(site))
 
     def take_part(part: Part) -> Node:
+        """Return the elements of a part, cut out of the operand of this rank."""
         return _select_grid(site.emit, values.moved, part.grid, grid)
 
     kept_parts = [(part, take_part(part)) for part in rounds.stationary if part.receiver == site.rank]
@@ -285,6 +289,7 @@ def _slabs(ranges: Ranges, parts: Sequence[Ranges]) -> list[Ranges]:
         slabs = [slab for slab in slabs if slab not in overlapping]
         slabs.append(union(part, *overlapping))
     covered = union(*slabs)
+    # Positions that no part covers become slabs too: pair the end of each covered range with the start of the next.
     edges = [ranges[0][0], *itertools.chain.from_iterable(covered), ranges[-1][1]]
     gaps = [common(ranges, ((start, end),)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
     return sorted([*slabs, *filter(None, gaps)])

@@ -136,6 +136,7 @@ def check_ranks(
 
 
 def _outputs(indices: Sequence[int]) -> str:
+    """Return indices of outputs as text: `output 0`, or `outputs 0, 2`."""
     noun = "output" if len(indices) == 1 else "outputs"
     return f"{noun} {', '.join(map(str, indices))}"
 
@@ -175,7 +176,7 @@ def _value_numbers(function: FuncOp, results: Sequence[SSAValue], known_expressi
         known_expressions: expression → its number, shared by the two programs that are compared. Updated.
     """
     numbers: dict[SSAValue, int] = {}
-    view_sources: dict[int, int] = {}  # the number of a view → that of the value that it views
+    view_sources: dict[int, int] = {}  # number of a view → number of the first value of its chain of views
 
     def number_of(expression: object) -> int:
         """Return the number of an expression: the earlier one if it is known, else the next."""
@@ -280,6 +281,8 @@ def _first_difference(
     Without such a result, the op is the first whose result the reference does not have, and the factor is None. Partial
     values are skipped, because a rank may scale its summands. A single element is a multiple of any other.
     """
+    # `equal` has the values that the reference has too, and those that were compared already: ops on these values are
+    # compared in turn, so that only the first difference on each path counts.
     equal: set[SSAValue] = set(function.args)
     missing: Operation | None = None
     for op in function.body.block.ops:
@@ -319,9 +322,14 @@ def _factor(tensor: Tensor, reference: Tensor) -> float | None:
 
 
 def _is_rounding(actual: Tensor, wanted: Tensor, value: SSAValue, single: ModuleOp, tensors: Sequence[Tensor]) -> bool:
-    """Return whether an output differs by rounding errors only, because its terms cancel.
+    """Return whether an output differs by rounding errors only, because the terms of a sum cancel.
 
     The gradient of the bias of keys is such a sum: it is zero up to rounding.
+
+    Args:
+        actual, wanted: the output of the ranks, and that of the reference.
+        value: the output in the reference program, `single`.
+        tensors: the inputs.
     """
     producer = value.owner
     while is_move(producer):

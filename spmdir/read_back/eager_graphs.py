@@ -84,6 +84,7 @@ def global_type(value: Tensor) -> tuple[tuple[int, ...], Sharding]:
         if not isinstance(placement, (Shard, StridedShard)):
             unsharded.append((names[index], placement))
             continue
+        # `axes` has the later axes of this dimension, outermost first. The first `outer` of them are outside this axis.
         axes, outer = nested.setdefault(placement.dim, []), 0
         while math.prod(sizes[axis] for axis in axes[:outer]) < getattr(placement, "split_factor", 1):
             outer += 1
@@ -138,7 +139,11 @@ class _Rewriter:
         return fx.GraphModule(self.root, self.graph)
 
     def _add_state(self, name: str, tensor: Tensor) -> None:
-        """Add a parameter or a buffer as an attribute that the graph reads first."""
+        """Add a parameter or a buffer as an attribute that the graph reads first, and record its memory.
+
+        A captured tensor may be a view of this memory beyond the parameter, such as of padding. So the vector of its
+        elements is padded to the size of the memory.
+        """
         value = self._attribute(name, nn.Parameter(tensor, requires_grad=False))
         self.whole.setdefault(_layout(tensor), value)
         if tensor.is_contiguous() and not tensor.storage_offset():
@@ -162,7 +167,11 @@ class _Rewriter:
         return Proxy(self.graph.get_attr(name), self.tracer)
 
     def _read(self, node: fx.Node) -> Any:
-        """Return the value of a captured object."""
+        """Return the new value of a captured object that `node` reads.
+
+        A captured tensor is a parameter or buffer of `state`, a view of the memory of one, a view of a buffer that the
+        graph writes to, or a constant.
+        """
         name = str(node.target)
         value = operator.attrgetter(name)(self.module)
         if not isinstance(value, Tensor):
@@ -185,12 +194,16 @@ class _Rewriter:
         return _ATEN.as_strided.default(self.flat[key], list(value.shape), list(value.stride()), value.storage_offset())
 
     def _empty(self, size: int, dtype: torch.dtype) -> Proxy:
-        """Return a new buffer."""
+        """Return an uninitialised vector of `size` elements, as a buffer of the new graph."""
         target: Any = _ATEN.empty.memory_format
         return Proxy(self.graph.call_function(target, ([size],), {"dtype": dtype, "device": "cpu"}), self.tracer)
 
     def _call_form(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
-        """Return the results of an op by its form."""
+        """Call the form in `FORMS` of the op of `node`, and return its results.
+
+        Args:
+            values: node of the original graph → its value in the new graph.
+        """
         name = str(node.target).removesuffix(".default")
         if name not in FORMS:
             raise UnsupportedError(
@@ -208,7 +221,7 @@ class _Rewriter:
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key of the elements of memory that a tensor has."""
+    """Return a key of the layout of a tensor in memory; tensors with equal keys have the same elements."""
     return storage_key(tensor.untyped_storage()), tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
 
 
@@ -242,12 +255,14 @@ def _written_storages(module: fx.GraphModule) -> dict[int, int]:
 
 
 def _all_gather_copy_in(inputs: Sequence[Any], output: Any, sizes: Any, count: int, rank: int) -> Any:
+    """Copy the inputs of an all-gather into the part of `rank`, of `count` elements; return (the part, the buffer)."""
     part = _ATEN.slice.Tensor(output, 0, rank * count, (rank + 1) * count)
     _ATEN.copy_.default(part, _ATEN.cat.default(list(inputs)))
     return part, output
 
 
 def _split_with_sizes_copy(source: Any, sizes: Sequence[int], dim: int = 0, *, out: Sequence[Any]) -> None:
+    """Copy consecutive parts of `source` of these sizes into the tensors `out`."""
     start = 0
     for size, output in zip(sizes, out, strict=True):
         _ATEN.copy_.default(output, _ATEN.slice.Tensor(source, dim, start, start + size))
@@ -255,22 +270,26 @@ def _split_with_sizes_copy(source: Any, sizes: Sequence[int], dim: int = 0, *, o
 
 
 def _chunk_cat(tensors: Sequence[Any], dim: int, count: int, *, out: Any) -> None:
+    """Cut each tensor into `count` chunks, padded, and write the chunks for each rank one after the other to `out`."""
     _ATEN.copy_.default(out, _ATEN._chunk_cat.default(list(tensors), dim, count))
 
 
 def _all_gather(output: Any, source: Any, group: Any, *_: Any) -> Any:
+    """Gather `source` into `output`. As all ops of `c10d` do, return (output, work); None for the work to wait for."""
     name, size = boxed_group(group)
     gathered = _FUNCTIONAL.all_gather_into_tensor.default(source, size, name)
     return _ATEN.copy_.default(output, _FUNCTIONAL.wait_tensor.default(gathered)), None
 
 
 def _reduce_scatter(output: Any, source: Any, group: Any, reduction: Any, *_: Any) -> Any:
+    """Reduce and scatter `source` into `output`; return (output, None) as `_all_gather` does."""
     name, size = boxed_group(group)
     scattered = _FUNCTIONAL.reduce_scatter_tensor.default(source, boxed_reduction(reduction), size, name)
     return _ATEN.copy_.default(output, _FUNCTIONAL.wait_tensor.default(scattered)), None
 
 
 def _all_reduce(tensors: Sequence[Any], group: Any, reduction: Any, *_: Any) -> Any:
+    """Reduce each of the tensors in place; return (tensors, None) as `_all_gather` does."""
     name, _size = boxed_group(group)
     reduced = [_FUNCTIONAL.all_reduce.default(tensor, boxed_reduction(reduction), name) for tensor in tensors]
     waited = [_FUNCTIONAL.wait_tensor.default(value) for value in reduced]

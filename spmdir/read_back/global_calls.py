@@ -122,7 +122,11 @@ class CallTyper:
                 failures.append(error if isinstance(error, NoStrategyError) else NoStrategyError(error.message))
 
     def _calls(self, op: ValueOp, operands: Sequence[GlobalValue], wanted: GlobalValue | None) -> Iterator[Call]:
-        """Yield the calls with global types that may be the op."""
+        """Yield the calls with global types that may be the op. An op with sizes as arguments may have several.
+
+        Args:
+            wanted: as in `infer`; the result then has its shape.
+        """
         metas = tuple(value.meta for value in operands)
         structure = op.structure.data if op.structure else None
         size_names = op.argument.keys() & self.rules.shape_arguments(op.name)
@@ -236,7 +240,7 @@ def _local_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh, coordinate: ob
 def _choices(
     rule: OpRule, operands: Sequence[Sharding], mesh: Mesh, rewrites: Sequence[str | None]
 ) -> Iterator[dict[str, Strategy]]:
-    """Yield each choice of one strategy for each axis whose operands have the placements of the program.
+    """Yield each choice: mesh axis → a strategy whose operands have the placements of the program on this axis.
 
     Some strategies require that other axes already shard a factor. So an axis without a strategy is tried again after
     the choice for another axis.
@@ -269,7 +273,7 @@ def _choices(
             strategies = strategies_of(axis, choice)
             for strategy in strategies:
                 yield from extend({**choice, axis: strategy})
-            if strategies:
+            if strategies:  # the axis must have one of them, so choices without it are not complete
                 return
 
     return extend({})

@@ -214,7 +214,8 @@ class _Import:
         """Return the sharding of each argument; replicated if the user gives none."""
         numbers = itertools.count()
         positions = [next(numbers) if entry.kind == "input" else None for entry in self.arguments]
-        # The global sizes are computed from the shardings later. Each divides its local size times all ranks.
+        # The global sizes are computed from the shardings later. Until then, shardings are checked against the largest
+        # possible size: the local size times the number of all ranks.
         largest_metas = [
             TensorMeta(tuple(size * self.mesh.world_size for size in meta.shape), meta.dtype)
             for meta in self.local_metas
@@ -289,7 +290,7 @@ def _drop_full_slices(block: Block) -> None:
 
 
 def _drop_unused(block: Block) -> None:
-    """Erase ops without users, such as those that pack a message."""
+    """Erase ops without users, such as those that pack a message; in reverse order, so that their operands go too."""
     for op in reversed(list(block.ops)):
         if not isinstance(op, ReturnOp) and not any(result.uses for result in op.results):
             op.detach()

@@ -130,7 +130,14 @@ class Interpreter:
     def part_of_rank(
         self, op: ValueOp, operands: Sequence[SSAValue], local: OpResult, axis: str
     ) -> Iterator[Interpretation]:
-        """Yield the interpretation of a part of a complete tensor as the shard of this rank."""
+        """Yield the interpretation of a part of a complete tensor as the shard of this rank, if there is one.
+
+        Args:
+            op: an op that cuts the part out of its first operand.
+            operands: the global operands of `op`.
+            local: the part, a result of `op`.
+            axis: the mesh axis along which the interpretation is sharded.
+        """
         cut = _cut(op, local.index)
         count, index = self.mesh.sizes[axis], self.mesh.coordinate(self.rank)[axis]
         source, part = meta_of(op.operands[0].type) if op.operands else None, meta_of(local.type)

@@ -37,7 +37,10 @@ def simplify_buffers(block: Block, rules: RuleSet) -> None:
 
 
 def is_linear(op: Operation | Block, rules: RuleSet) -> bool:
-    """Return whether an op computes each element of its only operand by a linear function."""
+    """Return whether an op applies a linear function to each element of its only operand.
+
+    Then its rule is pointwise, and a partial sum as the operand gives a partial sum.
+    """
     if not isinstance(op, ValueOp) or len(op.operands) != 1 or len(op.results) != 1 or is_move(op):
         return False
     try:
@@ -76,7 +79,7 @@ def _lift(collective: ValueOp, rules: RuleSet) -> None:
             continue
         seen.add(op)
         for index, operand in enumerate(op.operands):
-            chain: list[ValueOp] = []
+            chain: list[ValueOp] = []  # the linear ops between the operand and a move, the last one first
             value = operand
             while is_linear(value.owner, rules):
                 chain.append(value.owner)  # type: ignore  # it is an op

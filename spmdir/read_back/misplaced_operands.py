@@ -45,7 +45,10 @@ def describe_failure(op: ValueOp, operands: Sequence[SSAValue], error: NoStrateg
 
 
 def _axis_failure(rule: OpRule, axis: str, size: int, shardings: Sequence[Sharding]) -> str | None:
-    """Return what is wrong on one axis; None if a strategy has the placements of all operands."""
+    """Return the end of an error about one axis; None if a strategy has the placements of all operands, or none exists.
+
+    The error explains the first operand whose placement differs from that of the nearest strategy.
+    """
     placements = tuple(sharding[axis] for sharding in shardings)
     strategies = [s for s in rule.strategies(size, placements=plugins_of(shardings)) if s.rewrite is None]
     if not strategies or any(strategy.operands == placements for strategy in strategies):
@@ -63,7 +66,7 @@ def _axis_failure(rule: OpRule, axis: str, size: int, shardings: Sequence[Shardi
 
 
 def _likeness(strategy: Strategy, placements: Sequence[Placement]) -> tuple[int, int]:
-    """Return how near a strategy is: equal operands, then results that are not partial."""
+    """Return the sort key of a strategy: (number of equal operands, minus the number of its partial results)."""
     equal = sum(p == q for p, q in zip(strategy.operands, placements, strict=True))
     return equal, -sum(result.trait == "partial" for result in strategy.results)
 
@@ -102,6 +105,7 @@ def _operand(rule: OpRule, index: int) -> str:
 
 
 def _join(placements: Sequence[Placement]) -> str:
+    """Return placements as text, separated by commas."""
     return ", ".join(map(str, placements))
 
 

@@ -118,6 +118,7 @@ class LocalRun:
     """Runs local ops of one rank on tensors."""
 
     def __init__(self) -> None:
+        """Make calls on the CPU. Numbers that depend on the rank, which graphs of one rank do not have, are 0."""
         self._calls = TorchCalls(lambda _: 0, lambda: torch.device("cpu"))
 
     def run(self, op: ValueOp, operands: Sequence[Tensor]) -> Sequence[Any]:
@@ -224,6 +225,7 @@ def _values(ops: Sequence[ValueOp], value: SSAValue) -> list[SSAValue]:
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
+    """Return the local shape of a value."""
     meta = meta_of(value.type)
     assert meta is not None  # values of a rank are tensors
     return meta.shape

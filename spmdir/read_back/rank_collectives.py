@@ -74,7 +74,7 @@ class CollectiveTyper:
     def _all_gather(
         self, message: PackedMessage, meta: TensorMeta, sharding: Sharding, packed: Tensor
     ) -> Iterator[tuple[CollectiveCall, Tensor]]:
-        """Yield the all-gather along the dimension that the group shards; see `calls`."""
+        """Yield the all-gather along the dimension that the ranks of the group shard; see `calls`."""
         gathered = self._gathered(message, sharding)
         if gathered is None:
             return

@@ -67,6 +67,10 @@ class RankPrograms(Generic[Lowered]):
         is_step: whether the programs update a state with their results.
         source: the text of the imported program with locations, before decisions.
         dims: the dynamic dimensions of the example arguments.
+        _lower: (decided module without symbolic sizes, function that localizes it) → the program of this rank.
+        _programs: sizes → the program for these sizes.
+        _latest: the sizes of the last call; None before the first call.
+        _messages: sizes → the messages of the program that depend on sizes, with local inputs.
     """
 
     read_module: Callable[[], ModuleOp]
@@ -207,6 +211,7 @@ class RankPrograms(Generic[Lowered]):
             local_modules: list[ModuleOp] = []  # gets the one module that lowering localizes
 
             def localize_own(module: ModuleOp) -> ModuleOp:
+                """Return the program of a rank for these sizes, and keep it for the search of its messages."""
                 local_modules.append(self._per_rank_sizes.localize(module))
                 return local_modules[0]
 

@@ -50,6 +50,7 @@ class NamesRead:
     def _reads(self, name: str, value: Any) -> bool:
         """Return whether the code may read the attribute `name`, which has this value."""
         if self.is_class:
+            # Python itself calls special methods, so they count as read.
             is_read = name.startswith("__") or name in self.names or executes(value, self.code)
             return (is_read or self.reads_every) and name not in _DOCUMENTATION
         return name not in self.omitted

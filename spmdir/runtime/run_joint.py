@@ -190,7 +190,7 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
 def _versions(
     module_tensors: Mapping[str, DTensor], shards: Mapping[str, Tensor], saved: Sequence[Tensor]
 ) -> list[tuple[str, DTensor, int]]:
-    """Return (name, DTensor, number of writes to it) of the DTensors whose memory `saved` shares.
+    """Return (name, DTensor, number of writes to it so far) of the DTensors whose memory `saved` shares.
 
     Autograd checks only the version counters of the saved local tensors, but writes to a DTensor increment its own.
     """
@@ -204,7 +204,14 @@ def _versions(
 
 
 def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, gradient: Tensor | None) -> Tensor:
-    """Return the local gradient of output `number` for the backward; zeros if no loss depends on the output."""
+    """Return the local gradient of an output as an argument of the backward; zeros if no loss depends on the output.
+
+    Args:
+        number: the index of the output among the leaves.
+        argument: the argument of the backward.
+        gradient: the gradient that autograd passes; None if no loss depends on the output. For a sharded output, it is
+            the gradient of the local loss, and the result is divided by the number of losses.
+    """
     output = program.shardings[number]
     if gradient is None:
         global_type = TensorMeta(argument.shape(), argument.meta.dtype)

@@ -141,9 +141,9 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
         try:
             if tensor is not None and write_error is None:
                 if not index:
-                    next(writer)
+                    next(writer)  # a generator must run to its first `yield` before `send`
                 writer.send(tensor)
-        except StopIteration:
+        except StopIteration:  # the last tensor was written
             pass
         except OSError as error:  # the other ranks continue to send, and raise at the end
             write_error = error
@@ -186,7 +186,10 @@ def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _default_names(state: Any) -> Callable[[str], str | None]:
-    """Return the default function from names in the state to names in files; it removes the prefixes of a step."""
+    """Return the default function: name in the state → name in the files, or None for a tensor that files do not have.
+
+    For a step, it removes `parameters.` and `buffers.`, and excludes the state of the optimizer.
+    """
     if not isinstance(state, Parallel) or not state.is_step:
         return lambda name: name
     return lambda name: name.partition(".")[2] if name.startswith(("parameters.", "buffers.")) else None
@@ -343,6 +346,7 @@ def _gather_whole(
     sender_of_block: dict[ShardBlock, int] = {}
     for sender, blocks_of_sender in enumerate(blocks_of_ranks):
         for block in blocks_of_sender:
+            # Blocks of two ranks are the same part of the tensor if only their positions in the shards differ.
             sender_of_block.setdefault(attrs.evolve(block, local_offsets=()), sender)
     if rank:
         for block in blocks:

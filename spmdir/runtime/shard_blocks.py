@@ -74,7 +74,7 @@ def find_shard_blocks(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank
 
 
 def _place_ranges(ranges: Ranges) -> list[tuple[int, int, int]]:
-    """Return (start in the dimension, size, start in the local shard) of each range. Empty ranges are left out.
+    """Return (start in the dimension, size, start in the local shard) of each non-empty range.
 
     The ranges (2, 4) and (6, 8) give [(2, 2, 0), (6, 2, 2)].
     """

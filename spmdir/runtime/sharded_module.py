@@ -229,7 +229,7 @@ def rank_programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
 
 
 def places_requiring_grad(leaves: Sequence[Any]) -> Places:
-    """Return the indices of the tensors that require a gradient."""
+    """Return the indices among `leaves` of the tensors that require a gradient."""
     return frozenset(index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad)
 
 

@@ -148,7 +148,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result]) -> Iterator[tuple[Argument, Result]]:
-    """Yield (argument, result that is its new value) for results that in-place changes of arguments add."""
+    """Yield (argument, result that is its new value) for the further results of a function that writes to arguments."""
     argument_of_name = {argument.name: argument for argument in arguments}
     for result in results:
         yield argument_of_name[signature_name(function, "res_attrs", result.index)], result

@@ -60,6 +60,7 @@ class Arrival:
     ranks: StageRanks
 
     def wait(self) -> None:
+        """Wait until the receive has ended."""
         work, self.work = self.work, None
         if work is not None:
             with self.ranks.exchange("a message between stages"):
@@ -74,6 +75,7 @@ class ReceivedValue:
     arrival: Arrival
 
     def wait(self) -> Tensor:
+        """Wait for the message, and return the value."""
         self.arrival.wait()
         return self.tensor
 
@@ -129,6 +131,7 @@ class StageMessages:
                 values.receive(message, name, ReceivedValue(part.view(shape), arrival))
 
     def _local_shape(self, name: str) -> torch.Size:
+        """Return the shape of the shard of a value on this rank."""
         layout, within = self.layouts[name], self.ranks.within
         shape = layout.sharding.local_shape(layout.meta.shape, within.mesh, within.mesh.coordinate(within.index))
         return torch.Size(shape)

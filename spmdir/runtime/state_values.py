@@ -63,7 +63,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def _elements(value: np.ndarray) -> Any:
-    """Return the elements of an array as bytes, or as objects."""
+    """Return the elements of an array as bytes; for an array of objects, as nested lists."""
     return value.tolist() if value.dtype.hasobject else value.tobytes()
 
 
@@ -86,9 +86,9 @@ def is_simple(value: Any) -> bool:
 
 
 def reduced(value: Any) -> Any:
-    """Return the state of an object implemented in C, for comparisons: its pickle, else a text of what pickle reads.
+    """Return the state of an object implemented in C, for comparisons.
 
-    Returns None for an object that cannot be pickled.
+    This is its pickle, or else the text of what its `__reduce_ex__` returns. It is None if both fail.
     """
     for read in (pickle.dumps, lambda value: repr(value.__reduce_ex__(4))):
         with suppress(Exception):

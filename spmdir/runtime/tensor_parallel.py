@@ -112,7 +112,7 @@ def tensor_parallel(
 def _lower_for_rank(
     program: ExportedProgram, module: ModuleOp, pipeline: Pipeline, index_on_axis: int, group_name: GroupName
 ) -> ExportedProgram:
-    """Lower the decided module for one rank, and return it with the signature of `program`."""
+    """Lower the imported `module` for the rank at `index_on_axis`, and return it with the signature of `program`."""
     if open_sizes(module).symbols:
         raise UnsupportedError(
             "the program has symbolic sizes; expected fixed sizes in the program of one rank: export "
@@ -158,9 +158,10 @@ def _weight_shardings(
 
 
 def _layers(program: ExportedProgram) -> dict[str, bool]:
-    """Return FQN of a linear layer or embedding → whether its weight has the shape (out, in).
+    """Return FQN of a linear layer or embedding → whether it is a linear layer, with a weight of shape (out, in).
 
-    A module counts as such a layer if the program uses its weight in such an op, or does not use it.
+    A module counts as a linear layer or embedding if the program uses its weight in such an op. A module whose weight
+    is unused counts as a linear layer.
     """
     parameters = program.graph_signature.inputs_to_parameters
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}

@@ -67,6 +67,7 @@ class _LocationMode(TorchFunctionMode):
         """Return the hook that runs when a module is entered."""
 
         def hook(*_: object) -> None:
+            """Enter the module: set its path as the metadata of new nodes."""
             self._modules.append((name, _current_meta()))
             # For calls that no mode intercepts, such as recomputed functions.
             _set_meta({**_current_meta(), **_module_meta(name)})
@@ -152,5 +153,5 @@ def _is_user_code(code: CodeType) -> bool:
 
 @lru_cache(maxsize=65536)
 def _stack_trace(lines: Sequence[tuple[CodeType, int]]) -> str:
-    """Return lines, given from the innermost to the outermost, as a stack trace."""
+    """Return `lines`, (code, line number) pairs with the innermost first, as a stack trace with the innermost last."""
     return "\n".join(f'File "{code.co_filename}", line {line}, in {code.co_name}' for code, line in reversed(lines))

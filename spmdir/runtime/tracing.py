@@ -49,7 +49,12 @@ from spmdir.torch_interop import pytree
 
 @attrs.frozen(eq=False)
 class Traceable:
-    """A module, or a step with its initial state; the state of a module is None."""
+    """A module, or a step with its initial state.
+
+    Attributes:
+        program: the module, or a function `step(state, *args) → (outputs, new state)`.
+        state: the initial state of a step; None for a module.
+    """
 
     program: Any
     state: Any = None
@@ -94,6 +99,7 @@ class Traceable:
         reference, copy = weakref.ref(self.program), _without_values(self.program, names_on_ranks)
 
         def make_copy() -> Traceable:
+            """Return a `Traceable` of the caller's module if it still exists, else of the copy."""
             program = reference()
             return Traceable(copy if program is None else program, state)
 
@@ -154,7 +160,8 @@ class Tracing:
 
         Args:
             operation: the name of this operation in errors.
-            layouts: name → sharding of a tensor of the state.
+            fixed: the dynamic dimensions that are numbers in this trace.
+            layouts: name → sharding of a tensor of the state, as earlier traces have it; None for the first trace.
         """
         setup = self.setup
         with setup.group.check_agreement(operation) as status:

@@ -51,6 +51,7 @@ def check_values_on_ranks(
             "a deterministic program: check it without dropout, as with model.eval()"
         )
     attrs.evolve(ranks, compile=None).connect(graph)
+    # Clones, because the program may write to its arguments.
     local_values = [*shards, *run_rank(graph, [shard.clone() for shard in shards], ranks)]
     tensors = {name: _of_first_rank(tensor, ranks) for name, tensor in whole.items()}
     references = [*tensors.values(), *run_single(copy, *_by_source(copy, tensors))]
@@ -83,7 +84,7 @@ def _group(ranks: Ranks) -> Any:
 
 
 def _by_source(module: ModuleOp, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the inputs of a call, and the parameters and buffers, from the arguments in function order."""
+    """Return (inputs by name, parameters and buffers by name) from the arguments of a call, in function order."""
     function = ir.main_function(module)
     inputs: dict[str, Tensor] = {}
     state: dict[str, Tensor] = {}

@@ -54,7 +54,10 @@ class Structure:
         return cls(spec, tuple(values), fixed)
 
     def differing_values(self, structure: Structure) -> list[int]:
-        """Return the indices of the leaves that have other values; an empty list if more than values differs."""
+        """Return the indices of the leaves whose values differ from those of `structure`.
+
+        The list is empty if the calls also differ in containers, fixed dimensions, or in which leaves are tensors.
+        """
         if (self.spec, self.fixed) != (structure.spec, structure.fixed):
             return []
         indices = []
@@ -88,7 +91,7 @@ class Variant:
     examples: Any
 
     def serves(self, module: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places) -> bool:
-        """Return whether the programs are valid for a call."""
+        """Return whether the programs are valid for a call of `module` with these properties, see the attributes."""
         return (
             self.is_unreduced == is_unreduced
             and differentiated <= self.differentiated
@@ -124,7 +127,7 @@ class Variants:
         return self._latest
 
     def of_structure(self, structure: Structure) -> list[Variant]:
-        """Return the variants for arguments of this structure."""
+        """Return the variants for arguments of this structure, in the order of their compilation."""
         return [variant for variant in self._variants if variant.structure == structure]
 
     def check_limits(self, module: nn.Module, structure: Structure, is_unreduced: bool, names: Sequence[str]) -> None:

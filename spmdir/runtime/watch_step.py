@@ -74,7 +74,7 @@ class _ValueNumbers:
 
     def number(self, value: Tensor) -> int:
         """Return the number of a tensor; a new one if it has none, or if its memory was written to since."""
-        number, writes = self._numbers.get(value) or (-1, -1)
+        number, writes = self._numbers.get(value) or (-1, -1)  # -1 writes: never equal, so the tensor gets a number
         if writes != self._writes_to(value):
             number = next(self._new_numbers)
             self._set_number(value, number)
@@ -171,7 +171,7 @@ class _StepMode(TorchDispatchMode):
         A checkpointed function restores the seed and runs again, so it gets the values of its first run.
         """
         seed = torch.random.initial_seed()
-        keys = self._values.keys(args, kwargs)
+        keys = self._values.keys(args, kwargs)  # the structure of the arguments, then a key of each leaf
         call = (func, *keys)
         if func in _SHAPE_ONLY:  # the value number of the first argument has no effect
             spec, _, *other_keys = keys

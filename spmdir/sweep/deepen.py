@@ -183,6 +183,7 @@ class _Deepener:
                     self.copied[number][op] = copy
         for op in self.ops[2]:
             op.location = self._location(op.location, 0)
+        # Entry -1 is the last copy, whose keys are all values of the middle period.
         self.values[0] = {value: value for value in self.values[-1]}
         self._connect()
         origins, res_attrs = self._copy_results()
@@ -210,7 +211,11 @@ class _Deepener:
         return arg_attrs
 
     def _copy_results(self) -> tuple[list[int], list[DictionaryAttr]]:
-        """Return the results of the copies too. Return the origins and the attributes of all results."""
+        """Let the function return the results of the copies too.
+
+        Returns:
+            (index of the origin of each result, attributes of each result): the origin is the result that it copies.
+        """
         returned = ir.terminator(self.function)
         results = list(self._with_copies(list(returned.operands)))
         origins = [list(returned.operands).index(value) for value, _ in results]
@@ -286,6 +291,7 @@ class _Deepener:
         """
 
         def renumber(match: re.Match[str]) -> str:
+            """Return the matched prefix with the new number of its layer."""
             layer = int(match[1])
             period = (layer - self.first) // self.period
             shift = self.count if period == 2 else number if period == 1 else 0

@@ -186,7 +186,7 @@ def _step_costs(step: RankStep, accumulated: Collection[int], micro_batches: int
     """Return the costs of a step: the whole program once, and its repeated part for each further micro-batch.
 
     Args:
-        accumulated: the results that each micro-batch renews.
+        accumulated: the indices of the results of which each micro-batch computes a new value.
         depth: the number of layers of the program.
     """
     execution = step.execution
@@ -209,6 +209,7 @@ def _period_costs(step: RankStep, layers: LayerPattern, accumulated: Collection[
     """
 
     def period_of(path: str) -> int:
+        """Return the period of the layer in a module path; -1 if it is in none."""
         layer = numbered_layer(path)
         return (layer[1] - layers.first) // layers.period if layer and layer[1] >= layers.first else -1
 
@@ -252,7 +253,7 @@ def _task_costs(execution: Execution, tasks: Iterable[int]) -> StepCosts:
 
 
 def _live_by_place(step: RankStep, depth: int) -> dict[str, tuple[int, ...]]:
-    """Return place → the live buffers when the memory of this place is largest."""
+    """Return place (see `_places`) → indices of the live buffers when the memory at this place is largest."""
     memory = LiveBuffers(step.execution.program)
     peaks: dict[str, tuple[float, tuple[int, ...]]] = {}
     for index, places in enumerate(_places(step, depth)):
@@ -295,7 +296,7 @@ def _places(step: RankStep, depth: int) -> Iterator[tuple[str, ...]]:
 
 
 def _tasks_of(step: RankStep, results: Collection[int]) -> list[int]:
-    """Return the tasks that compute some results of the program, directly or through other tasks."""
+    """Return the indices of the tasks that compute the results with these indices, directly or through other tasks."""
     returned = step.function.body.block.last_op
     assert returned is not None
     needed: set[Operation] = set()

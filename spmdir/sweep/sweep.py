@@ -67,7 +67,7 @@ ACCURACY = 0.02
 
 @attrs.frozen
 class SweepRequest:
-    """What a sweep searches: a model, a number of ranks, a machine and a limit.
+    """The arguments of a sweep: a model, a number of ranks, a machine and a memory limit.
 
     Attributes:
         workload: the model.
@@ -120,7 +120,7 @@ class Bound:
     peak_bytes: float
 
     def dominates(self, other: Bound) -> bool:
-        """Return whether a setting with these values is neither slower nor larger than any with the bounds `other`."""
+        """Return whether a setting with these values is at least as good as any setting with the bounds `other`."""
         return self.seconds <= other.seconds and self.peak_bytes <= other.peak_bytes
 
 
@@ -135,7 +135,7 @@ class Setting:
         regathers: as in `StepOptions`.
         costs: the costs of a step.
         fits: whether the peak is within the limit.
-        bound: the values for which a setting that dominates them makes this one superfluous.
+        bound: lower bounds. If another setting dominates them, this setting is superfluous.
         gap: the largest fraction by which another decision for the same plan may cost less; None if it is not proved.
     """
 
@@ -175,8 +175,8 @@ class Sweep:
     """The result of a sweep.
 
     Attributes:
-        request: what was searched.
-        settings: the priced ways: those that fit first, the fastest first.
+        request: the model, ranks and limit that were searched.
+        settings: the priced settings: those that fit the memory come first, and the fastest of them first.
         skipped: the candidates with settings that were not priced.
         model_flops: floating-point operations of a step on one device, without recomputation.
         parameters: the number of parameters of the model.
@@ -499,20 +499,24 @@ class _Pricing:
         self._add(options, recomputed, mixed, limited_bound(plain, limit))
 
     def _is_dominated(self, bound: Bound) -> bool:
+        """Return whether a priced setting of another candidate dominates `bound`; if so, record the skipped setting."""
         is_dominated = any(setting.dominates(bound) for setting in self.priced)
         if is_dominated:
             self.skipped.append(Skipped(self.candidate, DOMINATED))
         return is_dominated
 
     def _add(self, options: StepOptions, recomputed: int, costs: StepCosts, bound: Bound) -> None:
+        """Add a priced setting, which recomputes `recomputed` layers."""
         fits = costs.peak_bytes <= self.request.memory
         setting = Setting(self.candidate, options.micro_batches, recomputed, options.regathers, costs, fits, bound)
         self.settings.append(setting)
 
     def _estimate(self, options: StepOptions, decided: Estimate | None = None) -> Estimate:
+        """Return the estimate for this candidate; see `price.estimate`."""
         return estimate(self.request.workload, self.candidate, options, self.request.pipeline, decided)
 
     def _refine(self, options: StepOptions, estimated: Estimate) -> StepCosts:
+        """Return the refined costs for this candidate; see `price.refine`."""
         return refine(self.request.workload, self.candidate, options, self.request.pipeline, estimated)
 
 

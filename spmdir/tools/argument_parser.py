@@ -23,6 +23,7 @@ class _PrintCompletion(argparse.Action):
     """Print a completion script for a shell, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> NoReturn:
+        """Print the script; `values` are the arguments of argparse: (namespace, name of the shell, option)."""
         assert isinstance(parser, ArgumentParser)
         from spmdir.tools.shell_completion import completion_script  # 30 ms, and only completion needs it
 
@@ -40,7 +41,15 @@ class ArgumentParser(argparse.ArgumentParser):
     """The passes of a tool that accepts each pass as a flag."""
 
     def __init__(self, prog: str, is_whole: bool = True, add_help: bool = True, **options: Any):
-        """Create a parser. With `is_whole`, it is that of a tool, and has `--version` and `--print-completion`."""
+        """Create a parser.
+
+        Args:
+            prog: the command in usage and errors, such as `spmd report`.
+            is_whole: whether the parser is for a whole tool, not for a subcommand. It then has the options `--version`
+                and `--print-completion`.
+            add_help: whether it has the option `--help`.
+            options: further arguments of `argparse.ArgumentParser`.
+        """
         raw = argparse.RawDescriptionHelpFormatter
         super().__init__(prog, formatter_class=raw, allow_abbrev=False, add_help=False, **options)
         if add_help:

@@ -97,7 +97,7 @@ def run_tool(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -
 
 
 def _print_plugin_error(error: BaseException) -> bool:
-    """If code of a plug-in raised `error`, print it with the line of the plug-in. Return whether that was so."""
+    """Print `error` with the line of the plug-in if code of a plug-in raised it. Return whether it did."""
     failure = plugin_failure(error)
     if failure is not None:
         print(failure, file=sys.stderr)

@@ -19,7 +19,7 @@ class Expectation:
 
     Attributes:
         severity: "error" or "warning".
-        line: the line of the diagnostic, from 1 on; None for a diagnostic without a location.
+        line: the line of the diagnostic, counted from 1; None for a diagnostic without a location.
         text: a part of the message.
         comment: the location of the comment.
     """

@@ -181,7 +181,7 @@ def check_files(paths: Sequence[str], run: Run, update: Callable[[str, str], Non
 
 
 def _split_expectation(part: str) -> tuple[str, str]:
-    """Return the source and the expectation of a part. The expectation is the comments at its end."""
+    """Return (source, expectation) of a part. The expectation is the comments with a mark at its end; "" if none."""
     lines = part.rstrip("\n").splitlines(keepends=True)
     start = len(lines)
     while start and lines[start - 1].startswith(_MARKS):

@@ -28,7 +28,7 @@ Deletion = Callable[[], None]
 
 
 def call_replacements(module: ModuleOp) -> list[Deletion]:
-    """Return one change that inlines all calls; [] if there are no calls."""
+    """Return a list with one change, which inlines all calls; an empty list if there are no calls."""
     calls = any(calls_in(function) for function in _functions(module))
     return [partial(InlinePass().apply, Context(), module)] if calls else []
 
@@ -129,6 +129,7 @@ def _replace_size(text: str, old: int, new: int) -> str:
     """Return `text` with a size replaced in all tensor types, and in the arguments of ops."""
 
     def replace(match: re.Match[str]) -> str:
+        """Return the matched shape or literal with the new size."""
         return re.sub(rf"(?<![-0-9]){old}(?![0-9])", str(new), match[0])
 
     lines = (
@@ -154,7 +155,7 @@ def _functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def _signature(function: FuncOp) -> Iterator[tuple[str, int]]:
-    """Yield the place of the attributes of each argument and result: (`arg_attrs`, 0), …, (`res_attrs`, 0), …"""
+    """Yield (list of attributes, index) of each argument and result: ("arg_attrs", 0), …, ("res_attrs", 0), …"""
     for index in range(len(function.args)):
         yield "arg_attrs", index
     for index in range(_result_count(function)):
@@ -162,7 +163,7 @@ def _signature(function: FuncOp) -> Iterator[tuple[str, int]]:
 
 
 def _pop(entries: MutableMapping[str, Attribute], name: str) -> None:
-    """Delete the attribute `name`. A deletion is a function, and `del` is a statement."""
+    """Delete the attribute `name`. This function exists because a `Deletion` cannot be a `del` statement."""
     del entries[name]
 
 

@@ -155,7 +155,7 @@ def _parse_tolerance(text: str) -> float:
 def random_inputs(
     module: ModuleOp, seed: int, dtype: str | None
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return random global tensors for the arguments of a program: its inputs, and its parameters and buffers.
+    """Return (inputs by name, parameters and buffers by name) of a program, as random global tensors.
 
     Args:
         dtype: the element type of floating-point tensors; None for that of the program.
@@ -188,6 +188,7 @@ def random_inputs(
         except (RuntimeError, TypeError):
             message = f"not enough memory for argument {argument.index} of shape {list(shape)}; expected smaller sizes"
             raise SpmdirError(message, location_of(function)) from None
+        # `dtype` applies to floating-point arguments, and to the parts of complex ones.
         element_type = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
         if dtype in ("f64", "f32") and meta.dtype.is_complex:
             element_type = DTYPES[dtype].complex

@@ -238,7 +238,7 @@ def import_rank(
         debuginfo: print locations.
 
     Returns:
-        The text, and whether the program equals the reference; true without a reference.
+        (textual IR, whether the program equals the reference). Without a reference, the second is True.
 
     Raises:
         SpmdirError: a file cannot be read, the plan is malformed, or an op is not legal on its operands.

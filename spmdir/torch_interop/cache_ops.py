@@ -39,6 +39,8 @@ def write_(cache: Tensor, rows: Tensor, positions: Tensor, table: Tensor | None 
     slots = _slots(positions, table, pages, page_rows).reshape(-1)
     new_rows = rows.reshape(-1, *cache.shape[2:])
     flat = cache.view(pages * page_rows, *cache.shape[2:])
+    # Tokens without a row write to the row `spare_slot`: the row and value of the token `written`, if it has a row,
+    # else row 0 with its old value.
     written = slots.argmax().reshape(1)  # a token with a row, if there is one
     spare_slot = slots[written].clamp(0)
     spare_row = torch.where(_column(slots[written] < 0, new_rows), flat[spare_slot], new_rows[written])
@@ -82,7 +84,7 @@ def attend(
     # The g query heads of a key head become g tokens, so keys and values are not repeated.
     groups = heads // key_heads
     grouped = query.unflatten(2, (key_heads, groups)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    is_idle = hidden.all(-1)
+    is_idle = hidden.all(-1)  # tokens that attend to no row: softmax would give NaN, so their rows are not masked
     mask = ~(hidden & ~is_idle.unsqueeze(-1)).repeat(1, groups, 1).unsqueeze(1)
     keys, values = (_rows_of(cache, pages, row_count).transpose(1, 2) for cache in (keys, values))
     result = torch.nn.functional.scaled_dot_product_attention(grouped, keys, values, mask, scale=scale)

@@ -29,6 +29,7 @@ def sized_form(op: OpOverload) -> Callable[..., Any]:
     decomposition = decomposition_table.get(op, op)
 
     def run_corrected(*args: Any, **kwargs: Any) -> Any:
+        """Run the decomposition, with corrections for torch before 2.13."""
         with _SymbolicLinear():
             return with_right_states(op, decomposition(*args, **kwargs))
 

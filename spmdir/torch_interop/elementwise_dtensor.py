@@ -157,6 +157,7 @@ def _to_shards(operands: Sequence[Any]) -> list[Any] | None:
                 shards.append(operand)
         else:
             shards.append(operand)
+    # DTensors both in lists and outside of them would need a comparison of each entry.
     return None if spec is not None and layouts is not None else shards
 
 

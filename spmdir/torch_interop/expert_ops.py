@@ -149,7 +149,12 @@ def unpad_rows(slots: Tensor, counts: Tensor, capacity: int, size: int) -> Tenso
 
 
 def _places(size: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the expert of each row, and its position among the rows of this expert."""
+    """Return (expert of each row, position of each row among the rows of its expert), two vectors of `size` entries.
+
+    Args:
+        size: the number of rows, which are sorted by expert.
+        counts: the number of rows of each expert.
+    """
     ends, index = counts.cumsum(0), torch.arange(size, device=counts.device)
     expert = torch.searchsorted(ends, index, right=True).clamp(max=len(counts) - 1)
     return expert, index - (ends - counts)[expert]
@@ -216,13 +221,14 @@ def require_within_capacity(exceeding: Tensor, capacities: Sequence[int]) -> Non
 
 
 def _blocks(rows: Tensor, sizes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Cut rows into a matrix of blocks, row-major, and return the blocks column by column."""
+    """Cut rows into blocks of `sizes[i][j]` rows, in row-major order, and return the blocks column by column."""
     columns = len(sizes[0])
     blocks = rows.split([size for row in sizes for size in row])
     return [blocks[row * columns + column] for column in range(columns) for row in range(len(sizes))]
 
 
 def _has_kernel(rows: Tensor, weights: Tensor) -> bool:
+    """Return whether torch's grouped product supports the element type and the alignment of rows and weights."""
     sizes = (rows.shape[1], weights.shape[1], weights.shape[2])
     return rows.dtype in _KERNEL_TYPES and all(size * rows.element_size() % _ALIGNMENT == 0 for size in sizes)
 

@@ -35,7 +35,7 @@ def boxed_reduction(reduction: Any) -> str:
 
 
 def register_group(name: Any, group: Any) -> None:
-    """Let programs of this process find a group by a name, in place of what had the name before."""
+    """Register a process group by a name in this process. It replaces an earlier group of this name."""
     with suppress(RuntimeError, ValueError):
         c10d._unregister_process_group(name)
     c10d._register_process_group(name, group)

@@ -92,7 +92,7 @@ def constraints(
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Let code that runs inside see that it is compiled, and functions under `torch.compile` run as they are."""
+    """Run code as if it was compiled: `torch.compiler.is_compiling()` is true, and `torch.compile` does nothing."""
     with _compiling_state_context(), torch.compiler.set_stance("force_eager"):
         yield
 

@@ -74,6 +74,7 @@ class Layout:
 
         Returns None if there are gaps or repeated elements.
         """
+        # Dimensions of size 1 may have any stride. Of equal strides, they come last.
         order = sorted(range(len(self.size)), key=lambda dim: (-self.stride[dim], self.size[dim] == 1))
         expected = 1
         for dim in reversed(order):

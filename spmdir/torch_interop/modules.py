@@ -27,11 +27,11 @@ _OF_EVERY_MODULE = {
     "forward": ("_global_forward_hooks", "_global_forward_pre_hooks"),
     "backward": ("_global_backward_hooks", "_global_backward_pre_hooks"),
 }
-"""Kind of a hook → where torch keeps those of `torch.nn.modules.module.register_module_…`."""
+"""Kind of a hook → the tables of `torch.nn.modules.module` with the hooks that are registered for all modules."""
 
 
 def own_tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return name → parameter and name → buffer of a module without its submodules, as it keeps them; some are None."""
+    """Return (name → parameter, name → buffer) of a module itself, without its submodules. Values may be None."""
     return module._parameters, module._buffers
 
 
@@ -80,9 +80,9 @@ def note_step(optimizer: Optimizer) -> None:
 
 @contextmanager
 def compiling_flag() -> Iterator[None]:
-    """Let `torch.compiler.is_compiling()` be true, by which optimizers compute with tensors, not numbers.
+    """Make `torch.compiler.is_compiling()` return True. Optimizers then compute with tensors instead of numbers.
 
-    The flag is one of the process, as where torch.export traces: other threads should not compute meanwhile.
+    The flag belongs to the process, so other threads should not run optimizers meanwhile.
     """
     old_value = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True

@@ -23,8 +23,9 @@ _KERNELS = tuple(
 def recurrent_layers_traced(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Trace recurrent layers on a CPU by torch's C++ decomposition; TorchDynamo captures them.
 
-    The Python decomposition that AOTAutograd takes leaves out the dropout between layers, and the fused op of oneDNN
-    has a backward that fails on a traced workspace. By default TorchDynamo refuses recurrent layers.
+    AOTAutograd uses a Python decomposition, which omits the dropout between layers. So the Python kernels are removed
+    meanwhile. The fused op of oneDNN is disabled, because its backward fails on a traced workspace. TorchDynamo rejects
+    recurrent layers by default.
 
     Raises:
         UnsupportedError: a layer has such a dropout on another device, where the C++ decomposition has special ops.

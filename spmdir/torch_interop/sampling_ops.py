@@ -65,7 +65,7 @@ def draw(
     total = torch.full_like(score, -torch.inf)
     top, top_tokens = total.repeat(1, candidates), torch.full_like(best, NO_TOKEN).repeat(1, candidates)
     if not on_cpu or is_filtered.any():
-        has_none = ~is_filtered.unsqueeze(1)
+        has_none = ~is_filtered.unsqueeze(1)  # sequences that need no sum and no largest logits
         total = scaled.logsumexp(1, keepdim=True).masked_fill(has_none, -torch.inf)
         values, places = scaled.topk(min(candidates, logits.shape[1]))
         top[:, : values.shape[1]] = values.masked_fill(has_none, -torch.inf)
@@ -132,7 +132,7 @@ def _shift_right(states: Tensor, count: int) -> Tensor:
 
 
 def _is_filtered(temperatures: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Return whether each sequence is drawn from the largest logits only."""
+    """Return a tensor [b]: whether each sequence is drawn by `top_k` or `top_p`, from its largest logits only."""
     return (temperatures > 0) & ((top_k > 0) | (top_p < 1))
 
 

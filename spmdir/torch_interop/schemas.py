@@ -22,7 +22,7 @@ _PLAIN = {
 def resolve(name: str) -> OpOverload | None:
     """Return `torch.ops.aten.mm.default` for `aten.mm`; None if nothing has registered such an op.
 
-    Only what the dispatcher knows counts: no attribute of a Python object has a name in the IR.
+    Only ops of the dispatcher are found, and never another attribute of `torch.ops`.
     """
     parts = name.split(".")
     if len(parts) not in (2, 3):
@@ -43,7 +43,7 @@ def torch_op(name: str) -> OpOverload:
     """Return `torch.ops.aten.mm.default` for `aten.mm`.
 
     Raises:
-        UnsupportedError: torch has no such op, or it is one that no program may call; nothing of it has run.
+        UnsupportedError: torch has no such op, or no program may call it. The op is not run.
     """
     op = resolve(name)
     if op is None:
@@ -55,12 +55,12 @@ def torch_op(name: str) -> OpOverload:
 
 
 def is_random(target: Any) -> bool:
-    """Return whether calls of `target`, of whatever type, draw random numbers, as torch's tags say."""
+    """Return whether `target` is an op that draws random numbers, by its torch tags. Any object may be passed."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def is_mutable(target: Any) -> bool:
-    """Return whether `target`, of whatever type, is an op that writes to an argument, as its schema says."""
+    """Return whether `target` is an op that writes to an argument, by its schema. Any object may be passed."""
     return getattr(schema_or_none(target), "is_mutable", False)
 
 
