@@ -42,7 +42,7 @@ def excerpt(module: ModuleOp, selectors: Sequence[str]) -> ModuleOp:
             places = {name: places_of(op.location) for op, names in names_of.items() for name in names}
             raise no_match_error(selector, places)
     selected = [op for op in ops if any(_matches_op(op, names_of[op], selector) for selector in selectors)]
-    segment = Segment(selected, (), None)
+    segment = Segment(selected, (), None)  # only its ops are used, not its form and layer
     declared = [op.clone() for op in whole.body.block.ops if not isinstance(op, FuncOp)]
     return ModuleOp([*declared, function_of(segment, list(segment.outputs()), "only", function)])
 

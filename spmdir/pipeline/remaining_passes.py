@@ -120,6 +120,7 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
     repeated_names = () if is_local(function) or not has_open_results(function) else _RESHARDING
     remaining = [step for step in done_since_decision if step.name in repeated_names]
     # Then the other steps, without passes of plug-ins that ran before their turn.
+    # Name of a pass → how often it is recorded beyond the steps that are done.
     ran_early = Counter(recorded_passes(function)) - Counter(step.name for step in done_since_decision)
     for step in steps[done_count:]:
         if ran_early[step.name] > 0:
