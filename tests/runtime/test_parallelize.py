@@ -167,8 +167,8 @@ def test_an_exported_program_runs_in_each_group_along_its_axis(ranks):
 def test_ranks_that_disagree_are_rejected(ranks):
     mesh, results = ranks
     for result in results:
-        assert f"has {mesh.world_size} ranks" in result["rejected"]["size"]
-        assert f"has {3 * mesh.world_size};" in result["rejected"]["size"]
+        assert f"has {mesh.world_size} ranks; " in result["rejected"]["size"]
+        assert f"expected {3 * mesh.world_size}, as in mesh" in result["rejected"]["size"]
         assert "would run different programs" in result["rejected"]["programs"]
 
 
