@@ -102,7 +102,7 @@ def test_files_load_into_another_plan_and_what_they_lack_is_initialised(ranks):
 
 
 ERRORS = {
-    "missing": "has no 'upper'; pass its name",
+    "missing": "has no 'upper'; expected all tensors of the state: pass its name",
     "shape": "'down.weight' has shape [6, 7] in '",
     "type": "'up.weight' is F64 in '",
     "broken": "cannot be read: ",
