@@ -126,9 +126,10 @@ def lay_out(
         if strategy is None:
             return None
         for value in reduced:
+            if value.source != "op":  # an operand of the expanded op cannot be reduced inside the expansion
+                return None
             meta = expansion.ops[value.index].call.results[value.result]
-            # An operand of the expanded op cannot be reduced inside the expansion.
-            if meta is None or value.source != "op":
+            if meta is None:
                 return None
             reductions.append(InternalReduction(value, meta, placements[value].op or "", dims_of_value[value]))
             placements[value] = R
