@@ -267,7 +267,7 @@ def test_a_false_declaration_is_found_by_the_check_of_all_values():
     module = import_call(local_map(normalize, ("dp: S(0)",), "dp: S(0)"), draw(4, 4))
     check_values(module, [draw(4, 4)], None, 0, Pipeline())
     module = import_call(local_map(normalize, ("dp: S(1)",), "dp: S(1)"), draw(4, 4))
-    with pytest.raises(SpmdirError, match=r"local_map\.\w+ differs from one device by .*; its operands are right"):
+    with pytest.raises(SpmdirError, match=r"local_map\.\w+ differs from one device by .*: its operands are right"):
         check_values(module, [draw(4, 4)], None, 0, Pipeline())
 
 
