@@ -26,8 +26,8 @@ OTHER_OPS = (
 """The other ops of `spmd`."""
 
 PLACEMENTS = (
-    "R", "S", "P", "Arrivals", "Cleared", "Cyclic", "Grouped", "Home", "LocalCounts", "LocalOrder", "Masked", "Norm",
-    "Padded", "Quantised", "Ragged", "Shadow", "Slots", "Strided", "ZigZag",
+    "R", "S", "P", "Arrivals", "Cleared", "Cyclic", "Drawn", "Grouped", "Home", "LocalCounts", "LocalOrder", "Masked",
+    "Norm", "Padded", "Quantised", "Ragged", "Shadow", "Slots", "Strided", "ZigZag",
 )  # fmt: skip
 """The placements of spmdir, except `?`."""
 
