@@ -62,8 +62,8 @@ def test_a_renamed_program_is_renamed_back(word: str, passes: tuple[str, ...]) -
         ("tp = 4", "dp", "is already the name of another axis"),
         ("tp = 4", "1", "invalid axis name '1'"),
         ("@mlp", "mesh", "is already the name of another symbol"),
-        ("aten.mm", "aten.bmm", "cannot rename this"),
-        ("16x1024", "q", "cannot rename this"),
+        ("aten.mm", "aten.bmm", "cannot rename the text here"),
+        ("16x1024", "q", "cannot rename the text here"),
     ],
 )
 def test_names_that_cannot_be_are_refused(word: str, name: str, expected: str) -> None:
