@@ -394,7 +394,7 @@ class _Tracer:
         return len(self.buffers) - 1
 
     def _bytes(self, value: SSAValue) -> float:
-        """Return the bytes of a value on the rank with the largest shard, with the imbalance of rows of experts."""
+        """Return the bytes of a value on the rank with its largest shard, times `imbalance` for rows of experts."""
         scale = self.imbalance if self.imbalance > 1.0 and dispatched_dim(value) is not None else 1.0
         return scale * self._balanced_bytes(value)
 

@@ -74,7 +74,8 @@ def cache_versions(function: FuncOp) -> Iterator[tuple[str, list[SSAValue]]]:
 def shared_arguments(function: FuncOp, other: FuncOp) -> dict[str, tuple[int, int]]:
     """Return name → (index in `function`, index in `other`) of the parameters, buffers and caches that both have.
 
-    Functions share these arguments if they have a cache of one name. Otherwise the result is empty.
+    Functions share these arguments if both have a cache with the same name, as a prefill and a decode do. Otherwise the
+    result is empty.
     """
     arguments, other_arguments = _state_arguments(function), _state_arguments(other)  # name → (index, kind)
     names = [name for name in arguments if name in other_arguments]

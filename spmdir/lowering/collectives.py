@@ -102,7 +102,7 @@ def all_gather_message(site: Site, x: Node) -> Message:
 
 
 def all_reduce_message(site: Site, x: Node) -> Message:
-    """Reduce partial values on all ranks, between the steps `before` and `after` of their placement."""
+    """All-reduce a partial value. The functions `before` and `after` of its placement convert operand and result."""
     reduction = reduction_of(site)
     x, kind = reduction.before(x, (site.local(site.source), site.torch_dtype))
     return site.send(

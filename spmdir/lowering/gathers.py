@@ -1,9 +1,10 @@
 """All-gathers into new memory, for programs that run on CPUs.
 
 To a process group, the functional `all_gather_into_tensor` is an all-gather of a list with one tensor. gloo calls it
-`ALLGATHER_COALESCED`, the only name of a functional collective that needs heap memory. In torch 2.11 to 2.13, the two
-worker threads of a group store the name of the last completed collective in one string, without a lock. If two
-all-gathers complete together, both threads free the previous name. The heap is corrupt, and the process aborts later:
+`ALLGATHER_COALESCED`. Only this name is too long for the inline buffer of a string, so it is on the heap. In torch 2.11
+to 2.13, the two worker threads of a group store the name of the last completed collective in one string, without a
+lock. If two all-gathers complete together, both threads free the previous name. The heap is corrupt, and the process
+aborts later:
 
     a = all_gather_into_tensor(x, 2, group)    worker 1: name = "ALLGATHER_COALESCED"    frees the previous name
     b = all_gather_into_tensor(y, 2, group)    worker 2: name = "ALLGATHER_COALESCED"    frees the previous name again

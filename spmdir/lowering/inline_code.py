@@ -298,7 +298,11 @@ def _drop_updates(graph: fx.Graph) -> None:
 def require_kinds(code: Code, kinds: Sequence[Kind], expected: Sequence[Kind]) -> None:
     """Raise SpmdirError unless `code` returns tensors of the expected kinds."""
     if len(kinds) != len(expected):
-        raise SpmdirError(f"{code} returns {len(kinds)} tensors; expected {len(expected)}", _place(code, None))
+        raise SpmdirError(
+            f"{code} returns {len(kinds)} tensors; expected {len(expected)}, with the new states: return one "
+            "tensor for each",
+            _place(code, None),
+        )
     for kind, expected_kind in zip(kinds, expected, strict=True):
         require_kind(code, kind, expected_kind)
 

@@ -163,7 +163,12 @@ def parse_step(text: str, start: int = 0) -> ParsedStep:
     """
     header = _HEADER.match(text, start)
     if header is None:
-        raise StepTextError("expected the axis and the number of micro-batches, as in `over pp = 2 micro 4 {`", start)
+        first_line = text[start:].strip().partition("\n")[0][:40]
+        raise StepTextError(
+            f"the step begins with '{first_line}'; expected the axis with its size, and the number of micro-batches, "
+            "as in `over pp = 2 micro 4 {`",
+            start,
+        )
     end = text.find("}", header.end())
     if end < 0:
         raise StepTextError("'{' is not closed; expected '}' after the order", header.end() - 1)
@@ -230,7 +235,11 @@ def _parse_stage(line: str, offset: int, number: int) -> Stage:
     for text in match[3].split(","):
         function = _FUNCTION.fullmatch(text.strip())
         if function is None:
-            raise StepTextError(f"found '{text.strip()}'; expected a kind and a function, as in `F @forward`", offset)
+            raise StepTextError(
+                f"found '{text.strip()}'; expected the kind of an action, one of F, B, I, W and U, and a function, "
+                "as in `F @forward`",
+                offset,
+            )
         functions.append((function[1], function[2]))  # type: ignore[arg-type]  # the pattern has the kinds
     return Stage(int(match[2]), tuple(functions))
 

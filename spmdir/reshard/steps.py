@@ -146,7 +146,10 @@ def transition(
     spec = collective(kind)
     if spec.check is not None:
         if target is None:
-            raise ShardingError(f"{kind} names no axes; expected the sharding of its result: specify it")
+            raise ShardingError(
+                f"the step {kind} has no target; expected the sharding of its result, from which its axes follow: "
+                "pass target"
+            )
         spec.check(spec, source, target, mesh, tuple(shape))
         check_split(spec, mesh, refinement(mesh, source, target), shape, source, target)
         return target

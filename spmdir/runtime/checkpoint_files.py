@@ -146,7 +146,7 @@ def _damaged_error(place: Path, name: str, problem: str) -> SpmdirError:
 
 
 def file_digest(file: Path) -> dict[str, Any]:
-    """Return the length of a file in `bytes`, and its `sha256` digest."""
+    """Return the entry of a file in `digests.json`: its length as `bytes`, and its SHA-256 digest as `sha256`."""
     say("the digest of {}", file.name)
     with open(file, "rb") as stream:
         return {"bytes": os.fstat(stream.fileno()).st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}

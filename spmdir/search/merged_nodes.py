@@ -194,7 +194,7 @@ def _mean(by_value: Sequence[float], value_class: Sequence[int], count: int) -> 
 def _merged_values(
     problem: Problem, node_class: list[int]
 ) -> tuple[list[int], list[TensorMeta], list[tuple[int, int]]]:
-    """Merge the values that are the same result of nodes of one part.
+    """Merge values into one if they have the same result index in nodes of the same part.
 
     Returns: the merged value of each value; the type of each merged value; the (part, result index) that produces it.
     """

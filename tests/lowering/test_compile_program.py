@@ -86,5 +86,8 @@ def test_what_inductor_does_by_default_is_another_order(program: fx.GraphModule)
 
 
 def test_a_program_in_groups_that_are_only_named_is_an_error() -> None:
-    with pytest.raises(UnsupportedError, match="has groups named by mesh axes, mesh:a, mesh:a#early; expected groups of a device mesh: lower it"):
+    with pytest.raises(
+        UnsupportedError,
+        match="has groups named by mesh axes, mesh:a, mesh:a#early; expected groups of a device mesh: lower it",
+    ):
         spmdir.compile_program(spmdir.lower_to_fx(spmdir.parse(LAYERS)))

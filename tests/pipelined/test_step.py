@@ -34,11 +34,11 @@ def test_comments_and_line_breaks_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message", "at"),
     [
-        ("over pp", "on pp", "expected the axis and the number of micro-batches", "on pp"),
+        ("over pp", "on pp", "expected the axis with its size", "on pp"),
         ("1B0>0", "1B0>", "invalid entry '1B0>'; expected an action such as 0F0", "1B0> "),
         ("0U0", "0X0", "invalid entry '0X0'", "0X0"),
         ("stage 1 at", "stage 2 at", "expected `stage 1 at 0: F @forward", "stage 2"),
-        ("F @d", "F d", "found 'F d'; expected a kind and a function", "stage 1"),
+        ("F @d", "F d", "found 'F d'; expected the kind of an action", "stage 1"),
         ("sums", "sum", "unknown clause 'sum'; expected one of batch, state, sums, outputs, stage or order", "sum "),
         ("x, y", "x y", "found 'x y'; expected names of tensors", "batch"),
         ("\n}", "\n", "'{' is not closed", "{"),

@@ -74,7 +74,7 @@ ILLEGAL = [
     ("all_reduce", "a: P(max)", {"axes": ["a"], "reduction": "sum"}, "all_reduce has the reduction sum; expected max"),
     ("all_reduce", "a: P(max), b: P", {"axes": ["a", "b"]}, "expected one kind"),
     ("reduce_scatter", "b: S(0)", {"axes": ["a"], "dim": 0}, "requires 'a' to be partial; found R"),
-    ("permute", "a: S(0)", {}, "names no axes; expected the sharding of its result"),
+    ("permute", "a: S(0)", {}, "has no target; expected the sharding of its result"),
     ("permute", "a: S(0)", {"target": "c: S(0)"}, "blocks of equal size before and after"),
     ("permute", "a: S(0)", {"target": "a: S(1)"}, "finds no permutation of whole blocks for shape [16, 16]"),
     (
@@ -84,7 +84,7 @@ ILLEGAL = [
         "cannot change partial placements, found <a: P(sum)> to <b: P(sum)>",
     ),
     ("permute", "a: S(0)", {"target": "a: S(3)"}, "shards dimension 3"),
-    ("exchange", "a: S(0)", {}, "names no axes; expected the sharding of its result"),
+    ("exchange", "a: S(0)", {}, "has no target; expected the sharding of its result"),
     ("exchange", "a: S(0)", {"target": "a: S(3)"}, "shards dimension 3"),
     (
         "exchange",
@@ -106,7 +106,7 @@ ILLEGAL = [
         {"target": "a: S(0)"},
         "cannot take Quantised to S(0), which declare their own step",
     ),
-    ("convert", "a: S(0)", {}, "names no axes; expected the sharding of its result"),
+    ("convert", "a: S(0)", {}, "has no target; expected the sharding of its result"),
     ("convert", "a: S(0)", {"target": "a: S(0)"}, "convert found none; expected one placement before and one after"),
     (
         "convert",

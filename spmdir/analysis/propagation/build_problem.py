@@ -203,7 +203,7 @@ class _ProblemBuilder:
         if key not in self._shared_sources:
             equal_source = self._shared_sources.setdefault((source, NO_WORK), source)
             if isinstance(equal_source, OpStrategies):
-                equal_source = equal_source.doing(work)
+                equal_source = equal_source.with_work(work)
             self._shared_sources[key] = equal_source
         return Node(self._shared_sources[key], step.operands, step.results)
 

@@ -91,7 +91,7 @@ class OpStrategies:
         return self._strategies_of_key[key]
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        """Return the strategies on an axis of `count` ranks that are possible for some shards along other axes."""
+        """Return the strategies on an axis of `count` ranks that are legal for some choice on other axes."""
         unsharded = self.strategies(axis, count, UNSHARDED)
         if not self.majors:
             return unsharded
@@ -177,8 +177,8 @@ class OpStrategies:
                     break
         return shard_counts(decided)
 
-    def doing(self, work: Work) -> OpStrategies:
-        """Return this source with another `work`. Both share lists of strategies: work does not affect them."""
+    def with_work(self, work: Work) -> OpStrategies:
+        """Return a copy with another `work`. It shares the cached strategies, which do not depend on `work`."""
         copy = attrs.evolve(self, work=work)
         object.__setattr__(copy, "_strategies_of_key", self._strategies_of_key)
         object.__setattr__(copy, "_sized_strategies", self._sized_strategies)

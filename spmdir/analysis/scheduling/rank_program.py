@@ -475,8 +475,9 @@ class _Kernels:
         return self._numbers.setdefault(value, len(self._numbers))
 
     def _meta(self, value: SSAValue) -> TensorMeta:
-        """Return the type of a value on the rank with the largest shard, with the imbalance of rows of experts."""
-        meta, dim = self._balanced_meta(value), dispatched_dim(value) if self._imbalance > 1.0 else None
+        """Return the type of a value on the rank with its largest shard; rows of experts are times the imbalance."""
+        meta = self._balanced_meta(value)
+        dim = dispatched_dim(value) if self._imbalance > 1.0 else None
         if dim is None:
             return meta
         rows = math.ceil(meta.shape[dim] * self._imbalance)

@@ -115,7 +115,10 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _record(self, sample: Sample) -> None:
-        """Add a call, unless one of the same op, operand shapes, element types and arguments has been recorded."""
+        """Add a call, unless one of the same op, operand shapes, element types and arguments has been recorded.
+
+        Its kind is coarser: the kinds of its operands and the types of its arguments. Calls of few kinds are checked.
+        """
         argument_types = sorted((name, type(value).__name__) for name, value in sample.arguments.items())
         arguments = [(name, sample.arguments[name]) for name in sorted(sample.arguments)]
         kind = f"{list(map(_kind_of_operand, sample.operands))} {argument_types}"
