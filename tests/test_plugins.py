@@ -124,7 +124,7 @@ def test_rules_that_expand_into_each_other_are_rejected_at_their_place(tmp_path,
         ("import sys\nsys.exit(3)", "own.py:2:1: error: plug-in failed: SystemExit: 3"),
         (
             "from xdsl.passes import ModulePass\nclass P(ModulePass):\n    pass",
-            "error: the pass P of plug-in 'own.py' has no name; add",
+            "error: the pass P of plug-in 'own.py' has no name; expected one: add",
         ),
     ],
 )
@@ -166,7 +166,10 @@ def test_what_a_placement_raises_is_told_at_its_line(tmp_path: Path, capsys: pyt
     path = write(tmp_path, "startless.py", failing)
     arguments = ["Startless(0)", "S(0)", "--mesh", "4", "--shape", "8", "--load-plugin", path, "--no-dtensor"]
     assert spmd.main(["plan-reshard", *arguments]) == 1
-    assert capsys.readouterr().err == f"{path}:11:1: error: plug-in failed: IndexError: tuple index out of range\n"
+    assert capsys.readouterr().err == (
+        f"{path}:11:1: error: plug-in failed: IndexError: tuple index out of range; expected a file that Python can "
+        "run: correct this line\n"
+    )
 
 
 def test_placements_of_a_plugin_are_made_once_and_anew_when_it_changes(tmp_path: Path) -> None:

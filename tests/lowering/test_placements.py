@@ -126,7 +126,7 @@ def test_reductions_do_before_and_after_what_placements_declare(source: str, mes
 def test_what_axes_hold_one_after_the_other_is_not_reduced_at_once() -> None:
     source = parse_sharding("a: Thirds, b: Thirds")
     program = Program(MESHES[2], "all_reduce", 'on [a, b] op "Thirds"', source, Sharding(), (4,))
-    with pytest.raises(SpmdirError, match="expected one axis at a time"):
+    with pytest.raises(SpmdirError, match="expected one axis: use one collective for each axis"):
         lower_to_fx(program.parse())
 
 

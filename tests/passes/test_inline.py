@@ -57,7 +57,7 @@ def test_a_chain_of_more_calls_than_python_nests_is_inlined() -> None:
 
 
 def test_of_several_functions_main_or_the_only_public_one_is_the_program() -> None:
-    with pytest.raises(spmdir.SpmdirError, match="has 2 functions; expected one to run: name it @main"):
+    with pytest.raises(spmdir.SpmdirError, match="has 2 functions, and none is @main; expected one function to run"):
         spmdir.simulate(spmdir.parse(CALLS.replace("private @layer", "@layer").replace("@main", "@model")), [])
     x, w1, w2 = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 8), (8, 8), (8, 8)))
     h, _ = spmdir.simulate(spmdir.parse(CALLS.replace("@main", "@model")), [x, w1, w2])
