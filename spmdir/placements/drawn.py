@@ -33,6 +33,7 @@ class Drawn(PackedPlacement):
     text: ClassVar[str] = "Drawn({part})"
     parts: ClassVar[tuple[str, ...]] = ("values", "tokens")
     offered: ClassVar[bool] = True
+    splits: ClassVar[bool] = False  # candidates packed on one axis are bytes, which another axis cannot pack again
     part: int
 
     def supports(self, dtype: DType) -> bool:

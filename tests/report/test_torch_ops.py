@@ -86,8 +86,8 @@ def test_ops_whose_results_are_sharded_otherwise_than_the_expansion_cost_what_th
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[[0, 0]]", "[[0, 9]]", "spmd.expansion names operand 9 of op 0; the expansion has none there"),
-        ("ops = 5", "ops = 4", "spmd.expansion names result 0 of op 4; the expansion has none there"),
+        ("[[0, 0]]", "[[0, 9]]", "spmd.expansion names operand 9 of op 0, which the expansion does not have"),
+        ("ops = 5", "ops = 4", "spmd.expansion names result 0 of op 4, which the expansion does not have"),
         ("ops = 5", "ops = 0", "spmd.expansion is malformed ('ops' is 0)"),
         ("[[4, 0]]", "[4]", "spmd.expansion is malformed"),
         ("needs = #spmd.shardings<@mesh, <a: S(1)>>", "needs = #spmd.shardings<@mesh, <a: S(7)>>", "7"),

@@ -193,7 +193,7 @@ MISFITS = {
     "a tensor for a value": (lambda state: {"progress": {"epoch": torch.ones(2)}}, "'progress.epoch' is a plain value"),
     "no names": (lambda state: [state["model"]], "state is .* expected a dict from names to values"),
     "one name twice": (lambda state: {"a.b": torch.ones(2), "a": {"b": torch.ones(2)}}, "two values .* have one name"),
-    "a reserved name": (lambda state: {"generators": torch.ones(2)}, "choose another"),
+    "a reserved name": (lambda state: {"generators": torch.ones(2)}, "expected another name: rename this value"),
     "an optimizer alone": (lambda state: {"optimizer": state["optimizer"]}, "expected this module: give it too"),
 }
 
