@@ -115,12 +115,12 @@ def test_inputs_may_be_given_by_name():
     ("inputs", "state", "message"),
     [
         ([], {}, "found 0 inputs; expected 1: x"),
-        ({"y": 0}, {}, "no 'x' in input; it has y"),
+        ({"y": 0}, {}, "no 'x' in input; expected a value for each name of the program: input has y"),
         ({"x": 0, "y": 0}, {}, "'x' is int; expected a tensor of shape [7, 10]"),
         ([torch.zeros(7, 11)], {}, "'x' has shape [7, 11]; expected the global shape [7, 10]"),
         ([torch.zeros(7, 10).int()], {}, "'x' has dtype torch.int32; expected torch.float64"),
-        ([torch.zeros(7, 10)], {}, "no 'up.weight' in state_dict; it has nothing"),
-        ([torch.zeros(7, 10)], {"up.weights": 0}, "no 'up.weight' in state_dict; it has up.weights; did you mean"),
+        ([torch.zeros(7, 10)], {}, "of the program: state_dict has nothing"),
+        ([torch.zeros(7, 10)], {"up.weights": 0}, "state_dict has up.weights; did you mean"),
     ],
 )
 def test_inputs_that_do_not_fit_are_rejected(inputs, state, message):
