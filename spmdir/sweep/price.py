@@ -2,8 +2,7 @@
 
 `estimate` prices the traced program, which has few layers, and adds the share of a layer for each further layer. Its
 memory, compute and bound are close to those of the whole model. `refine` also prices a deeper program: its schedule
-shows how much communication each of many layers exposes. The deeper program repeats the decided middle layers, so
-`propagate` runs once for each traced program.
+shows how much communication each of many layers exposes. The deeper program is decided separately.
 """
 
 from __future__ import annotations
@@ -75,12 +74,14 @@ class Estimate:
         costs: the costs of the whole model.
         traced: the costs of the program.
         module: the program, decided.
+        undecided: the program before `propagate`.
         captured: its capture.
     """
 
     costs: StepCosts
     traced: StepCosts
     module: ModuleOp
+    undecided: ModuleOp
     captured: Captured
 
 
@@ -112,10 +113,10 @@ def estimate(
     layers = workload.layers
     depth = layers.traced if layers else 0
     if decided is None:
-        module, captured = imported(workload, candidate.of_stage, options.at_depth(depth or None))
-        module = run_passes(module, pipeline.through("propagate"))
+        undecided, captured = imported(workload, candidate.of_stage, options.at_depth(depth or None))
+        module = run_passes(undecided.clone(), pipeline.through("propagate"))
     else:
-        module, captured = decided.module, decided.captured
+        module, undecided, captured = decided.module, decided.undecided, decided.captured
     step = rank_step(module, None, options.scheduled_by(pipeline))
     costs = _step_costs(step, captured.accumulated, options.micro_batches, depth)
     whole = costs
@@ -123,7 +124,7 @@ def estimate(
         period = _period_costs(step, layers, captured.accumulated, options.micro_batches)
         extended = costs.plus(period, (layers.count - depth) / layers.period)
         whole = extended.exposing(extended.exposed_seconds)
-    return Estimate(_of_stage(whole, workload, candidate, options), costs, module, captured)
+    return Estimate(_of_stage(whole, workload, candidate, options), costs, module, undecided, captured)
 
 
 def refine(
@@ -139,7 +140,8 @@ def refine(
         return estimate.costs
     depth = layers.depths[-1]
     copies = (depth - layers.traced) // layers.period
-    program = deepen(estimate.module, layers.first, layers.period, copies)
+    # Repeating the decided layers instead would keep the old and the new state of some recipes, such as ddp.
+    program = deepen(estimate.undecided, layers.first, layers.period, copies)
     if program is None:
         module, captured = imported(workload, candidate.of_stage, options.at_depth(depth))
         accumulated = captured.accumulated

@@ -268,7 +268,10 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
 @pytest.mark.parametrize(
     ("styles", "message"),
     [
-        ({"upp": "colwise"}, "'upp', which is not a linear layer; did you mean 'up'?"),
+        (
+            {"upp": "colwise"},
+            "'upp', which is not a linear layer; expected the name or glob of one; did you mean 'up'?",
+        ),
         ({"nothing.*": "colwise"}, "is not a linear layer"),
         ({"up": "columnwise"}, "'up' has the style 'columnwise'; expected one of colwise"),
         (

@@ -136,7 +136,7 @@ def test_skipped_settings_are_not_the_best(seed: int, tiny: SweepRequest, monkey
         return StepCosts(time * seconds, time * 0.4 * seconds, 1.0, places)
 
     def estimated(workload: object, candidate: MeshRecipe, options: StepOptions, *others: object) -> Estimate:
-        return Estimate(random_costs(candidate, options, 1.0, 1.0), *[None] * 3)  # type: ignore[arg-type]
+        return Estimate(random_costs(candidate, options, 1.0, 1.0), *[None] * 4)  # type: ignore[arg-type]
 
     def refine(workload: object, candidate: MeshRecipe, options: StepOptions, *others: object) -> StepCosts:
         random = Random(f"{seed} {candidate} {options}")
