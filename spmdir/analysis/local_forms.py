@@ -115,7 +115,7 @@ def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results
 
 
 def replaced_op_attribute(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
-    """Return the attribute that describes `op`, from which it can be restored once other ops replace it.
+    """Return the attribute that describes `op` after other ops have replaced it. verify-spmd restores `op` from it.
 
     Args:
         call: the op on global tensors.

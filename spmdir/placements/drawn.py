@@ -22,8 +22,8 @@ from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.packing import pack
 
-_NO_TOKEN = 2**62
-"""The token of a candidate that is none, as in `spmdir.torch_interop.sampling_ops`."""
+NO_TOKEN = 2**62
+"""The token of a candidate that is none, and the next token for logits that are not numbers."""
 
 
 @attrs.frozen
@@ -47,7 +47,7 @@ class Drawn(PackedPlacement):
 
     def identity(self, *like: Any) -> Sequence[Any]:
         values, tokens = like
-        return values.new_full(values.shape, -float("inf")), tokens.new_full(tokens.shape, _NO_TOKEN)
+        return values.new_full(values.shape, -float("inf")), tokens.new_full(tokens.shape, NO_TOKEN)
 
     def combine(self, left: Sequence[Any], right: Sequence[Any]) -> Sequence[Any]:
         """Return the candidates of both parts: the sum of totals, the largest score, and the k largest logits.
@@ -61,7 +61,7 @@ class Drawn(PackedPlacement):
         first = token.where(score > other_score, other_token)
         first = first.where(score != other_score, token.minimum(other_token))
         largest = score.maximum(other_score)
-        first = first.masked_fill(largest.isnan(), _NO_TOKEN)
+        first = first.masked_fill(largest.isnan(), NO_TOKEN)
         top, places = pack((values[:, 2:], other_values[:, 2:]), 1).topk(values.shape[1] - 2)
         top_tokens = pack((tokens[:, 2:], other_tokens[:, 2:]), 1).gather(1, places)
         return pack((total, largest, top), 1), pack((tokens[:, :1], first, top_tokens), 1)

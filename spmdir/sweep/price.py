@@ -140,7 +140,7 @@ def refine(
         return estimate.costs
     depth = layers.depths[-1]
     copies = (depth - layers.traced) // layers.period
-    # Repeating the decided layers instead would keep the old and the new state of some recipes, such as ddp.
+    # The decision of few layers can differ: without enough work, the best decision of ddp replicates the batch.
     program = deepen(estimate.undecided, layers.first, layers.period, copies)
     if program is None:
         module, captured = imported(workload, candidate.of_stage, options.at_depth(depth))

@@ -2,7 +2,7 @@
 
 The helpers concern schemas, element types and memory layouts.
 
-May import: core; torch.
+May import: core, placements; torch.
 Start with schemas.py and dtypes.py. A test lists every private name of torch that spmdir uses. Other packages use these
 names through the files here, so a change of another torch version is made here.
 """

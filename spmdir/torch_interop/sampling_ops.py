@@ -19,10 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("sampling", "DEF")
+from spmdir.placements.drawn import NO_TOKEN
 
-NO_TOKEN = 2**62
-"""The token of a candidate that is none, and the result for logits that are not numbers."""
+LIBRARY = torch.library.Library("sampling", "DEF")
 
 _STEP = 0x9E3779B97F4A7C15 - 2**64
 """The difference of two states of the generator, splitmix64. Numbers of i64 wrap around."""

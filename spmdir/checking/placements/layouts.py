@@ -111,7 +111,7 @@ def _usual_shapes(placement: Placement) -> Iterator[Shape]:
 
 
 def _draw_layouts(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
-    """Draw random numbers of ranks and shapes until the placement accepts enough. Each call draws the same."""
+    """Draw up to MAX_DRAWN_LAYOUTS (ranks, shape) that the placement accepts. Each call draws the same ones."""
     random, accepted = Random(type(placement).__name__), []
     # Sizes from the fields are drawn more often, because they are more often accepted.
     sizes = (*DRAWN_SIZES, *3 * _sizes_in_fields(placement))
