@@ -16,7 +16,7 @@ from xdsl.ir import OpResult, SSAValue
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.caches import KIND as CACHE
+from spmdir.dialects.caches import CACHE_KIND as CACHE
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.reshard_ops import FORMS, unresharded
 from spmdir.dialects.value_op import ValueOp

@@ -26,7 +26,7 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 
-KIND = "cache"
+CACHE_KIND = "cache"
 """The `spmd.kind` of arguments that are caches."""
 
 WRITE = "cache.write"
@@ -54,7 +54,7 @@ def expected_calls(function: FuncOp) -> int:
 def is_version(value: SSAValue) -> bool:
     """Return whether a value is a version of a cache."""
     if isinstance(value, BlockArgument):
-        return signature_kind(value.owner.parent_op(), "arg_attrs", value.index) == KIND
+        return signature_kind(value.owner.parent_op(), "arg_attrs", value.index) == CACHE_KIND
     return isinstance(value, OpResult) and value.op.name == WRITE
 
 
@@ -64,7 +64,7 @@ def cache_versions(function: FuncOp) -> Iterator[tuple[str, list[SSAValue]]]:
     The list ends at the first version that is not written, or that is written several times.
     """
     for argument in function.args:
-        if signature_kind(function, "arg_attrs", argument.index) == KIND:
+        if signature_kind(function, "arg_attrs", argument.index) == CACHE_KIND:
             versions: list[SSAValue] = [argument]
             while len(writes := _writes(versions[-1])) == 1:
                 versions.append(writes[0].results[0])
@@ -79,7 +79,7 @@ def shared_arguments(function: FuncOp, other: FuncOp) -> dict[str, tuple[int, in
     """
     arguments, other_arguments = _state_arguments(function), _state_arguments(other)  # name → (index, kind)
     names = [name for name in arguments if name in other_arguments]
-    if not any(arguments[name][1] == other_arguments[name][1] == KIND for name in names):
+    if not any(arguments[name][1] == other_arguments[name][1] == CACHE_KIND for name in names):
         return {}
     return {name: (arguments[name][0], other_arguments[name][0]) for name in names}
 
@@ -90,7 +90,7 @@ def _state_arguments(function: FuncOp) -> dict[str, tuple[int, str]]:
     return {
         signature_name(function, "arg_attrs", index): (index, kind)
         for index, kind in enumerate(kinds)
-        if kind in ("parameter", "buffer", KIND)
+        if kind in ("parameter", "buffer", CACHE_KIND)
     }
 
 

@@ -21,7 +21,7 @@ from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
-from spmdir.dialects.caches import KIND as CACHE
+from spmdir.dialects.caches import CACHE_KIND as CACHE
 from spmdir.dialects.caches import WRITE
 from spmdir.dialects.cast_first import note_first_casts
 from spmdir.dialects.ir import context, verify

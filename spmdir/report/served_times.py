@@ -129,7 +129,7 @@ def serving_report(
     """
     from spmdir.dialects import ir
     from spmdir.dialects.attributes import meta_of
-    from spmdir.dialects.caches import KIND
+    from spmdir.dialects.caches import CACHE_KIND
     from spmdir.dialects.values import signature_kind, signature_name
     from spmdir.pipeline.recorded_options import machine_of
     from spmdir.report.communication import comm_report
@@ -138,7 +138,7 @@ def serving_report(
 
     pipeline, mesh = as_pipeline(pipeline), ir.mesh(module)
     first = ir.functions(module)[0]
-    caches = [meta_of(arg.type) for arg in first.args if signature_kind(first, "arg_attrs", arg.index) == KIND]
+    caches = [meta_of(arg.type) for arg in first.args if signature_kind(first, "arg_attrs", arg.index) == CACHE_KIND]
     if not caches or caches[0] is None:
         return ServingReport((), 0, _argument_bytes(first, mesh, is_cache=False), 0.0, 0, math.inf)
     pages, page_rows, *_ = caches[0].shape
@@ -183,10 +183,10 @@ def _argument_bytes(function: FuncOp, mesh: Mesh, *, is_cache: bool, is_read: bo
         is_read: whether to leave out tables of which a call reads a few rows.
     """
     from spmdir.dialects.attributes import meta_of
-    from spmdir.dialects.caches import KIND
+    from spmdir.dialects.caches import CACHE_KIND
     from spmdir.dialects.values import sharding_of, signature_kind
 
-    kinds = (KIND,) if is_cache else ("parameter", "buffer")
+    kinds = (CACHE_KIND,) if is_cache else ("parameter", "buffer")
     size = 0.0
     for argument in function.args:
         if signature_kind(function, "arg_attrs", argument.index) not in kinds:

@@ -11,7 +11,7 @@ from spmdir.core.errors import UnsupportedError, did_you_mean
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.caches import KIND
+from spmdir.dialects.caches import CACHE_KIND
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.serving.request_limits import Limits
 from spmdir.serving.scheduler import DECODE, PREFILL
@@ -49,7 +49,7 @@ def limits_of(module: ModuleOp) -> Limits:
     names = [function.sym_name.data for function in ir.functions(module)]
     lengths = sorted(int(name.removeprefix(PREFILL)) for name in names if name.startswith(PREFILL))
     decode = ir.functions(module)[names.index(DECODE)]
-    cache = next(value for value in decode.args if signature_kind(decode, "arg_attrs", value.index) == KIND)
+    cache = next(value for value in decode.args if signature_kind(decode, "arg_attrs", value.index) == CACHE_KIND)
     pages, page_rows, *_ = meta_of(cache.type).shape  # type: ignore[union-attr]
     draw = next(op for op in decode.body.block.ops if op.name == DRAW)
     vocabulary = meta_of(draw.operands[0].type).shape[-1]  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
-from spmdir.dialects.caches import KIND
+from spmdir.dialects.caches import CACHE_KIND
 from spmdir.dialects.values import signature_kind
 from spmdir.pipeline.remaining_passes import localize
 from spmdir.runtime.decision import decide
@@ -124,7 +124,7 @@ def _lower(module: ModuleOp, setup: SetUp) -> ServedProgram:
     caches = {
         argument.name: argument
         for index, argument in enumerate(signature.arguments)
-        if signature_kind(function, "arg_attrs", index) == KIND
+        if signature_kind(function, "arg_attrs", index) == CACHE_KIND
     }
     graph = lower_rank_graph(
         module,
